@@ -32,17 +32,17 @@ def write(file: File) -> bool:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    sync(path.parent)
     return True
 
 
 def remove(path: Path) -> None:
     """Remove a file durably. A missing file is not an error. Raise OSError."""
     path.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
-FileVersion = tuple[int, int, int] | None
+FileVersion = tuple[int, int, int, int] | None
 
 
 def file_version(path: Path | str) -> FileVersion:
@@ -51,7 +51,7 @@ def file_version(path: Path | str) -> FileVersion:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _holds(file: File) -> bool:
@@ -62,9 +62,9 @@ def _holds(file: File) -> bool:
         return False
 
 
-def sync_directory(path: Path) -> None:
-    """Make the entries of a directory durable. Raise OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Make a file, or the entries of a directory, durable. Raise OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

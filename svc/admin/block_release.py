@@ -12,19 +12,10 @@ from svc.ipam.cache import read_blocks
 from svc.ipam.claims import ClaimConflict
 from svc.ipam.pools import read_pools
 from svc.ipam.settings import cooldown_of, read_settings
+from svc.model import keys
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
-from svc.model.keys import (
-    HOST_KINDS,
-    NODE,
-    AffinityKey,
-    AffinityQuery,
-    BlockKey,
-    Host,
-    LegacyHostKey,
-    NodeClaimKey,
-    NodeFenceKey,
-)
+from svc.model.keys import HOST_KINDS, NODE, AffinityKey, AffinityQuery, BlockKey, Host
 
 
 def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
@@ -55,9 +46,7 @@ def release_range(backend: Backend, cidr: Cidr, *, host: str = "", only_empty: b
 
 
 def remove_host(backend: Backend, host: str) -> int:
-    """Release the blocks of a node that no longer exists, and delete its entries; return how many blocks it had.
-
-    Raise as `release_host`."""
+    """Release the blocks of a node that no longer exists, as `release_host` does, and delete its entries."""
     count = release_host(backend, host)
     remove_host_entries(backend, host)
     return count
@@ -65,7 +54,7 @@ def remove_host(backend: Backend, host: str) -> int:
 
 def remove_host_entries(backend: Backend, host: str) -> None:
     """Delete the claim on the name of a host without blocks, and what older programs wrote for it. Raise StoreError."""
-    for key in (LegacyHostKey(host), NodeClaimKey(host), NodeFenceKey(host)):
+    for key in (keys.LegacyHostKey(host), keys.NodeClaimKey(host), keys.NodeFenceKey(host)):
         with suppress(NotFound, Forbidden):
             backend.write([Delete(key)])
 
@@ -96,9 +85,7 @@ def delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
 
 
 def count_used(block: Block) -> int:
-    """Return how many addresses of a block are held.
-
-    Addresses in cooldown do not count, and are free in `block` afterwards. Those reserved for Windows do not count either."""
+    """Return how many addresses are held, without those reserved for Windows. Those in cooldown are free in `block` then."""
     free_expired(block, _no_cooldown())
     return block.ordinals.used - count_windows_reserved(block)
 
@@ -120,9 +107,9 @@ def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_em
     owners = ((block.cidr, Host.of(block.affinity)) for block in read_blocks(backend))
     # affinities that blocks name may not exist
     named = (owner.affinity_key(cidr) for cidr, owner in owners if owner and owner.kind in HOST_KINDS)
-    keys = [key for key in dict.fromkeys([*affinities(backend), *named]) if is_wanted(key)]
+    wanted = [key for key in dict.fromkeys([*affinities(backend), *named]) if is_wanted(key)]
     failures = []
-    for key in keys:
+    for key in wanted:
         try:
             claims.release_affinity(backend, key, rest, only_empty=only_empty)
         except ClaimConflict:
@@ -132,5 +119,5 @@ def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_em
         except SvcError as failure:
             failures.append(f"{key.cidr} of {key.host!r}: {failure}")
     if failures:
-        raise errors.not_released(len(keys), failures)
-    return len(keys)
+        raise errors.not_released(len(wanted), failures)
+    return len(wanted)

@@ -207,9 +207,7 @@ def render(entry: Json, chained: Sequence[str], version: str, names: Names, othe
 
 
 def common_version(programs: Mapping[str, Path], at_most: str = cni_versions.LATEST) -> str:
-    """Return the newest version of the specification that all plugins support, `at_most` or older.
-
-    Raise PeerError if they share none, or if a plugin does not answer."""
+    """Return the newest version up to `at_most` that all plugins support. Raise PeerError if there is none, or no answer."""
     supported = {name: supported_versions(path) for name, path in programs.items()}
     common = frozenset.intersection(*supported.values())
     allowed = [version for version in common if cni_versions.at_least(at_most, version)]

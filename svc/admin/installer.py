@@ -19,7 +19,7 @@ from typing import Final
 
 from svc.admin import install_records
 from svc.admin.install_records import ANY, UNKNOWN, Others, digest_of, read_digests, record_paths
-from svc.atomic_file import File, remove, sync_directory, write
+from svc.atomic_file import File, remove, sync, write
 from svc.cni.install_record import END
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import DEFAULT, Names
@@ -38,8 +38,7 @@ Outcome = tuple[Path, str]
 
 @dataclass(frozen=True, slots=True)
 class InstallSettings:
-    """Content of a record: the agent's socket and directories, the Python to run without an agent, and the names profile
-    (empty: the names of svc)."""
+    """Content of a record: socket and directories of the agent, Python for calls without it, names profile (empty: svc's)."""
 
     socket: Path
     python: Path
@@ -170,7 +169,7 @@ def _keep(file: File, recorded: str | None) -> Path | None:
         kept = file.path.with_name(f"{file.path.name}.replaced-{digest_of(data)}")
     if not os.path.lexists(kept):
         os.link(file.path, kept, follow_symlinks=False)  # the file itself stays where a runtime finds it
-        sync_directory(kept.parent)
+        sync(kept.parent)
     return kept
 
 
@@ -180,7 +179,7 @@ def _put_back(path: Path) -> bool:
     if not os.path.lexists(original) or os.path.lexists(path):
         return False
     original.rename(path)
-    sync_directory(path.parent)
+    sync(path.parent)
     return True
 
 

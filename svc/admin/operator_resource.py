@@ -51,8 +51,7 @@ _POOL_FIELDS: Final = ("name", "cidr", "encapsulation", "natOutgoing", "disableN
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """What the resource sets: the families of its pools, if any, the seconds that pods wait for policy, if given, and whether
-    host-local assigns the addresses."""
+    """What the resource sets: families of its pools, seconds that pods wait for policy, and whether IPAM is host-local's."""
 
     families: frozenset[int] = frozenset()
     policy_seconds: int | None = None
@@ -225,7 +224,8 @@ def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime)
     for pool in wanted:
         labels = present[pool.name].labels if pool.name in present else {}
         pool.metadata["labels"] = {**labels, label.key: label.value}
-    stale = [pool for pool in present.values() if label.is_on(pool) and not _is_listed(pool, wanted)]
+    listed = {(pool.name, Cidr(pool.spec["cidr"])) for pool in wanted}  # neither of them can change
+    stale = [pool for pool in present.values() if label.is_on(pool) and (pool.name, pools.cidr_of(pool)) not in listed]
     pools.check(backend, wanted, [pool for pool in stale if not pools.count_taken(backend, pools.cidr_of(pool))])
     removed = [(pool.name, _remove(backend, pool)) for pool in stale]
     applied = pools.apply(backend, wanted, now) if wanted else []
@@ -244,11 +244,6 @@ def _named(pool: Resource, present: Present, listed: Sequence[Resource]) -> Reso
         made = ipaddress.ip_network(str(cidr)).exploded.replace(":", ".").replace("/", "-")
     found = next((name for name, other in present.items() if pools.cidr_of(other) == cidr), made)
     return Resource(pool.kind, {"name": found}, pool.spec)
-
-
-def _is_listed(pool: Resource, wanted: Sequence[Resource]) -> bool:
-    """Return whether a listed pool replaces it: neither the name nor the CIDR of a pool can change."""
-    return any(pool.name == each.name and pools.cidr_of(pool) == Cidr(each.spec["cidr"]) for each in wanted)
 
 
 def _foreign_errors(wanted: Sequence[Resource], present: Present, label: _Label) -> Iterator[tuple[str, str]]:

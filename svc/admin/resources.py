@@ -128,9 +128,7 @@ def _lines(errors: Iterable[FieldError]) -> Iterator[str]:
 
 
 def apply_reservations(backend: Backend, reservations: Sequence[Resource], now: datetime) -> list[str]:
-    """Create or update reservations, durably: all of them if the store is atomic, else in their order.
-
-    Return what was done to each. Raise CallerError, before anything is written, with every error; StoreError."""
+    """Create or update reservations, with the results and errors of `pools.apply`."""
     check(RESERVATION, reservations, lambda reservation: _lines(_reservation_errors(reservation)))
 
     def step() -> list[str]:
@@ -156,9 +154,7 @@ def _reservation_errors(reservation: Resource) -> Iterator[FieldError]:
 
 
 def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
-    """Create the node with these labels, or replace those that it has; None keeps them. Return what was done.
-
-    Raise CallerError for a bad name or label, StoreError."""
+    """Create the node with these labels, or replace those that it has; None keeps them. Raise CallerError, StoreError."""
     wanted = Resource(NODE, {"name": name, "labels": dict(labels or {})}, status={})
     check(NODE, [wanted], lambda node: _lines([*name_fault(node), *label_faults(node.labels)]))
 
@@ -205,9 +201,7 @@ def get_nodes(backend: Backend, name: str, own: str) -> list[Resource]:
 
 
 def initialise(backend: Backend, names: Names, types: Sequence[str], version: str, now: datetime) -> str:
-    """Create the resource, or complete it: identity, readiness unless it is locked, further types, the version if given.
-
-    Return what was done. Raise StoreError."""
+    """Create or complete the resource: identity, readiness unless it is locked, further types, the version if given."""
 
     def completed(info: Resource | None) -> Resource:
         present = info or Resource(CLUSTER.kind, {"name": CLUSTER.name})

@@ -37,15 +37,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """An address in a block without its node's affinity.
-
-    `kind` is `pod`, `vmi` or another word. `holder` is NAMESPACE/NAME, or the handle if the address has no name."""
+    """An address in a block without its node's affinity. `holder` is NAMESPACE/NAME, or the handle if it has no name."""
 
     address: Address
     node: str
     block: Cidr
     owner: str | None
-    kind: str
+    kind: str  # `pod`, `vmi` or another word
     holder: str
 
 

@@ -35,7 +35,6 @@ from svc.attach.record import DELETING, AttachmentId, Record
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import WalCheckpointer
-from svc.datastore.disk_space import require_disk_space
 from svc.model.errors import Code, PeerError
 
 _KEY = "network = ? AND container = ? AND ifname = ?"
@@ -107,7 +106,7 @@ class Journal:
     def check_writable(self) -> None:
         """Commit a write without effect, and require disk space for one ADD. Raise StoreError if an ADD would fail."""
         self._write(lambda: self._connection.execute("UPDATE about SET value = value WHERE name = 'epoch'"))
-        require_disk_space(self._path)
+        sqlite.require_disk_space(self._path)
 
     def restore(self, record: Record) -> bool:
         """Write the record as a new row if the attachment has no row. Return whether the row was written."""

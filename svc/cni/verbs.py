@@ -190,7 +190,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
 
 def _require_pod_for_bypass(invocation: Invocation) -> None:
     """Raise CallerError if annotations of the network's pods bypass IPAM, and the container is not a pod."""
-    if invocation.netconf.features.ip_addrs_no_ipam and not invocation.args().has_pod:
+    if invocation.netconf.features.ip_addrs_no_ipam and not invocation.args().pod_name:
         raise CallerError(
             "feature_control.ip_addrs_no_ipam = true, but the container is not a pod and has no annotations",
             details="set feature_control.ip_addrs_no_ipam to false, or pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS",

@@ -109,9 +109,7 @@ class CliContext:
 
     @contextmanager
     def store(self, target: Target | None = None, *, create: bool = False) -> Iterator[Backend]:
-        """Open the datastore. With `create`, make an embedded one that does not exist.
-
-        Raise CallerError if the embedded store does not exist and is not made, StoreError."""
+        """Open the datastore; with `create`, make a missing embedded one. Raise CallerError if it is missing, StoreError."""
         target = target or self.target
         # a directory that does not exist is mistyped: `svcctl install` and the agent make the others
         can_create = create and (self.state_dir.is_dir() or self.state_dir == Path(DEFAULT.state_dir))
@@ -231,11 +229,7 @@ def _overriding(field: str) -> Callable[[click.Context, click.Parameter, str | N
 
 output_option = click.option("-o", "--output", type=click.Choice(FORMATS), expose_value=False, callback=_overriding("output"))
 names_option = click.option(
-    "--names",
-    metavar="NAME|FILE",
-    expose_value=False,
-    callback=_overriding("profile"),
-    help="Names profile.  [default: svc]",
+    "--names", metavar="NAME|FILE", expose_value=False, callback=_overriding("profile"), help="Names profile.  [default: svc]"
 )
 
 

@@ -150,7 +150,7 @@ class Backend(Protocol):
             return None
 
     def get_all(self, keys: Sequence[Key[V]]) -> "Sequence[Found[V]]":
-        """Return the entry of each key, or the exception that `get` would raise. Accept at most MAX_WRITES keys.
+        """Return the entry of each of at most MAX_WRITES keys, or the exception of `get`.
 
         If the store can read several keys in one request, the result shows one moment.
         """
@@ -178,10 +178,7 @@ class Backend(Protocol):
         raise Contended(key)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
-        """Apply the writes. Return the new entry of each write, None for a Delete or a Check.
-
-        The store encodes the values during the call. The module's docstring has the exceptions.
-        """
+        """Apply the writes, and encode the values during the call. Return the new entry of each; None for a Delete or Check."""
 
     def check_writable(self) -> None:
         """Raise StoreError if the store would refuse any write, as far as this can be detected without a change."""
@@ -224,10 +221,7 @@ class Forbidden(StoreError):
 
 
 class KeyedError(StoreError):
-    """Failure of a read or write because of the state of one key.
-
-    `observed` has the entries that the failed write observed, if the store returns them. A retry need not read them again.
-    """
+    """Failure because of the state of one key. `observed` has the entries that a failed write found, if the store has them."""
 
     def __init__(self, key: Key, observed: "Sequence[Entry]" = ()) -> None:
         super().__init__(f"{type(self).__name__}: {key}")
@@ -285,10 +279,7 @@ def entry_of(found: Found[V]) -> Entry[V] | None:
 
 
 class PartialWrite(StoreError):
-    """Failure of a call after some of its writes were applied.
-
-    `done` has the results of the applied writes, in order. `cause` is the error of the write that follows them.
-    """
+    """Failure after some writes of a call: `done` has their results, in order, and `cause` is the error of the next write."""
 
     def __init__(self, done: Sequence[Entry | None], cause: StoreError) -> None:
         super().__init__(cause.msg, details=cause.details)

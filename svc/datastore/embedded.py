@@ -38,7 +38,6 @@ from svc.datastore.api import (
 )
 from svc.datastore.change_feed import Change, Watcher
 from svc.datastore.checkpoint import WalCheckpointer
-from svc.datastore.disk_space import require_disk_space
 from svc.datastore.watching import OpenWatches
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
 from svc.model.kv_codec import Codec, matches
@@ -150,7 +149,7 @@ class EmbeddedStore(Backend):
         """Rewrite a counter with its present value, to detect a locked file. Raise NoSpace without disk space for an ADD."""
         with self._errors:
             self._write_wait.run(self._rewrite_counter)
-        require_disk_space(self._path)
+        sqlite.require_disk_space(self._path)
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         """Return the number of the last transaction of any process that wrote a resource of each kind; 0 if none did."""

@@ -25,10 +25,7 @@ _EXTRAS = {  # by extra: imported package and its distribution
 
 
 def open_backend(settings: dict[str, str], state_dir: Path, names: Names, *, create: bool = True) -> Backend:
-    """Open a session. With `create`, make an embedded store that does not exist.
-
-    Raise StoreError if the store cannot be opened, CallerError if the settings are invalid.
-    """
+    """Open a session; with `create`, make a missing embedded store. Raise StoreError, and CallerError for invalid settings."""
     match settings["kind"]:
         case "embedded":
             file = state_dir / EMBEDDED_FILE
@@ -52,10 +49,7 @@ def open_backend(settings: dict[str, str], state_dir: Path, names: Names, *, cre
 
 
 def open_client(settings: Mapping[str, str]) -> "Client":
-    """Open a session with an API server, for requests that do not use the datastore. The settings are those of `orch`.
-
-    Raise CallerError if the settings are invalid.
-    """
+    """Open a session with an API server, for other requests, with settings of `orch`. Raise CallerError if they are invalid."""
     with _extra("orch"), whole_imports():
         from svc.datastore.orch.auth import ApiAuth
         from svc.datastore.orch.client import Client

@@ -1,9 +1,10 @@
-"""SQLite files of svc: creation, connections, waits for locks, and errors for users.
+"""SQLite files of svc: creation, connections, waits for locks, free space, and errors for users.
 
 A new file is written under another name and hard-linked to its path when it is complete. Other processes therefore never open
 an incomplete database, even if two of them create it at the same time.
 """
 
+import errno
 import os
 import sqlite3
 import time
@@ -14,8 +15,8 @@ from types import TracebackType
 from typing import TypeVar
 
 from svc import deadline
+from svc.atomic_file import sync
 from svc.datastore.api import NoSpace, StoreError
-from svc.datastore.disk_space import is_full
 from svc.imports import require_descriptors
 from svc.model.errors import PeerError
 from svc.model.shortage import shortage
@@ -27,6 +28,8 @@ BUSY_SECONDS = 5.0  # that a write waits for a lock of another process
 _MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to lock the file
 _SEEN_SECONDS = 1.0  # between two attempts that found the file locked; after more than that, a new wait begins
 LOG_PAGES = 10_000  # of 4 KB in the WAL file; from this size on a commit itself makes the checkpoint
+NEEDED_BYTES = 512 * 1024  # more than one ADD appends to the WAL file of the journal or of the embedded store
+INDEX_BYTES = 32 * 1024  # of the smallest index of a WAL file
 
 _FILES = 4  # that SQLite opens for one connection: database, WAL file, its index and the directory
 _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's WAL index format)
@@ -62,7 +65,7 @@ def store_error(path: Path, error: sqlite3.Error | OSError, damaged: str = RESTO
         remedy = damaged
     elif "is locked" in str(error) and (holder := _writer_of(path)):
         remedy = f"{holder} keeps it locked: stop it"
-    elif "disk I/O" in reason and is_full(path):
+    elif "disk I/O" in reason and _has_no_index_space(path):
         reason, remedy = "the disk is full", _REMEDIES[0][1]
     kind = NoSpace if "is full" in reason else StoreError
     return kind(f"store {str(path)!r} failed: {reason}", details=remedy)
@@ -108,6 +111,39 @@ def is_damage(error: sqlite3.Error) -> bool:
     """Return whether the error means that the content of the file is damaged."""
     is_short = getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHORT_READ"  # since Python 3.11
     return is_short or any(text in str(error) for text in ("not a database", "malformed"))
+
+
+def _has_no_index_space(path: Path) -> bool:
+    """Return whether the file system lacks space for the index of a WAL file, which SQLite reports as an I/O error."""
+    with suppress(OSError):
+        return _lacks_space(path, INDEX_BYTES)
+    return False
+
+
+def _lacks_space(path: Path, needed: int) -> bool:
+    system = os.statvfs(path.parent)
+    return bool(system.f_blocks) and system.f_bfree * system.f_frsize < needed  # a file system without a size has no limit
+
+
+def require_disk_space(path: Path) -> None:
+    """Raise NoSpace if the directory of the file lacks space for one more ADD. Ignore other errors of the test.
+
+    A successful write proves nothing, because SQLite reuses the pages of its WAL file. So allocate the space and free it again,
+    which also respects quotas and the blocks that a file system reserves for root.
+    """
+    try:
+        if _lacks_space(path, NEEDED_BYTES):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # not allocated, because another process may need the rest
+        from tempfile import TemporaryFile  # imported here, because only STATUS needs it
+
+        with TemporaryFile(dir=path.parent, buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, NEEDED_BYTES)
+    except OSError as failure:
+        if failure.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(
+                f"store {str(path)!r} cannot grow, the disk is full: {failure.strerror}",
+                details=f"free space on its file system (df {path.parent}), {NEEDED_BYTES >> 10} KiB at least",
+            ) from failure
 
 
 class Errors:
@@ -205,9 +241,9 @@ def draft_of(path: Path, place: Callable[[Path, Path], object] = os.link) -> Ite
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         yield draft
-        _sync(draft)
+        sync(draft)
         place(draft, path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         for suffix in ("", *BESIDE):
             draft.with_name(draft.name + suffix).unlink(missing_ok=True)
@@ -252,11 +288,3 @@ def _mode(path: Path) -> str:
         if os.statvfs(path).f_flag & os.ST_RDONLY and not path.with_name(f"{path.name}-wal").exists():
             return "mode=ro&immutable=1"
     return "mode=rw"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

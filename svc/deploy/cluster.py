@@ -200,9 +200,7 @@ def role_name(names: Names) -> str:
 
 
 def apply(client: "Client", documents: Sequence[Json]) -> Iterator[str]:
-    """Apply cluster-wide objects as `kubectl apply --server-side --force-conflicts` does, and yield the name of each.
-
-    A definition is served then. Raise StoreError."""
+    """Apply each object, as a forced server-side `kubectl apply`, and yield its name when it is served. Raise StoreError."""
     for document in documents:
         name = str(document["metadata"]["name"])
         path = f"/apis/{document['apiVersion']}/{document['kind'].lower()}s/{name}"

@@ -27,7 +27,7 @@ def prune(path: str, max_age: int, max_count: int) -> None:
         gone = number >= max_count or stamp < oldest
         for name in names:
             with suppress(FileNotFoundError):  # another process removed it first
-                os.unlink(name) if gone else _keep(name)
+                os.unlink(name) if gone else _compress(name)
 
 
 def _rotated(path: str) -> dict[str, list[str]]:
@@ -42,14 +42,10 @@ def _rotated(path: str) -> dict[str, list[str]]:
     return found
 
 
-def _keep(name: str) -> None:
-    if is_loose(os.lstat(name)):  # an older version rotated it
-        os.chmod(name, SEALED_MODE)
-    _compress(name)
-
-
 def _compress(name: str) -> None:
     """Compress a rotated file under its lock. A compression that a killed process left unfinished starts again."""
+    if is_loose(os.lstat(name)):  # an older version rotated it
+        os.chmod(name, SEALED_MODE)
     if name.endswith(_FINISHED):
         return
     with open(name, "rb") as source:

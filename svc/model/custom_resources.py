@@ -11,22 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from svc._core.cidr import Cidr
-from svc.model import json_fields
+from svc.model import json_fields, keys
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
-from svc.model.keys import (
-    NAMESPACED,
-    AffinityKey,
-    AffinityQuery,
-    BlockKey,
-    BlockQuery,
-    HandleKey,
-    HandleQuery,
-    IpamConfigKey,
-    Key,
-    Query,
-    ResourceKey,
-    ResourceQuery,
-)
+from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, Key, Query, ResourceKey
 from svc.model.kv_codec import Value
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
@@ -44,11 +31,11 @@ _HASHED_HANDLE = 32  # hex digits at the end of a handle's name
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123
 _KINDS: dict[type, str] = {
     BlockKey: BLOCK,
-    BlockQuery: BLOCK,
+    keys.BlockQuery: BLOCK,
     AffinityKey: AFFINITY,
-    AffinityQuery: AFFINITY,
+    keys.AffinityQuery: AFFINITY,
     HandleKey: HANDLE,
-    HandleQuery: HANDLE,
+    keys.HandleQuery: HANDLE,
 }
 _CONFIG_NAMES = {"strict_affinity": "strictAffinity", "auto_allocate_blocks": "autoAllocateBlocks"}  # of the key-value form
 _OF_AFFINITIES = frozenset({"state", "node", "type", "cidr", "deleted"})
@@ -75,10 +62,7 @@ def affinity_name(host: str, cidr: Cidr) -> str:
 
 
 def handle_name(handle: str) -> str:
-    """Return the name of a handle's object.
-
-    It is the handle in lower case if that is a valid object name. Otherwise it is the valid part and a hash. The object's
-    `spec.handleID` has the handle itself.
+    """Return the name of a handle's object: the handle in lower case if that is a valid name, else its valid part and a hash.
 
     A name with a hash has no dot, so it cannot be the name of another handle NETWORK.CONTAINER.
     """
@@ -110,7 +94,7 @@ class CustomResourceCodec:
         }
 
     def kind(self, key: Key | Query) -> str:
-        if isinstance(key, ResourceKey | ResourceQuery):
+        if isinstance(key, ResourceKey | keys.ResourceQuery):
             return key.kind
         kind = self._config if isinstance(key, IpamConfigKey) else _KINDS.get(type(key))
         if kind is None:
@@ -134,7 +118,7 @@ class CustomResourceCodec:
 
     def selector(self, query: Query) -> str:
         """Return a label selector that excludes most objects that do not match the query; empty if no selector applies."""
-        if not isinstance(query, AffinityQuery) or not query.host:
+        if not isinstance(query, keys.AffinityQuery) or not query.host:
             return ""
         wanted = {"affinity-type": query.kind, "hostname-hash": host_hash(query.host)}
         if query.version:
@@ -201,7 +185,7 @@ class CustomResourceCodec:
             case HandleKey(handle), Handle():
                 return {"handleID": handle, **value.to_json()}
             case _, IpamConfig():
-                return _config_spec(value)
+                return dict.fromkeys(_CONFIG_NAMES.values(), False) | _renamed(value.to_json(), _CONFIG_NAMES)
             case _, Resource():
                 return value.spec
         raise TypeError(f"a {type(value).__name__} cannot be kept at {key}")
@@ -209,17 +193,12 @@ class CustomResourceCodec:
     def _decode_resource(self, kind: str, data: Json) -> tuple[Key, Value]:
         parts = {name: data.get(name) for name in ("spec", "status")}
         resource = Resource.from_json({"kind": kind, "metadata": self.group.unwrap(data["metadata"]), **parts})
-        return ResourceKey(kind, resource.name, resource.namespace if kind in NAMESPACED else ""), resource
+        return ResourceKey(kind, resource.name, resource.namespace if kind in keys.NAMESPACED else ""), resource
 
 
 def is_marked(data: Json) -> bool:
     """Return True if the object has the tombstone of a block, affinity or handle. It counts as deleted."""
     return (data.get("spec") or {}).get("deleted") in (True, "true")
-
-
-def is_custom(key: Key | Query) -> bool:
-    """Return True if the key is stored as a custom resource of svc."""
-    return not isinstance(key, ResourceKey | ResourceQuery) or key.kind not in CORE
 
 
 def _block_spec(block: Block) -> Json:
@@ -248,10 +227,6 @@ def _decode_affinity(spec: Json) -> tuple[Key, Value]:
 
 def _decode_handle(spec: Json) -> tuple[Key, Value]:
     return HandleKey(json_fields.required_text(spec, "handleID")), Handle.from_json(_renamed(spec, {}, drop="handleID"))
-
-
-def _config_spec(config: IpamConfig) -> Json:
-    return dict.fromkeys(_CONFIG_NAMES.values(), False) | _renamed(config.to_json(), _CONFIG_NAMES)
 
 
 def _decode_config(spec: Json) -> tuple[Key, Value]:

@@ -128,11 +128,9 @@ class FieldErrors:
         self.found.append(FieldError(where, MISSING, problem, remedy))
 
     def raise_if_any(self) -> None:
-        if self.found:
-            raise self.error()
-
-    def error(self) -> CallerError:
-        """Return the error. Its message has the only field error or their number, its details each field and its fix."""
+        """Raise CallerError. Its message has the only field error or their number, its details each field and its fix."""
+        if not self.found:
+            return
         if len(self.found) == 1:
             fault = self.found[0]
             error = CallerError(f"{self.subject}: {fault}", details=f"{fault.place}: {fault.remedy}", code=self.code)
@@ -142,4 +140,4 @@ class FieldErrors:
                 listed.append(f"and {len(self.found) - MAX_LISTED} more")
             error = CallerError(f"{self.subject}: {len(self.found)} errors", details="; ".join(listed), code=self.code)
         error.subject, error.faults = self.subject, tuple(f"{fault}: {fault.remedy}" for fault in self.found)
-        return error
+        raise error

@@ -25,19 +25,8 @@ CONFIRMED = "confirmed"
 PENDING_DELETION = "pendingDeletion"
 
 _OF_ATTRIBUTES = frozenset({"handle_id", "secondary", "alternateOwnerAttrs", "releasedAt"})
-_OF_BLOCKS = frozenset(
-    {
-        "cidr",
-        "affinity",
-        "affinity_claim_time",
-        "allocations",
-        "unallocated",
-        "attributes",
-        "sequenceNumber",
-        "sequenceNumberForAllocation",
-        "deleted",
-    }
-)
+_OF_BLOCKS = frozenset({"cidr", "affinity", "affinity_claim_time", "allocations", "unallocated", "attributes", "deleted"})
+_OF_BLOCKS |= {"sequenceNumber", "sequenceNumberForAllocation"}
 _OF_AFFINITIES = frozenset({"state", "deleted"})
 _OF_HANDLES = frozenset({"block", "deleted"})
 

@@ -204,23 +204,15 @@ def _resource_key(parts: list[str]) -> Key | None:
 def _decode(key: Key, data: Any) -> Any:
     match key:
         case BlockKey(cidr):
-            return _decode_block(cidr, data)
+            block = Block.from_json(data)
+            if block.cidr != cidr:
+                raise ValueError(f"block {cidr} holds the document of block {block.cidr}")
+            return block
         case ResourceKey(kind):
-            return _decode_resource(kind, data)
+            resource = Resource.from_json(data)
+            if resource.kind != kind:
+                raise ValueError(f"kind = {display(resource.kind)} is not {kind}")
+            return resource
     if decode := _DECODERS.get(type(key)):
         return decode(data)
     raise ValueError("svc does not read this key")
-
-
-def _decode_block(cidr: Cidr, data: Any) -> Block:
-    block = Block.from_json(data)
-    if block.cidr != cidr:
-        raise ValueError(f"block {cidr} holds the document of block {block.cidr}")
-    return block
-
-
-def _decode_resource(kind: str, data: Any) -> Resource:
-    resource = Resource.from_json(data)
-    if resource.kind != kind:
-        raise ValueError(f"kind = {display(resource.kind)} is not {kind}")
-    return resource

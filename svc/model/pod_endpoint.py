@@ -1,5 +1,4 @@
-"""Endpoints of pods if the datastore is the Kubernetes API: they are read from the pod and written into its annotations.
-Nothing else is stored.
+"""Endpoints of pods if the datastore is the Kubernetes API: they are read from the pod, and only its annotations store them.
 
 The first interface has the annotations that other programs read. Annotations of another interface of the same pod end in a dot
 and its name, so that those of the first one stay unchanged.
@@ -36,7 +35,6 @@ _PROTOCOLS = ("TCP", "UDP", "SCTP")
 class PodInterface:
     """The pod and interface that an endpoint belongs to; an empty `interface` means any."""
 
-    node: str
     pod: str
     namespace: str
     interface: str
@@ -47,8 +45,8 @@ def pod_interface(names: Names, key: ResourceKey | ResourceQuery) -> PodInterfac
     found = _NAME.fullmatch(key.name) if isinstance(key, ResourceKey) else _PREFIX.fullmatch(key.prefix)
     if not found or not key.namespace:
         return None
-    node, orchestrator, pod, interface = (segment.replace("--", "-") for segment in found.groups())
-    return PodInterface(node, pod, key.namespace, interface) if orchestrator == names.orchestrator else None
+    _node, orchestrator, pod, interface = (segment.replace("--", "-") for segment in found.groups())
+    return PodInterface(pod, key.namespace, interface) if orchestrator == names.orchestrator else None
 
 
 def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resource]]:

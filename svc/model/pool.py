@@ -93,10 +93,7 @@ def with_defaults(resource: Resource) -> Resource:
 
 
 def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iterable[Cidr], previous: Pool | None) -> list[str]:
-    """Return all field errors of a pool that is to be created, or to replace `previous`.
-
-    `others` are the pools and `existing_blocks` the blocks of the datastore.
-    """
+    """Return all field errors of a pool to create, or to replace `previous`. `others` are the stored pools."""
     spec = _defaulted({name: value for name, value in resource.spec.items() if not _mistyped(name, value)})
     found = [*name_fault(resource), *_unknown_fields(resource.spec), *_type_faults(resource.spec)]
     found += [*_choice_faults(spec), *_selector_faults(spec), *_use_faults(spec), *_cidr_faults(spec)]
@@ -134,7 +131,9 @@ def _reading_faults(given: Json) -> Found:
     """Yield the field errors that make a stored pool unusable."""
     yield from _type_faults(given)
     spec = _defaulted(given)
-    yield from _use_type_faults(spec)
+    for use in spec["allowedUses"]:
+        if not isinstance(use, str):
+            yield FieldError("spec.allowedUses[]", use, f"is {json_kind(use)}", "give strings")
     yield from _cidr_faults(spec)
     yield from _size_faults(spec, Cidr(spec["cidr"]))
     yield from _selector_faults(spec)
@@ -150,12 +149,6 @@ def _type_faults(given: Json) -> Found:
     for name, value in given.items():
         if _mistyped(name, value):
             yield _error(given, name, f"is {json_kind(value)}", f"give {json_kind(_FIELDS[name]())}")
-
-
-def _use_type_faults(spec: Json) -> Found:
-    for use in spec["allowedUses"]:
-        if not isinstance(use, str):
-            yield FieldError("spec.allowedUses[]", use, f"is {json_kind(use)}", "give strings")
 
 
 def _unknown_fields(given: Json) -> Found:

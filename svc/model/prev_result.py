@@ -17,10 +17,7 @@ _MAX_NUMBER: Final = 2**32 - 1
 
 
 def parse_prev_result(data: object, version: str, root: str = "prevResult") -> Result:
-    """Parse a result in the version that it names, else in `version`. Bytes are decoded first.
-
-    `root` is the name of the result in errors. Raise CallerError that lists all field errors.
-    """
+    """Parse a result or its bytes in the version that it names, else in `version`. Raise CallerError with all field errors."""
     if isinstance(data, bytes | bytearray):
         data = _decode(bytes(data), root)
     faults = FieldErrors(f"invalid {root}", Code.INVALID_NETCONF)

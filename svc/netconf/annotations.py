@@ -12,18 +12,8 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from svc._core.cidr import Address, Cidr
-from svc.model.annotations import (
-    ADDRESSES,
-    FAMILIES,
-    FLOATING,
-    MAC,
-    NO_SETTINGS,
-    POOLS,
-    SOURCE_PREFIXES,
-    UNMANAGED,
-    AnnotationSettings,
-    Features,
-)
+from svc.model import annotations
+from svc.model.annotations import NO_SETTINGS, AnnotationSettings, Features
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import FieldErrors, display, json_kind
 from svc.model.qos import controls_of
@@ -98,36 +88,38 @@ class _Reader:
 
     def read(self) -> AnnotationSettings:
         both = self._pod, self._namespace
-        pools = {version: self._list(self._note(name, *both), partial(_pool, version)) for version, name in POOLS.items()}
-        versions = tuple(sorted(set(self._list(self._note(FAMILIES, *both), _version))))
+        pools = {
+            version: self._list(self._note(name, *both), partial(_pool, version)) for version, name in annotations.POOLS.items()
+        }
+        versions = tuple(sorted(set(self._list(self._note(annotations.FAMILIES, *both), _version))))
         addresses = self._address_note()
         wishes = AnnotationSettings(
             pools={version: given for version, given in pools.items() if given},
             versions=versions,
             addresses=self._addresses(addresses) if addresses else (),
-            unmanaged=addresses is not None and addresses.name == UNMANAGED,
+            unmanaged=addresses is not None and addresses.name == annotations.UNMANAGED,
             floating=self._floating(),
             mac=self._mac(),
             sources=self._sources,
             warnings=tuple(controls_of(self._names, self._pod.values)[1]),
         )
-        self._list(self._note(SOURCE_PREFIXES, self._pod), _prefix, may_be_empty=True)
+        self._list(self._note(annotations.SOURCE_PREFIXES, self._pod), _prefix, may_be_empty=True)
         self._faults.raise_if_any()
         return wishes
 
     def _address_note(self) -> _Note | None:
         """Return the annotation that gives the pod its addresses. Return None if there is none, or if two conflict."""
         for notes in (self._pod, self._namespace):
-            given = [note for name in (ADDRESSES, UNMANAGED) if (note := self._note(name, notes))]
+            given = [note for name in (annotations.ADDRESSES, annotations.UNMANAGED) if (note := self._note(name, notes))]
             if len(given) == 2:
-                self._fault(given[0], f"cannot be used together with {UNMANAGED}", "remove one of the two")
+                self._fault(given[0], f"cannot be used together with {annotations.UNMANAGED}", "remove one of the two")
                 return None
             if given:
                 return given[0]
         return None
 
     def _addresses(self, note: _Note) -> tuple[Address, ...]:
-        if note.name == UNMANAGED and not self._features.ip_addrs_no_ipam:
+        if note.name == annotations.UNMANAGED and not self._features.ip_addrs_no_ipam:
             self._demand_feature(note, "ip_addrs_no_ipam")
         addresses = self._list(note, _pod_address, at_most=2)
         if len({address.version for address in addresses}) < len(addresses):
@@ -135,7 +127,7 @@ class _Reader:
         return addresses
 
     def _floating(self) -> tuple[Address, ...]:
-        note = self._note(FLOATING, self._pod, self._namespace)
+        note = self._note(annotations.FLOATING, self._pod, self._namespace)
         addresses = self._list(note, _plain_address, may_be_empty=True)
         if note and addresses and not self._features.floating_ips:
             self._demand_feature(note, "floating_ips")
@@ -149,7 +141,7 @@ class _Reader:
         self._faults.add(note.place, note.text, problem, remedy)
 
     def _mac(self) -> str:
-        note = self._note(MAC, self._pod)
+        note = self._note(annotations.MAC, self._pod)
         if note is None:
             return ""
         try:
@@ -208,10 +200,13 @@ class _Reader:
 
 
 _REMEDIES: Final = {
-    **dict.fromkeys(POOLS.values(), "give the name or the CIDR of a pool, as `svcctl pool get` shows it"),
-    **dict.fromkeys((ADDRESSES, UNMANAGED, FLOATING), "give an IPv4 or IPv6 address without a prefix length"),
-    FAMILIES: 'write "IPv4" or "IPv6"',
-    SOURCE_PREFIXES: "give a CIDR, such as 192.0.2.0/24",
+    **dict.fromkeys(annotations.POOLS.values(), "give the name or the CIDR of a pool, as `svcctl pool get` shows it"),
+    **dict.fromkeys(
+        (annotations.ADDRESSES, annotations.UNMANAGED, annotations.FLOATING),
+        "give an IPv4 or IPv6 address without a prefix length",
+    ),
+    annotations.FAMILIES: 'write "IPv4" or "IPv6"',
+    annotations.SOURCE_PREFIXES: "give a CIDR, such as 192.0.2.0/24",
 }
 
 

@@ -1,7 +1,7 @@
 """What a runtime tells of the container.
 
-CNI_ARGS has the pod's identity and a requested address, as KEY=VALUE pairs. The `args` of the network configuration have the
-labels of a bare container from Mesos.
+CNI_ARGS has the pod's identity and a requested address. The `args` of the network configuration have the Mesos labels of a
+bare container.
 """
 
 import re
@@ -47,10 +47,6 @@ class Args:
     pod_uid: str = ""
     ignore_unknown: bool = False
     others: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def has_pod(self) -> bool:
-        return bool(self.pod_name)
 
 
 def parse_args(text: str, *, ignore_unknown: bool = False, lenient: bool = False) -> Args:

@@ -13,22 +13,16 @@ Values = dict[str, Any]
 def check(values: Values, names: Names, faults: FieldErrors) -> None:
     """Add field errors, and reset invalid values to their defaults. Earlier field errors have already reset theirs."""
     _datastore(values, faults)
-    _etcd(values, faults)
     _orchestrator(values, faults)
-    _ipam_type(values, names, faults)
-    _families(values, faults)
-    _pools(values, faults)
-    _mtu(values, faults)
+    _ipam(values, names, faults)
+    if not faults.check("mtu", values["mtu"], fields.mtu(values["mtu"], ipv6=values["ipam.assign_ipv6"] == "true")):
+        values["mtu"] = fields.default_of("mtu")
     _gates(values, faults)
 
 
 def _datastore(values: Values, faults: FieldErrors) -> None:
-    """Fall back to the embedded store, so that DEL continues: no ADD can have succeeded with an invalid datastore type."""
     if _faulty("datastore_type", faults):
-        values["datastore_type"] = "embedded"
-
-
-def _etcd(values: Values, faults: FieldErrors) -> None:
+        values["datastore_type"] = "embedded"  # so that DEL continues: no ADD can have succeeded with an invalid type
     if values["etcd_discovery_srv"] and values["etcd_endpoints"]:
         faults.add("etcd_discovery_srv", values["etcd_discovery_srv"], "excludes etcd_endpoints", "remove one of the two")
     if values["datastore_type"] == "etcdv3":
@@ -54,28 +48,17 @@ def _pair(values: Values, certificate: str, key: str, faults: FieldErrors) -> No
             faults.add(given, values[given], f"is of no use without {other}", f"give both {certificate} and {key}, or neither")
 
 
-def _ipam_type(values: Values, names: Names, faults: FieldErrors) -> None:
+def _ipam(values: Values, names: Names, faults: FieldErrors) -> None:
+    """Check the type, the families, and the pools of the families that are assigned."""
     kind = values["ipam.type"]
     if kind not in (None, names.ipam_plugin, host_local.TYPE):
         faults.add("ipam.type", kind, "is not known", f'set "type": "{names.ipam_plugin}" or "{host_local.TYPE}"')
-
-
-def _families(values: Values, faults: FieldErrors) -> None:
     paths = ("ipam.assign_ipv4", "ipam.assign_ipv6")
     if all(values[path] == "false" and not _faulty(path, faults) for path in paths):
         faults.add("ipam.assign_ipv4", "false", "leaves no address to assign", 'set it or ipam.assign_ipv6 to "true"')
-
-
-def _pools(values: Values, faults: FieldErrors) -> None:
-    """Check the pools of the families that are assigned."""
     for version in (4, 6):
         if values[f"ipam.assign_ipv{version}"] == "true":
             _entries(f"ipam.ipv{version}_pools", values, partial(fields.pool, version=version), faults)
-
-
-def _mtu(values: Values, faults: FieldErrors) -> None:
-    if not faults.check("mtu", values["mtu"], fields.mtu(values["mtu"], ipv6=values["ipam.assign_ipv6"] == "true")):
-        values["mtu"] = fields.default_of("mtu")
 
 
 def _gates(values: Values, faults: FieldErrors) -> None:

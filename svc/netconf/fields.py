@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
-from svc.model import resource
 from svc.model.field_errors import Check, Finding, matching
 from svc.model.waits import parse_gate
 from svc.values import dataclass
@@ -125,8 +124,6 @@ def pool(text: str, version: int) -> Finding | None:
     """Validate a pool's name or CIDR; only a CIDR has a family."""
     if not 0 < len(text) <= MAX_POOL or any(char.isspace() for char in text):
         return "is not a pool", "give a pool's CIDR or its name"
-    if len(text) > resource.MAX_NAME:
-        return f"has {len(text)} characters, as no pool's name", "give a pool's CIDR or its name"
     if "/" not in text:
         return None
     try:
@@ -151,6 +148,10 @@ def _node(path: str, meaning: str, section: str, *aliases: str) -> Field:
     return Field(path, STRING, meaning, section, check=node_name, fold=str.strip, aliases=aliases)
 
 
+def _path(path: str, meaning: str, section: str, default: str | None = "", *aliases: str) -> Field:
+    return Field(path, STRING, meaning, section, default, check=_absolute, aliases=aliases)
+
+
 _log_number: Final = _between(0, MAX_INTEGER, "; 0 means the default")
 _seconds: Final = _between(0, MAX_INTEGER, "; 0 means off")
 _gate_seconds: Final = _between(1, MAX_GATE_SECONDS)
@@ -160,7 +161,7 @@ FIELDS: Final = (
     Field("cniVersion", STRING, "Version of the CNI specification that the runtime speaks.", "2.1"),
     Field("type", STRING, "The plugin's executable.", "2.1", required=True, check=_not_empty),
     _node("nodename", "Name under which the node agent registered; else the host name.", "2.1"),
-    Field("nodename_file", STRING, "File with that name; else the one of the node agent.", "2.1", check=_absolute),
+    _path("nodename_file", "File with that name; else the one of the node agent.", "2.1", None),
     Field("nodename_file_optional", BOOLEAN, "Whether the host name serves where that file is missing.", "2.1", False),
     _node("hostname", "Deprecated: the name where neither nodename nor the file has one.", "2.1"),
     Field(
@@ -173,7 +174,7 @@ FIELDS: Final = (
         fold=lambda text: DATASTORE_ALIASES.get(text, text),
     ),
     Field("log_level", STRING, "The least severe message logged.", "2.1", "INFO", allowed=LOG_LEVELS, fold=str.upper),
-    Field("log_file_path", STRING, "Log file on each host; without it only stderr is written.", "2.1", check=_absolute),
+    _path("log_file_path", "Log file on each host; without it only stderr is written.", "2.1", None),
     Field("log_file_max_size", INTEGER, "Size in MB at which the log file is rotated.", "2.1", 100, check=_log_number),
     Field("log_file_max_age", INTEGER, "Days after which a rotated file is removed.", "2.1", 30, check=_log_number),
     Field("log_file_max_count", INTEGER, "Rotated files that are kept.", "2.1", 10, check=_log_number),
@@ -192,15 +193,15 @@ FIELDS: Final = (
     Field("ipam.ranges", RANGES, 'For host-local: ranges with a "subnet" each; one address of every inner array.', "2.7", ()),
     Field("ipam.subnet", STRING, "For host-local: a CIDR, usePodCidr or usePodCidrIPv6; instead of ranges.", "2.7", ""),
     Field("ipam.routes", ROUTES, 'For host-local: the container\'s routes, by "dst"; else the default ones.', "2.7", ()),
-    Field("ipam.dataDir", STRING, "For host-local: where it keeps its addresses.", "2.7", "", check=_absolute),
+    _path("ipam.dataDir", "For host-local: where it keeps its addresses.", "2.7"),
     Field("include_default_routes", BOOLEAN, "Default routes beside those of ipam.routes.", "2.7", False),
     Field("container_settings", OBJECT, "Settings of the container's side.", "2.4"),
     Field("container_settings.allow_ip_forwarding", BOOLEAN, "Whether the container may forward packets.", "2.4", False),
     Field("etcd_endpoints", STRING, "Comma-separated endpoint URLs.", "2.2", ""),
     Field("etcd_discovery_srv", STRING, "Domain whose SRV records name the endpoints.", "2.2", ""),
-    Field("etcd_key_file", STRING, "Private key of the client certificate.", "2.2", "", check=_absolute),
-    Field("etcd_cert_file", STRING, "Client certificate.", "2.2", "", check=_absolute),
-    Field("etcd_ca_cert_file", STRING, "Certificates of the authorities that are trusted.", "2.2", "", check=_absolute),
+    _path("etcd_key_file", "Private key of the client certificate.", "2.2"),
+    _path("etcd_cert_file", "Client certificate.", "2.2"),
+    _path("etcd_ca_cert_file", "Certificates of the authorities that are trusted.", "2.2"),
     Field(
         "etcd_authority", STRING, "Deprecated: host and port, when etcd_endpoints is absent; else 127.0.0.1:2379.", "2.2", ""
     ),
@@ -217,16 +218,9 @@ FIELDS: Final = (
         check=_gate_seconds,
     ),
     Field("readiness_gates_tls_verify", BOOLEAN, "Whether certificates of https gates are checked.", "R6", True),
-    Field(
-        "readiness_gates_ca_file",
-        STRING,
-        "Authorities trusted for https gates, instead of the system's.",
-        "R6",
-        "",
-        check=_absolute,
-    ),
+    _path("readiness_gates_ca_file", "Authorities trusted for https gates, instead of the system's.", "R6"),
     Field("orch", OBJECT, "Access to the Kubernetes API.", "2.5", aliases=("kubernetes",)),
-    Field("orch.kubeconfig", STRING, "Path of a kubeconfig.", "2.5", "", check=_absolute, aliases=("kubernetes.kubeconfig",)),
+    _path("orch.kubeconfig", "Path of a kubeconfig.", "2.5", "", "kubernetes.kubeconfig"),
     Field(
         "orch.orch_api_root",
         STRING,
@@ -240,9 +234,9 @@ FIELDS: Final = (
     Field("policy", OBJECT, "Network policy.", "2.6", secret=True),
     Field("policy.type", STRING, "Kind of policy.", "2.6", "", allowed=("", *POLICY_TYPES)),
     Field("policy.k8s_auth_token", STRING, "Token for the API, instead of the kubeconfig's.", "2.6", "", secret=True),
-    Field("policy.k8s_client_certificate", STRING, "Client certificate for the API.", "2.6", "", check=_absolute),
-    Field("policy.k8s_client_key", STRING, "Private key of that certificate.", "2.6", "", check=_absolute),
-    Field("policy.k8s_certificate_authority", STRING, "Authorities trusted for the API.", "2.6", "", check=_absolute),
+    _path("policy.k8s_client_certificate", "Client certificate for the API.", "2.6"),
+    _path("policy.k8s_client_key", "Private key of that certificate.", "2.6"),
+    _path("policy.k8s_certificate_authority", "Authorities trusted for the API.", "2.6"),
     Field(
         "policy_setup_timeout_seconds",
         INTEGER,
@@ -251,13 +245,10 @@ FIELDS: Final = (
         0,
         check=_seconds,
     ),
-    Field(
+    _path(
         "endpoint_status_dir",
-        STRING,
         "Where the data-plane agent tells which endpoints are set up; else endpoint-status in the run directory.",
         "2.1",
-        "",
-        check=_absolute,
     ),
     Field("feature_control", OBJECT, "Features that are off unless asked for.", "2.1"),
     Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False),

@@ -3,7 +3,7 @@
 host-local validates the rest of the section; unknown fields are passed on unchanged.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,10 +83,11 @@ def holder(name: str, data_dir: str, address: Address) -> tuple[str, str]:
     return container, ifname
 
 
-def container_routes(given: Sequence[Json], *, with_defaults: bool) -> tuple[Cidr, ...] | None:
-    """Return the destinations of a container's routes from valid `routes`. None means the default routes of its families."""
+def container_routes(values: Json) -> tuple[Cidr, ...] | None:
+    """Return the destinations of a container's routes from valid values. None means the default routes of its families."""
+    given = values["ipam.routes"] if values["ipam.type"] == TYPE else ()
     custom = [Cidr.masked(route["dst"]) for route in given if route.get("dst")]
-    return tuple(dict.fromkeys([*(DEFAULTS if with_defaults else ()), *custom])) if custom else None
+    return tuple(dict.fromkeys([*(DEFAULTS if values["include_default_routes"] else ()), *custom])) if custom else None
 
 
 def _check_ranges(ipam: Json, raw: Json, faults: FieldErrors) -> None:

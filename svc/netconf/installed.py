@@ -106,18 +106,14 @@ def read_networks(state_dir: Path) -> tuple[list[InstalledNetwork], list[SvcErro
     networks: list[InstalledNetwork] = []
     errors: list[SvcError] = []
     for entry in read_installed(state_dir):
+        if (path := entry.find_list()) is None:
+            continue
         try:
-            networks += _network(entry)
+            names = load_profile(entry.profile)
+            networks.append(InstalledNetwork(path, entry.profile, names, read_netconf(path, names), entry.bin_dir))
         except SvcError as error:
             errors.append(error)
     return networks, errors
-
-
-def _network(entry: Installed) -> Iterator[InstalledNetwork]:
-    path = entry.find_list()
-    if path is not None:
-        names = load_profile(entry.profile)
-        yield InstalledNetwork(path, entry.profile, names, read_netconf(path, names), entry.bin_dir)
 
 
 def _entry(data: dict[str, Any]) -> Installed:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import svc.names
-from svc.model.errors import CallerError, Code, SvcError
+from svc.atomic_file import FileVersion, file_version
+from svc.model.errors import CallerError, Code
 from svc.model.field_errors import Check, FieldErrors, Finding, json_kind, matching
 from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
@@ -21,8 +22,6 @@ _OWN: Final = ("", DEFAULT_NAME, DEFAULT.plugin)  # values that select the names
 
 # IFNAMSIZ is 16 including the final NUL, and 11 characters follow the prefix.
 MAX_PREFIX: Final = 4
-
-_Signature = tuple[int, int, int]
 
 
 def load_profile(name_or_path: str) -> Names:
@@ -43,7 +42,7 @@ class Profiles:
     """Loaded profiles, for any thread. A file is read again after a change."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, tuple[Path, _Signature, Names]] = {}
+        self._loaded: dict[str, tuple[Path, FileVersion, Names]] = {}
 
     def get(self, name_or_path: str) -> Names:
         """Return the profile. Raise the errors of `load_profile`."""
@@ -51,9 +50,9 @@ class Profiles:
             return DEFAULT
         loaded = self._loaded.get(name_or_path)
         path = loaded[0] if loaded else _file_of(name_or_path)
-        signature = _signature(path)
-        if loaded is None or loaded[1] != signature:
-            loaded = self._loaded[name_or_path] = (path, signature, _read(path))
+        version = file_version(path)
+        if loaded is None or loaded[1] != version:
+            loaded = self._loaded[name_or_path] = (path, version, _read(path))
         return loaded[2]
 
 
@@ -70,15 +69,6 @@ def _file_of(name_or_path: str) -> Path:
     )
 
 
-def _signature(path: Path) -> _Signature:
-    """Return a value that changes with the content of the file."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
 def _read(path: Path) -> Names:
     if sys.version_info >= (3, 11):  # a process with the names of svc needs no TOML
         import tomllib
@@ -87,20 +77,16 @@ def _read(path: Path) -> Names:
     try:
         values = tomllib.loads(path.read_text())
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise shortage(error) or CallerError(
+            f"names profile {str(path)!r} cannot be read: {error.strerror}",
+            details="restore the file, or install with another --names",
+            code=Code.IO_FAILURE,
+        ) from None
     except (ValueError, RecursionError) as error:
         raise CallerError(
             f"names profile {str(path)!r} is not TOML: {error}", details="correct the file", code=Code.DECODING_FAILURE
         ) from None
     return _names(path, values)
-
-
-def _unreadable(path: Path, error: OSError) -> SvcError:
-    return shortage(error) or CallerError(
-        f"names profile {str(path)!r} cannot be read: {error.strerror}",
-        details="restore the file, or install with another --names",
-        code=Code.IO_FAILURE,
-    )
 
 
 def _names(path: Path, values: dict[str, Any]) -> Names:

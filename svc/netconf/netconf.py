@@ -287,7 +287,7 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         log_file_max_age=_or_default(values, "log_file_max_age"),
         log_file_max_count=_or_default(values, "log_file_max_count"),
         ipam=_ipam(values),
-        routes=_routes(values),
+        routes=host_local.container_routes(values),
         pod_cidr_node=values["orch.node_name"] or None,
         features=Features(values["feature_control.ip_addrs_no_ipam"], values["feature_control.floating_ips"]),
         allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
@@ -329,10 +329,3 @@ def _ipam(values: dict[str, Any]) -> IpamConf:
         values["ipam.ipv6_pools"],
         values["ipam.dataDir"],
     )
-
-
-def _routes(values: dict[str, Any]) -> tuple[Cidr, ...] | None:
-    """Return the routes of the container; only host-local networks have custom ones."""
-    if values["ipam.type"] != host_local.TYPE:
-        return None
-    return host_local.container_routes(values["ipam.routes"], with_defaults=values["include_default_routes"])

@@ -81,29 +81,23 @@ def _content(what: str, path: str) -> str | None:
         return None
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            return os.read(fd, _LONGEST).decode(errors="replace").strip()
+        finally:
+            os.close(fd)
     except FileNotFoundError:  # removed since the check
         return None
     except OSError as failure:
-        raise _unreadable(what, path, failure) from failure
-    try:
-        return os.read(fd, _LONGEST).decode(errors="replace").strip()
-    except OSError as failure:
-        raise _unreadable(what, path, failure) from failure
-    finally:
-        os.close(fd)
+        raise shortage(failure) or PeerError(
+            f"{what} file {path!r} cannot be read: {failure.strerror}",
+            details="make it a file that root may read, or remove it",
+            code=Code.IO_FAILURE,
+        ) from failure
 
 
 def _missing(what: str, path: str, otherwise: str) -> PeerError:
     return PeerError(
         f"{what} file {path!r} is missing or empty",
         details=f"the node agent writes it: see whether it runs. Without it: {otherwise}",
-        code=Code.IO_FAILURE,
-    )
-
-
-def _unreadable(what: str, path: str, failure: OSError) -> PeerError:
-    return shortage(failure) or PeerError(
-        f"{what} file {path!r} cannot be read: {failure.strerror}",
-        details="make it a file that root may read, or remove it",
         code=Code.IO_FAILURE,
     )

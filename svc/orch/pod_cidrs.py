@@ -14,10 +14,7 @@ _TRUE: Final = ("true", "t", "1")
 
 
 def node_ranges(node: Json, wanted: Iterable[int]) -> dict[int, str]:
-    """Return the pod CIDR of each wanted family, from `spec.podCIDRs` of a Node.
-
-    Raise PeerError, which names the node, unless it has exactly one pod CIDR of each wanted family.
-    """
+    """Return the pod CIDR of each wanted family of a Node. Raise PeerError unless it has exactly one of each."""
     name = node["metadata"]["name"]
     given: dict[int, list[str]] = {4: [], 6: []}
     for text in (node.get("spec") or {}).get("podCIDRs") or ():

@@ -11,10 +11,7 @@ Texts = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Labels of a namespace, and its annotations that choose addresses.
-
-    If the caller has no permission to read the namespace, both are empty, and `unreadable` has the reason.
-    """
+    """Labels of a namespace, and its annotations that choose addresses; empty if `unreadable` says why it cannot be read."""
 
     labels: Texts = field(default_factory=dict)
     annotations: Texts = field(default_factory=dict)

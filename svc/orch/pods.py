@@ -93,15 +93,11 @@ class PodReader:
         try:
             return self._client.get(path)
         except StoreError as failure:
-            raise _failed(failure, missing) from failure
-
-
-def _failed(failure: StoreError, missing: str) -> PeerError:
-    """Return the error for a failed read. `missing` is the fix if the object does not exist."""
-    status = failure.status if isinstance(failure, ApiError) else 0
-    kind = {403: Forbidden, 404: Missing}.get(status, PeerError)
-    details = missing if kind is Missing else failure.details
-    return kind(f"a request to the Kubernetes API failed: {failure.msg}", details=details, code=Code.ORCHESTRATOR)
+            status = failure.status if isinstance(failure, ApiError) else 0
+            kind = {403: Forbidden, 404: Missing}.get(status, PeerError)
+            details = missing if kind is Missing else failure.details
+            msg = f"a request to the Kubernetes API failed: {failure.msg}"
+            raise kind(msg, details=details, code=Code.ORCHESTRATOR) from failure
 
 
 def _as_far_as_allowed(ask: Callable[[str], Namespace], name: str) -> Namespace:

@@ -188,7 +188,10 @@ def parse_head(data: bytes) -> Head | None:
 
 def _target(gate: Gate, location: str) -> Gate:
     """Return the target of a redirect. Raise BadRedirect if it is not usable."""
-    url = _joined(gate.url, location)
+    try:
+        url = urljoin(gate.url, location)
+    except ValueError:  # brackets without an address
+        url = location
     try:
         target = parse_gate(url)
     except ValueError as problem:
@@ -196,13 +199,6 @@ def _target(gate: Gate, location: str) -> Gate:
     if gate.tls and not target.tls:
         raise BadRedirect(f"redirects from https to {_shown(url)!r}")
     return target
-
-
-def _joined(base: str, location: str) -> str:
-    try:
-        return urljoin(base, location)
-    except ValueError:  # brackets without an address
-        return location
 
 
 def _shown(url: str) -> str:

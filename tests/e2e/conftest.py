@@ -1,4 +1,4 @@
-"""Nodes and pods for end-to-end tests."""
+"""Fixtures for end-to-end tests: nodes, pods and the datastores that they use."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,15 +30,15 @@ _numbers = count()
 
 
 @contextmanager
-def _sound_node(directory: Path, agent_program: tuple[str, ...] = ()) -> Iterator[Node]:
-    """Its agent must end as asked, and must not have met a mistake of its own."""
+def _checked_node(directory: Path, agent_program: tuple[str, ...] = ()) -> Iterator[Node]:
+    """Run a node with two pools. At the end its agent must exit with status 0 and must not have logged a traceback."""
     with Node(directory, agent_program=agent_program) as node:
         node.apply_pools()
         yield node
-        _demand_sound_end(node)
+        _require_clean_end(node)
 
 
-def _demand_sound_end(node: Node) -> None:
+def _require_clean_end(node: Node) -> None:
     if node.has_agent:
         assert node.stop_agent() == 0
     log = node.log.read_text()
@@ -47,34 +47,34 @@ def _demand_sound_end(node: Node) -> None:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """A node for this test alone, with a pool of each family."""
-    with _sound_node(tmp_path / "node") as node:
+    """Return a node for this test alone, with a pool of each family."""
+    with _checked_node(tmp_path / "node") as node:
         yield node
 
 
 @pytest.fixture(scope="module")
 def agent_program() -> tuple[str, ...]:
-    """The program that runs as the agent of the module's nodes, if it is not svc-agent."""
+    """Return the command that runs as the agent of the module's nodes. An empty one means svc-agent."""
     return ()
 
 
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory: pytest.TempPathFactory, agent_program: tuple[str, ...]) -> Iterator[Node]:
-    """A node for all tests of a module; each leaves it as it was, and `pods` sees to that."""
-    with _sound_node(tmp_path_factory.mktemp("node") / "node", agent_program) as node:
+    """Return a node for all tests of a module. The fixture `pods` checks that each test leaves it unchanged."""
+    with _checked_node(tmp_path_factory.mktemp("node") / "node", agent_program) as node:
         yield node
 
 
 @pytest.fixture
 def sandbox() -> Iterator[Callable[[], Netns]]:
-    """Makes network namespaces."""
+    """Return a function that makes network namespaces."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(Netns("sandbox"))
 
 
 @pytest.fixture
 def pods(shared_node: Node, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
-    """Makes pods on the shared node, which they leave without a trace.
+    """Return a function that makes pods on the shared node. At the end they are deleted, and must leave nothing.
 
     Keyword arguments that are not fields of a pod go to its network configuration.
     """
@@ -87,13 +87,13 @@ def pods(shared_node: Node, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
 
 @pytest.fixture
 def own_pods(node: Node, sandbox: Callable[[], Netns]) -> MakePod:
-    """Make pods on the test's own node, which is removed with everything on it."""
+    """Return a function that makes pods on the test's own node. Nothing is checked, because the node is removed."""
     return _Pods(node, sandbox)
 
 
 @pytest.fixture
 def own_gate(node: Node) -> Iterator[GateServer]:
-    """A readiness gate on the node of this test alone: not ready until the test changes it."""
+    """Start a readiness gate on the node of this test. It is not ready until the test changes it."""
     with serving(status(503), inside=node.netns) as server:
         yield server
 
@@ -110,7 +110,7 @@ class _Pods:
         return self.made[-1]
 
 
-# networks whose addresses are host-local's
+# networks with addresses of host-local
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def local_node(shared_node: Node) -> Node:
 
 @pytest.fixture
 def local(local_node: Node, pods: MakePod) -> Iterator[MakePod]:
-    """Makes pods with addresses of these ranges; none is kept."""
+    """Return a function that makes pods with addresses of these ranges. At the end no address may be left."""
 
     def make(*groups: Any, more: Any = None, **config: Any) -> Pod:
         return pods(**{"ipam": section(local_node, *(groups or (LOCAL_RANGE,)), **(more or {})), **config})
@@ -130,22 +130,22 @@ def local(local_node: Node, pods: MakePod) -> Iterator[MakePod]:
     for pod in getattr(pods, "made", ()):
         pod.call("DEL")
     assert held(local_node) == {}
-    rmtree(data_dir(local_node), ignore_errors=True)  # it goes on behind the last address that it gave
+    rmtree(data_dir(local_node), ignore_errors=True)  # the next address depends on the last one that host-local assigned
 
 
 @pytest.fixture
 def own_local(node: Node, own_pods: MakePod) -> MakePod:
-    """The same on a node of the test's own."""
+    """Return a function that makes pods with addresses of these ranges on the test's own node."""
     offer(node)
     return lambda *groups, **config: own_pods(**{"ipam": section(node, *(groups or (LOCAL_RANGE,))), **config})
 
 
-# nodes on a datastore that they share with others
+# nodes on a shared datastore
 
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One member for all tests of a run; a test that writes to it cleans up."""
+    """Start one etcd member for all tests of a run. A test that writes to it cleans up."""
     with cluster(tmp_path_factory.mktemp("etcd")) as running:
         yield running
 
@@ -162,33 +162,33 @@ def orch_site(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 @pytest.fixture(scope="session")
 def defined_kube(kube: Kube) -> Kube:
-    """The run's API server, with our resource definitions."""
+    """Return the API server of the run, with svc's resource definitions."""
     install(kube)
     return kube
 
 
 @pytest.fixture
 def clean_kube(defined_kube: Kube) -> Iterator[Kube]:
-    """The same; what the test has written goes with it."""
+    """Return the API server of the run, and delete what the test wrote to it."""
     yield defined_kube
     wipe(defined_kube)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the module's nodes, one after the other."""
+    """Return the directory of the module's nodes, which run one after the other."""
     return tmp_path_factory.mktemp("node") / "node"
 
 
 @pytest.fixture(scope="module", params=["etcdv3", "orch"])
 def site(request: pytest.FixtureRequest, home: Path) -> Site:
-    """Each kind of shared datastore in turn."""
+    """Return each kind of shared datastore in turn."""
     return site_called(request, home)
 
 
 @pytest.fixture(scope="module")
 def further_sites() -> Sequence[Site]:
-    """What the node reaches beside its datastore."""
+    """Return the datastores that the node reaches in addition to its own."""
     return ()
 
 
@@ -196,15 +196,15 @@ def further_sites() -> Sequence[Site]:
 def lasting_node(
     site: Site, further_sites: Sequence[Site], home: Path, agent_program: tuple[str, ...]
 ) -> Iterator[ClusterNode]:
-    """`node1` of the site, for all tests of a module."""
+    """Return `node1` of the site, for all tests of a module."""
     with ClusterNode(home, "node1", site, *further_sites, agent_program=agent_program) as node:
         yield node
-        _demand_sound_end(node)
+        _require_clean_end(node)
 
 
 @pytest.fixture
 def cluster_node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
-    """The same in a datastore that was set up for this test, and goes with it; the test leaves nothing on the node."""
+    """Return `node1` with a datastore that is set up for this test. The test must leave nothing on the node."""
     furnish(lasting_node.site, "node1")
     try:
         yield lasting_node
@@ -215,6 +215,6 @@ def cluster_node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
 
 @pytest.fixture
 def web(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> Pod:
-    """A pod of two address families."""
+    """Return a pod with addresses of both families."""
     cluster_node.site.add_pod("web-0")
     return cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", ipam={"assign_ipv6": "true"})

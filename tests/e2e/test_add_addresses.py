@@ -1,4 +1,4 @@
-"""Which address an ADD gets: by pools, by the node's labels, by the runtime's request, and the error if none is free."""
+"""The address that an ADD assigns: by pool, node label or request. The error if no address is free."""
 
 import ipaddress
 import re
@@ -21,7 +21,7 @@ MakePod = Callable[..., Pod]
 
 @pytest.fixture(scope="module")
 def shared_node(shared_node: Node) -> Node:
-    """With three more small pools; the two of IPv4 are there for those who name them."""
+    """Add three small pools to the shared node. svc assigns from them only if the configuration names them."""
     shared_node.apply_pool("blue", "10.71.0.0/29", blockSize=30, assignmentMode="Manual")
     shared_node.apply_pool("green", "10.72.0.0/29", blockSize=30, assignmentMode="Manual")
     shared_node.apply_pool("blue6", "fd71::/120", assignmentMode="Manual")
@@ -33,7 +33,7 @@ def inside(address: str, network: str) -> bool:
 
 
 def refused(pod: Pod) -> dict[str, Any]:
-    """The error of an ADD that changes nothing at all."""
+    """Return the error of an ADD that must fail and change nothing."""
     before = State.read(pod.node)
     output = pod.failed("ADD").output
     assert State.read(pod.node) == before
@@ -43,7 +43,7 @@ def refused(pod: Pod) -> dict[str, Any]:
 # pools
 
 
-def test_default_pools_serve_who_names_none(pods: MakePod) -> None:
+def test_default_pools_are_used_if_no_pool_is_named(pods: MakePod) -> None:
     pod = pods(ipam={"assign_ipv6": "true"})
     pod.add()
     v4, v6 = pod.addresses
@@ -52,13 +52,13 @@ def test_default_pools_serve_who_names_none(pods: MakePod) -> None:
 
 
 @pytest.mark.parametrize("pool", ["blue", "10.71.0.0/29", "10.71.0.3/29"])
-def test_pool_is_taken_by_name_and_by_range(pods: MakePod, pool: str) -> None:
+def test_pool_can_be_given_by_name_or_range(pods: MakePod, pool: str) -> None:
     pod = pods(ipam={"ipv4_pools": [pool]})
     pod.add()
     assert inside(pod.addresses[0], "10.71.0.0/29")
 
 
-def test_pools_of_both_families_are_taken(pods: MakePod) -> None:
+def test_pools_of_both_families_are_used(pods: MakePod) -> None:
     pod = pods(ipam={"assign_ipv6": "true", "ipv4_pools": ["green"], "ipv6_pools": ["fd71:0::/120"]})
     pod.add()
     v4, v6 = pod.addresses
@@ -66,7 +66,7 @@ def test_pools_of_both_families_are_taken(pods: MakePod) -> None:
     assert inside(v6, "fd71::/120")
 
 
-def test_ipv6_pools_are_not_looked_at_when_ipv6_is_not_assigned(pods: MakePod) -> None:
+def test_ipv6_pools_are_ignored_if_ipv6_is_not_assigned(pods: MakePod) -> None:
     pod = pods(ipam={"ipv6_pools": ["no-such-pool"]})
     pod.add()
     assert len(pod.addresses) == 1
@@ -81,8 +81,8 @@ def test_pools_are_filled_in_the_order_given(own_pods: MakePod, node: Node) -> N
     assert [pod.addresses[0][:6] for pod in made] == ["10.76."] * 4 + ["10.75."]
 
 
-def test_block_with_room_is_used_before_another_is_claimed(own_pods: MakePod, node: Node) -> None:
-    """Even one of a later pool: blocks are scarcer than addresses."""
+def test_block_with_free_addresses_is_used_before_another_is_claimed(own_pods: MakePod, node: Node) -> None:
+    """This holds even if the block is in a later pool, because blocks are scarcer than addresses."""
     node.apply_pool("first", "10.75.0.0/24")
     node.apply_pool("second", "10.76.0.0/24")
     own_pods(ipam={"ipv4_pools": ["second"]}).add()
@@ -104,7 +104,7 @@ def test_full_block_makes_the_node_claim_another(pods: MakePod, shared_node: Nod
 
 @pytest.mark.parametrize("pool", ["nowhere", "10.99.0.0/24", "10.71.0.0/30"])
 def test_pool_that_does_not_exist_is_named(pods: MakePod, pool: str) -> None:
-    """Part of a pool is not a pool."""
+    """A part of a pool is not a pool either."""
     output = refused(pods(ipam={"ipv4_pools": ["blue", pool]}))
     assert output["code"] == 102
     assert f"({pool}) does not exist" in output["msg"]
@@ -116,7 +116,7 @@ def test_pool_of_the_other_family_is_refused(pods: MakePod) -> None:
     assert "(blue6) is not an IPv4 pool" in output["msg"]
 
 
-def test_new_pool_is_seen_at_once(own_pods: MakePod, node: Node) -> None:
+def test_new_pool_can_be_used_at_once(own_pods: MakePod, node: Node) -> None:
     own_pods().add()
     node.apply_pool("late", "10.73.0.0/24")
     pod = own_pods(ipam={"ipv4_pools": ["late"]})
@@ -124,7 +124,7 @@ def test_new_pool_is_seen_at_once(own_pods: MakePod, node: Node) -> None:
     assert inside(pod.addresses[0], "10.73.0.0/24")
 
 
-def test_disabled_pool_is_used_no_more(own_pods: MakePod, node: Node) -> None:
+def test_disabled_pool_is_not_used(own_pods: MakePod, node: Node) -> None:
     pod = own_pods()
     pod.add()
     node.apply_pool("pool4", POOL4, disabled=True)
@@ -137,7 +137,7 @@ def test_disabled_pool_is_used_no_more(own_pods: MakePod, node: Node) -> None:
 # exhaustion
 
 
-def test_exhausted_pool_is_told_with_its_numbers(pods: MakePod, shared_node: Node) -> None:
+def test_error_gives_the_usage_of_an_exhausted_pool(pods: MakePod, shared_node: Node) -> None:
     made = [pods(ipam={"ipv4_pools": ["blue"]}) for _ in range(8)]
     for pod in made:
         pod.add()
@@ -151,8 +151,8 @@ def test_exhausted_pool_is_told_with_its_numbers(pods: MakePod, shared_node: Nod
     assert late.addresses == made[3].addresses
 
 
-def test_address_that_another_process_freed_is_seen(own_pods: MakePod, node: Node) -> None:
-    """The agent remembers its blocks, but refuses nothing from memory."""
+def test_address_that_another_process_released_can_be_assigned(own_pods: MakePod, node: Node) -> None:
+    """The agent caches its blocks, but does not fail an ADD because of a stale cache."""
     node.apply_pool("tiny", "10.70.0.0/31", blockSize=31)
     first, second, third = (own_pods(ipam={"ipv4_pools": ["tiny"]}) for _ in range(3))
     first.add()
@@ -164,7 +164,7 @@ def test_address_that_another_process_freed_is_seen(own_pods: MakePod, node: Nod
     assert third.addresses == first.addresses
 
 
-def test_one_family_short_leaves_nothing_of_the_other(pods: MakePod, shared_node: Node) -> None:
+def test_add_assigns_no_address_if_one_family_is_exhausted(pods: MakePod, shared_node: Node) -> None:
     for _ in range(8):
         pods(ipam={"ipv4_pools": ["blue"]}).add()
     late = pods(ipam={"assign_ipv6": "true", "ipv4_pools": ["blue"]})
@@ -192,14 +192,14 @@ def test_node_labels_choose_the_pools(own_pods: MakePod, node: Node) -> None:
     assert "no IPv4 pool is available to node 'node-x'" in output["msg"]
 
 
-def test_named_pool_is_used_whatever_its_selector_says(own_pods: MakePod, node: Node) -> None:
+def test_named_pool_is_used_although_its_selector_does_not_match(own_pods: MakePod, node: Node) -> None:
     node.apply_pool("rack-a", "10.74.0.0/24", nodeSelector="rack == 'a'")
     pod = own_pods(nodename="node-x", ipam={"ipv4_pools": ["rack-a"]})
     pod.add()
     assert inside(pod.addresses[0], "10.74.0.0/24")
 
 
-def test_nodes_of_two_names_have_blocks_of_their_own(pods: MakePod, shared_node: Node) -> None:
+def test_each_node_name_has_its_own_blocks(pods: MakePod, shared_node: Node) -> None:
     first, second = pods(nodename="node-a"), pods(nodename="node-b")
     first.add()
     second.add()
@@ -210,30 +210,30 @@ def test_nodes_of_two_names_have_blocks_of_their_own(pods: MakePod, shared_node:
     assert {"node-a", "node-b"} <= hosts
 
 
-# an address asked for
+# a requested address
 
 
 @pytest.mark.parametrize("address", ["10.65.3.4", "fd65::304"])
-def test_address_asked_for_is_given(pods: MakePod, address: str) -> None:
+def test_requested_address_is_assigned(pods: MakePod, address: str) -> None:
     pod = pods(args=f"IP={address}", ipam={"assign_ipv6": "true"})
     pod.add()
     assert pod.addresses == [address]
     assert pod.netns.addresses("eth0") == [f"{address}/{128 if ':' in address else 32}"]
 
 
-def test_address_asked_for_need_not_be_canonical(pods: MakePod) -> None:
+def test_requested_address_need_not_be_canonical(pods: MakePod) -> None:
     pod = pods(args="IP=FD65:0:0::5", ipam={"assign_ipv6": "true"})
     pod.add()
     assert pod.addresses == ["fd65::5"]
 
 
-def test_address_asked_for_overrides_the_pools(pods: MakePod) -> None:
+def test_requested_address_overrides_the_pools(pods: MakePod) -> None:
     pod = pods(args="IP=10.71.0.3", ipam={"ipv4_pools": ["green"]})
     pod.add()
     assert pod.addresses == ["10.71.0.3"]
 
 
-def test_address_asked_for_is_free_again_after_del(pods: MakePod) -> None:
+def test_requested_address_is_free_after_del(pods: MakePod) -> None:
     for _ in range(2):
         pod = pods(args="IP=10.65.3.4")
         pod.add()
@@ -242,17 +242,17 @@ def test_address_asked_for_is_free_again_after_del(pods: MakePod) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "expected"),
     [("203.0.113.9", "not in any enabled IP pool"), ("fd65::9", "assigns none of that family"), ("fd99::1", "family")],
 )
-def test_address_that_cannot_be_had_is_refused(pods: MakePod, address: str, said: str) -> None:
+def test_address_that_cannot_be_assigned_is_refused(pods: MakePod, address: str, expected: str) -> None:
     output = refused(pods(args=f"IP={address}"))
     assert output["code"] == 103
-    assert said in output["msg"]
+    assert expected in output["msg"]
     assert address in output["msg"]
 
 
-def test_address_that_is_taken_names_its_holder(pods: MakePod) -> None:
+def test_error_names_the_holder_of_a_requested_address(pods: MakePod) -> None:
     holder = pods(args="IP=10.65.3.4")
     holder.add()
     output = refused(pods(args="IP=10.65.3.4"))

@@ -1,4 +1,4 @@
-"""ADD where something is there already: the same attachment, an older sandbox, another interface, another network."""
+"""ADD of a container or pod that already has an attachment, an older sandbox, another interface or another network."""
 
 import ipaddress
 import sqlite3
@@ -21,8 +21,8 @@ MakePod = Callable[..., Pod]
 WEB = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
 
 
-def forget_rows(node: Node, like: str) -> None:
-    """As if the store had been restored from a copy without them."""
+def delete_rows(node: Node, like: str) -> None:
+    """Delete these rows, as if the store had been restored from a copy without them."""
     with closing(sqlite3.connect(node.state_dir / "store.db", isolation_level=None)) as connection:
         connection.execute("DELETE FROM entries WHERE path LIKE ?", (like,))
 
@@ -31,7 +31,7 @@ def pings(source: Netns, address: str) -> bool:
     return source.run("ping", "-c", "1", "-W", "1", address, check=False).returncode == 0
 
 
-def test_identical_add_returns_the_recorded_result_and_redoes_nothing(pods: MakePod, shared_node: Node) -> None:
+def test_identical_add_returns_the_recorded_result_and_changes_nothing(pods: MakePod, shared_node: Node) -> None:
     pod = pods(ipam={"assign_ipv6": "true"})
     first = pod.call("ADD")
     before = State.read(shared_node)
@@ -40,8 +40,8 @@ def test_identical_add_returns_the_recorded_result_and_redoes_nothing(pods: Make
     assert State.read(shared_node) == before
 
 
-def test_other_families_than_the_standing_attachment_has_are_told(pods: MakePod) -> None:
-    """It keeps its addresses: the pod runs."""
+def test_identical_add_logs_that_it_requests_other_families(pods: MakePod) -> None:
+    """The attachment keeps its addresses, because the pod is running."""
     pod = pods()
     first = pod.call("ADD")
     second = pod.call("ADD", ipam={"type": "svc-ipam", "assign_ipv6": "true"})
@@ -50,7 +50,7 @@ def test_other_families_than_the_standing_attachment_has_are_told(pods: MakePod)
     assert "asks for" not in pod.call("ADD").stderr
 
 
-def test_identical_add_answers_in_the_version_asked_for(pods: MakePod) -> None:
+def test_identical_add_answers_in_the_requested_version(pods: MakePod) -> None:
     pod = pods(cniVersion="0.4.0")
     old = pod.add()
     new = pod.add(cniVersion="1.1.0")
@@ -59,7 +59,7 @@ def test_identical_add_answers_in_the_version_asked_for(pods: MakePod) -> None:
     assert (old["interfaces"][1].get("mtu"), new["interfaces"][1]["mtu"]) == (None, 1500)
 
 
-def test_new_sandbox_behind_the_same_container_is_attached_afresh(pods: MakePod, sandbox: Callable[[], Netns]) -> None:
+def test_new_sandbox_of_the_same_container_is_attached(pods: MakePod, sandbox: Callable[[], Netns]) -> None:
     pod = pods()
     pod.add()
     (address,), old = pod.addresses, pod.netns
@@ -72,8 +72,8 @@ def test_new_sandbox_behind_the_same_container_is_attached_afresh(pods: MakePod,
     assert faults(pod.node) == []
 
 
-def test_new_sandbox_under_the_old_path_is_attached_afresh(pods: MakePod) -> None:
-    """The path is the same, the namespace is not."""
+def test_new_sandbox_at_the_old_path_is_attached(pods: MakePod) -> None:
+    """The path stays the same, but it leads to another namespace."""
     pod = pods()
     pod.add()
     pod.netns.delete()
@@ -84,7 +84,7 @@ def test_new_sandbox_under_the_old_path_is_attached_afresh(pods: MakePod) -> Non
     assert faults(pod.node) == []
 
 
-def test_interface_lost_behind_our_back_is_made_anew(pods: MakePod) -> None:
+def test_repeated_add_recreates_a_deleted_interface(pods: MakePod) -> None:
     pod = pods()
     pod.add()
     pod.netns.run("ip", "link", "delete", "eth0")
@@ -93,20 +93,20 @@ def test_interface_lost_behind_our_back_is_made_anew(pods: MakePod) -> None:
     assert faults(pod.node) == []
 
 
-def test_endpoint_lost_behind_our_back_makes_the_add_a_fresh_one(pods: MakePod, shared_node: Node) -> None:
+def test_repeated_add_recreates_a_deleted_endpoint(pods: MakePod, shared_node: Node) -> None:
     pod = pods()
     pod.add()
-    forget_rows(shared_node, "/svc/resources/%/workloadendpoints/%")
+    delete_rows(shared_node, "/svc/resources/%/workloadendpoints/%")
     pod.add()
     assert faults(shared_node) == []
     assert pings(shared_node.netns, pod.addresses[0])
 
 
 @pytest.mark.parametrize("lost", ["all of it", "addresses"])
-def test_store_wiped_behind_the_agent_gets_the_addresses_anew(own_pods: MakePod, node: Node, lost: str) -> None:
+def test_repeated_add_assigns_addresses_again_in_a_wiped_store(own_pods: MakePod, node: Node, lost: str) -> None:
     pod = own_pods(ipam={"assign_ipv6": "true"})
     pod.add()
-    wipe(node) if lost == "all of it" else forget_rows(node, "/svc/ipam/%")
+    wipe(node) if lost == "all of it" else delete_rows(node, "/svc/ipam/%")
     pod.add()
     assert audit(node).allocations == dict.fromkeys(pod.addresses, f"net.{pod.container}")
     assert faults(node) == []
@@ -114,10 +114,8 @@ def test_store_wiped_behind_the_agent_gets_the_addresses_anew(own_pods: MakePod,
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "no agent"])
-def test_addresses_that_a_wiped_store_forgot_are_not_taken_from_running_pods(
-    own_pods: MakePod, node: Node, agent: bool
-) -> None:
-    """The kernel knows them still: ADDs get others, and the running pods get their records back."""
+def test_addresses_of_running_pods_are_not_assigned_from_a_wiped_store(own_pods: MakePod, node: Node, agent: bool) -> None:
+    """The kernel still has their routes, so ADDs get other addresses. svc restores the records of the running pods."""
     running = [own_pods() for _ in range(6)]
     for pod in running:
         pod.add()
@@ -133,8 +131,8 @@ def test_addresses_that_a_wiped_store_forgot_are_not_taken_from_running_pods(
     assert pings(running[0].netns, calls[0].output["ips"][0]["address"].partition("/")[0])
 
 
-def test_address_with_a_foreign_route_is_passed(own_pods: MakePod, node: Node) -> None:
-    """By the ADDs that follow, too; one that asks for this very address is refused."""
+def test_address_with_the_route_of_another_program_is_skipped(own_pods: MakePod, node: Node) -> None:
+    """Later ADDs skip it as well. An ADD that requests this address is refused."""
     first, second, third = own_pods(), own_pods(), own_pods()
     first.add()
     (address,) = first.addresses
@@ -150,7 +148,7 @@ def test_address_with_a_foreign_route_is_passed(own_pods: MakePod, node: Node) -
     assert faults(node) == []
 
 
-def lose_in_sandbox(pod: Pod, _: Netns) -> None:
+def rename_in_sandbox(pod: Pod, _: Netns) -> None:
     pod.netns.run("ip", "link", "set", "eth0", "down")
     pod.netns.run("ip", "link", "set", "eth0", "name", "other0")
 
@@ -171,14 +169,14 @@ def move_outside(pod: Pod, elsewhere: Netns) -> None:
     pod.node.netns.run("ip", "link", "set", pod.host_name, "netns", elsewhere.name)
 
 
-CHANGES = [lose_in_sandbox, flush_addresses, delete_route, move_inside, move_outside]
+CHANGES = [rename_in_sandbox, flush_addresses, delete_route, move_inside, move_outside]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_interface_that_was_changed_by_hand_is_made_anew(
+def test_repeated_add_replaces_an_interface_that_was_changed_by_hand(
     own_pods: MakePod, node: Node, sandbox: Callable[[], Netns], change: Callable[[Pod, Netns], None]
 ) -> None:
-    """A repeated ADD never reports what is not there."""
+    """A repeated ADD does not report an interface, address or route that does not exist."""
     pod, elsewhere = own_pods(), sandbox()
     pod.add()
     change(pod, elsewhere)
@@ -190,7 +188,7 @@ def test_interface_that_was_changed_by_hand_is_made_anew(
 
 
 @pytest.mark.parametrize("change", [move_inside, move_outside])
-def test_del_removes_both_sides_wherever_one_was_moved(
+def test_del_removes_both_sides_if_one_was_moved(
     own_pods: MakePod, node: Node, sandbox: Callable[[], Netns], change: Callable[[Pod, Netns], None]
 ) -> None:
     pod, elsewhere = own_pods(), sandbox()
@@ -202,12 +200,12 @@ def test_del_removes_both_sides_wherever_one_was_moved(
 
 
 def wipe(node: Node) -> None:
-    forget_rows(node, "/svc/ipam/%")
-    forget_rows(node, "/svc/resources/%/workloadendpoints/%")
+    delete_rows(node, "/svc/ipam/%")
+    delete_rows(node, "/svc/resources/%/workloadendpoints/%")
 
 
-def test_store_file_replaced_behind_the_agent_is_the_one_that_counts(own_pods: MakePod, node: Node) -> None:
-    """An administrator moves a damaged store away, and svcctl makes a fresh one in its place."""
+def test_agent_uses_a_store_file_that_was_replaced(own_pods: MakePod, node: Node) -> None:
+    """An administrator moves a damaged store away, and svcctl creates a new one in its place."""
     node.stop_agent()
     node.start_agent(*agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 1.0}))
     first, second = own_pods(), own_pods()
@@ -225,7 +223,7 @@ def test_store_file_replaced_behind_the_agent_is_the_one_that_counts(own_pods: M
 # several interfaces and networks
 
 
-def test_second_interface_is_an_attachment_of_its_own(pods: MakePod) -> None:
+def test_second_interface_is_a_separate_attachment(pods: MakePod) -> None:
     first = pods()
     first.add()
     second = first.copy(ifname="eth1")
@@ -240,7 +238,7 @@ def test_second_interface_is_an_attachment_of_its_own(pods: MakePod) -> None:
     assert pings(first.node.netns, first.addresses[0])
 
 
-def test_first_interface_may_go_before_the_second(pods: MakePod) -> None:
+def test_first_interface_can_be_deleted_before_the_second(pods: MakePod) -> None:
     first = pods()
     first.add()
     second = first.copy(ifname="eth1")
@@ -251,7 +249,7 @@ def test_first_interface_may_go_before_the_second(pods: MakePod) -> None:
     second.delete()
 
 
-def test_second_network_is_an_attachment_of_its_own(pods: MakePod) -> None:
+def test_second_network_is_a_separate_attachment(pods: MakePod) -> None:
     first = pods()
     first.add()
     second = first.copy(ifname="net1", config=first.config | {"name": "other"})
@@ -263,21 +261,21 @@ def test_second_network_is_an_attachment_of_its_own(pods: MakePod) -> None:
 
 
 def test_second_network_of_a_pod_cannot_have_the_same_interface(pods: MakePod) -> None:
-    """And when the runtime cleans up after that failure, the first network stays as it is."""
+    """When the runtime calls DEL after that failure, the first network does not change."""
     first = pods(args=WEB)
     first.add()
     second = first.copy(config=first.config | {"name": "other"})
     before = State.read(first.node)
     assert second.failed("ADD").output["code"] == 108
-    assert unchanged_but_for_revisions(first.node, before)
+    assert unchanged_except_for_revisions(first.node, before)
     second.delete()
     assert first.check().status == 0, first.check()
     assert pings(first.node.netns, first.addresses[0])
     assert faults(first.node) == []
 
 
-def unchanged_but_for_revisions(node: Node, before: State) -> bool:
-    """An address that was taken and freed again leaves its block with another sequence."""
+def unchanged_except_for_revisions(node: Node, before: State) -> bool:
+    """Compare all but the datastore: an address that was assigned and released changes the sequence number of its block."""
     now = State.read(node)
     return (now.journal, now.links, now.addresses, now.routes) == (
         before.journal,
@@ -290,7 +288,7 @@ def unchanged_but_for_revisions(node: Node, before: State) -> bool:
 # an older sandbox of the same pod
 
 
-def test_stale_sandbox_of_a_pod_makes_room_for_the_new_one(pods: MakePod) -> None:
+def test_new_sandbox_of_a_pod_replaces_the_old_one(pods: MakePod) -> None:
     old = pods(args=WEB)
     old.add()
     new = pods(args=WEB)
@@ -300,7 +298,7 @@ def test_stale_sandbox_of_a_pod_makes_room_for_the_new_one(pods: MakePod) -> Non
     assert pings(new.node.netns, new.addresses[0])
 
 
-def test_late_del_of_a_stale_sandbox_does_not_hurt_the_new_one(pods: MakePod) -> None:
+def test_late_del_of_the_old_sandbox_does_not_change_the_new_one(pods: MakePod) -> None:
     old, new = pods(args=WEB), pods(args=WEB)
     old.add()
     new.add()
@@ -310,17 +308,17 @@ def test_late_del_of_a_stale_sandbox_does_not_hurt_the_new_one(pods: MakePod) ->
     assert faults(new.node) == []
 
 
-def forget_attachments(node: Node) -> None:
+def delete_journal_entries(node: Node) -> None:
     with closing(sqlite3.connect(node.state_dir / "journal.db", isolation_level=None)) as connection:
         connection.execute("DELETE FROM attachments")
 
 
-def test_late_del_spares_the_new_sandbox_although_the_journal_forgot_both(own_pods: MakePod, node: Node) -> None:
-    """The datastore says whose the endpoint is, and with it the interface that is named after the pod."""
+def test_late_del_keeps_the_new_sandbox_if_the_journal_has_lost_both(own_pods: MakePod, node: Node) -> None:
+    """The endpoint in the datastore names the container that has the interface, which is named after the pod."""
     old, new = own_pods(args=WEB), own_pods(args=WEB)
     old.add()
     new.add()
-    forget_attachments(node)
+    delete_journal_entries(node)
     old.delete()
     assert list(pod_links(node)) == [new.host_name]
     assert pings(node.netns, new.addresses[0])
@@ -329,10 +327,10 @@ def test_late_del_spares_the_new_sandbox_although_the_journal_forgot_both(own_po
     assert remains(node) == []
 
 
-def test_late_del_spares_the_new_sandbox_although_the_journal_forgot_the_old_one(pods: MakePod, shared_node: Node) -> None:
+def test_late_del_keeps_the_new_sandbox_if_the_journal_has_lost_the_old_one(pods: MakePod, shared_node: Node) -> None:
     old, new = pods(args=WEB), pods(args=WEB)
     old.add()
-    forget_attachments(shared_node)
+    delete_journal_entries(shared_node)
     new.add()
     old.delete()
     assert new.check().status == 0, new.check()
@@ -340,13 +338,13 @@ def test_late_del_spares_the_new_sandbox_although_the_journal_forgot_the_old_one
     assert faults(shared_node) == []
 
 
-@pytest.mark.parametrize("forgotten", [False, True], ids=["known", "forgotten"])
-def test_next_container_of_a_pod_takes_over_the_sandbox(own_pods: MakePod, node: Node, forgotten: bool) -> None:
-    """Interface and address are replaced; the earlier container's late DEL frees its address and nothing else."""
+@pytest.mark.parametrize("lost", [False, True], ids=["in the journal", "not in the journal"])
+def test_next_container_of_a_pod_uses_the_same_sandbox(own_pods: MakePod, node: Node, lost: bool) -> None:
+    """svc replaces interface and address. The late DEL of the earlier container releases only its own address."""
     old = own_pods(args=WEB)
     old.add()
-    if forgotten:
-        forget_attachments(node)
+    if lost:
+        delete_journal_entries(node)
     new = old.copy(container="next")
     new.add()
     assert new.addresses != old.addresses
@@ -359,7 +357,7 @@ def test_next_container_of_a_pod_takes_over_the_sandbox(own_pods: MakePod, node:
     assert faults(node) == []
 
 
-def test_interface_that_is_no_pair_of_ours_is_not_replaced(own_pods: MakePod, node: Node) -> None:
+def test_interface_without_a_host_side_of_svc_is_not_replaced(own_pods: MakePod, node: Node) -> None:
     old = own_pods(args=WEB)
     old.add()
     node.netns.run("ip", "link", "set", old.host_name, "name", "other0")

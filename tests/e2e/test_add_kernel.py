@@ -1,4 +1,4 @@
-"""ADD as the kernel shows it, on both sides of the pair; expected values are those of the plugins that users migrate from."""
+"""Kernel state after ADD, on both sides of the pair. The expected values are those of plugins that users migrate from."""
 
 import re
 from collections.abc import Callable
@@ -87,19 +87,19 @@ def test_sandbox_link_is_the_peer_of_the_host_link(dual: Pod) -> None:
     assert dual.host_link["link_index"] == link["ifindex"]
 
 
-def test_sandbox_mac_is_the_one_reported_and_its_own(dual: Pod) -> None:
+def test_result_has_the_mac_of_the_sandbox_link(dual: Pod) -> None:
     (link,) = dual.netns.ip("link", "show", "dev", "eth0")
     assert link["address"] == dual.result["interfaces"][1]["mac"]
     assert int(link["address"][:2], 16) & 0b11 == 0b10  # unicast, locally administered
 
 
-def test_host_side_has_one_address_the_known_link_local_one(dual: Pod) -> None:
+def test_host_side_has_only_the_fixed_link_local_address(dual: Pod) -> None:
     (link,) = dual.node.netns.ip("address", "show", "dev", dual.host_name)
     expected = {"family": "inet6", "local": "fe80::ecee:eeff:feee:eeee", "prefixlen": 64, "scope": "link", **FOREVER}
     assert [without(item, "protocol", "nodad") for item in link["addr_info"]] == [expected]
 
 
-def test_sandbox_has_its_addresses_as_host_addresses(dual: Pod) -> None:
+def test_sandbox_has_its_addresses_with_full_prefixes(dual: Pod) -> None:
     v4, v6 = dual.addresses
     (link,) = dual.netns.ip("address", "show", "dev", "eth0")
     inet, inet6, link_local = (without(item, "protocol", "dynamic") for item in link["addr_info"])
@@ -109,7 +109,7 @@ def test_sandbox_has_its_addresses_as_host_addresses(dual: Pod) -> None:
 
 
 def test_addresses_are_usable_at_once(dual: Pod) -> None:
-    """Duplicate detection would leave them tentative for a second."""
+    """Duplicate address detection would leave them tentative for a second."""
     (link,) = dual.netns.ip("address", "show", "dev", "eth0")
     assert not any(item.get("tentative") for item in link["addr_info"] if item["scope"] == "global")
 
@@ -145,7 +145,7 @@ def test_sandbox_routes_lead_to_the_link_local_next_hop(dual: Pod) -> None:
     }
 
 
-def test_sandbox_starts_with_no_neighbours(dual: Pod) -> None:
+def test_sandbox_has_no_permanent_neighbours(dual: Pod) -> None:
     assert dual.netns.ip("neighbour", "show", "nud", "permanent") == []
 
 
@@ -158,8 +158,8 @@ def test_sandbox_sysctls_are_as_expected(dual: Pod) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "value"), [(True, "1"), (False, "0")])
-def test_container_forwards_only_when_allowed(pods: MakePod, allowed: bool, value: str) -> None:
-    """Independent of the namespace's setting: the kernel may copy the host's into a new one."""
+def test_container_forwards_only_if_allowed(pods: MakePod, allowed: bool, value: str) -> None:
+    """The previous setting of the sandbox does not matter. The kernel may copy the host's setting into a new namespace."""
     pod = pods(container_settings={"allow_ip_forwarding": allowed}, **DUAL)
     for path in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
         pod.netns.run("sh", "-c", f"echo {1 - int(value)} > /proc/sys/{path}")
@@ -168,7 +168,7 @@ def test_container_forwards_only_when_allowed(pods: MakePod, allowed: bool, valu
     assert pod.netns.sysctl("net/ipv6/conf/all/forwarding") == value
 
 
-def test_ipv6_is_switched_on_in_a_sandbox_that_has_it_off(pods: MakePod) -> None:
+def test_add_enables_ipv6_in_a_sandbox_that_has_it_disabled(pods: MakePod) -> None:
     pod = pods(**DUAL)
     for conf in ("all", "default", "lo"):
         pod.netns.run("sh", "-c", f"echo 1 > /proc/sys/net/ipv6/conf/{conf}/disable_ipv6")
@@ -177,7 +177,7 @@ def test_ipv6_is_switched_on_in_a_sandbox_that_has_it_off(pods: MakePod) -> None
     assert pings(pod.netns, pod.node.netns.addresses("uplink")[1].split("/")[0])
 
 
-def test_host_that_has_forwarding_off_gets_it_back(pods: MakePod, shared_node: Node) -> None:
+def test_add_enables_forwarding_on_the_host(pods: MakePod, shared_node: Node) -> None:
     paths = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
     for path in paths:
         shared_node.netns.run("sh", "-c", f"echo 0 > /proc/sys/{path}")
@@ -194,7 +194,7 @@ def test_ipv4_pod_has_no_ipv6_routes_on_the_host(pods: MakePod) -> None:
     assert pod.netns.addresses("eth0") == [f"{pod.addresses[0]}/32"]
 
 
-def test_ipv6_pod_has_no_ipv4_at_all(pods: MakePod) -> None:
+def test_ipv6_pod_has_no_ipv4_addresses_and_routes(pods: MakePod) -> None:
     pod = pods(**ONLY_IPV6)
     pod.add()
     host = pod.node.netns
@@ -214,7 +214,7 @@ def test_mtu_and_queues_have_defaults(pods: MakePod) -> None:
 
 @pytest.mark.parametrize("mtu", [68, 1279, 1280, 65535])
 def test_ipv4_pod_may_have_any_mtu(pods: MakePod, mtu: int) -> None:
-    """With less than 1280 the kernel makes no IPv6 of an interface, and refuses what would be said of it."""
+    """With an MTU below 1280, the kernel disables IPv6 on an interface and rejects IPv6 settings for it."""
     pod = pods(mtu=mtu)
     pod.add()
     assert [link["mtu"] for link in (pod.host_link, *pod.netns.ip("link", "show", "dev", "eth0"))] == [mtu, mtu]
@@ -223,7 +223,7 @@ def test_ipv4_pod_may_have_any_mtu(pods: MakePod, mtu: int) -> None:
 
 
 def test_pods_reach_each_other_at_once(pods: MakePod) -> None:
-    """The first packet after the result must get through: a workload starts talking right away."""
+    """The first packet after the result must arrive, because a workload may send at once."""
     first, second = pods(**DUAL), pods(**DUAL)
     first.add()
     second.add()
@@ -268,10 +268,10 @@ def by_destination(routes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def without(item: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """What older versions of `ip` do not print."""
+    """Remove keys that older versions of `ip` do not print."""
     return {key: value for key, value in item.items() if key not in keys}
 
 
 def pings(source: Netns, address: str, size: int = 56) -> bool:
-    """One packet, one second: nothing is tried twice. `size`: of what it carries, in bytes."""
+    """Send one packet with `size` bytes of data, and return whether the reply arrives within a second."""
     return source.run("ping", "-c", "1", "-W", "1", "-s", str(size), address, check=False).returncode == 0

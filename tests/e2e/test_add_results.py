@@ -1,4 +1,4 @@
-"""What ADD prints, in every version of the specification, and what names it gives."""
+"""The result that ADD prints in every version of the specification, and the names that svc chooses."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def block_of(address: str) -> str:
 
 
 def expected_lists(pod: Pod, *, tagged: bool, rich: bool) -> dict[str, Any]:
-    """The result of 0.3.0 and later; `tagged` with the families, `rich` with the MTU."""
+    """Return the result of 0.3.0 and later: `tagged` includes the families, `rich` the MTU."""
     addresses = pod.netns.addresses("eth0")
     (link,) = pod.netns.ip("link", "show", "dev", "eth0")
     inside: dict[str, Any] = {"name": "eth0", "mac": link["address"], "sandbox": pod.netns.path}
@@ -44,23 +44,23 @@ def expected_lists(pod: Pod, *, tagged: bool, rich: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.1", "0.4.0"])
-def test_lists_with_families_from_0_3_0(pods: MakePod, version: str) -> None:
+def test_result_has_lists_with_families_from_0_3_0(pods: MakePod, version: str) -> None:
     pod = pods(cniVersion=version, ipam=DUAL)
     assert pod.add() == {"cniVersion": version, **expected_lists(pod, tagged=True, rich=False)}
 
 
-def test_lists_without_families_in_1_0_0(pods: MakePod) -> None:
+def test_result_has_lists_without_families_in_1_0_0(pods: MakePod) -> None:
     pod = pods(cniVersion="1.0.0", ipam=DUAL)
     assert pod.add() == {"cniVersion": "1.0.0", **expected_lists(pod, tagged=False, rich=False)}
 
 
-def test_mtu_is_told_in_1_1_0(pods: MakePod) -> None:
+def test_result_has_the_mtu_in_1_1_0(pods: MakePod) -> None:
     pod = pods(cniVersion="1.1.0", ipam=DUAL)
     assert pod.add() == {"cniVersion": "1.1.0", **expected_lists(pod, tagged=False, rich=True)}
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
-def test_one_address_a_family_before_0_3_0(pods: MakePod, version: str) -> None:
+def test_result_has_one_address_of_each_family_before_0_3_0(pods: MakePod, version: str) -> None:
     pod = pods(cniVersion=version, ipam=DUAL)
     result = pod.add()
     v4, v6 = pod.netns.addresses("eth0")
@@ -71,19 +71,19 @@ def test_one_address_a_family_before_0_3_0(pods: MakePod, version: str) -> None:
     }
 
 
-def test_absent_version_means_the_first_one(pods: MakePod) -> None:
+def test_absent_version_means_0_1_0(pods: MakePod) -> None:
     pod = pods()
     del pod.config["cniVersion"]
     result = pod.add()
     assert (result["cniVersion"], list(result)) == ("0.1.0", ["cniVersion", "ip4"])
 
 
-def test_mtu_of_the_netconf_is_told(pods: MakePod) -> None:
+def test_result_has_the_mtu_of_the_netconf(pods: MakePod) -> None:
     assert pods(mtu=1400).add()["interfaces"][1]["mtu"] == 1400
 
 
 @pytest.mark.parametrize("version", ["0.2.0", "0.3.1", "1.1.0"])
-def test_ipv6_alone_leaves_no_trace_of_ipv4(pods: MakePod, version: str) -> None:
+def test_result_with_ipv6_only_does_not_mention_ipv4(pods: MakePod, version: str) -> None:
     result = json.dumps(pods(cniVersion=version, ipam=ONLY_IPV6).add())
     assert "10.65" not in result
     assert "ip4" not in result
@@ -96,21 +96,21 @@ def test_ipv4_comes_before_ipv6(pods: MakePod) -> None:
     assert [":" in address for address in pod.addresses] == [False, True]
 
 
-def test_ipv4_alone_is_the_default(pods: MakePod) -> None:
+def test_only_ipv4_is_assigned_by_default(pods: MakePod) -> None:
     pod = pods()
     pod.add()
     assert [":" in address for address in pod.addresses] == [False]
 
 
-def test_result_follows_the_sandbox_path_as_given(pods: MakePod) -> None:
-    """Runtimes compare it with what they passed."""
+def test_result_has_the_sandbox_path_as_given(pods: MakePod) -> None:
+    """Runtimes compare it with the path that they passed."""
     pod = pods()
     path = f"/var/run/netns/../netns/{pod.netns.name}"
     called = pod.call("ADD", netns=path)
     assert called.output["interfaces"][1]["sandbox"] == path
 
 
-def test_nothing_but_the_result_is_on_standard_output(pods: MakePod) -> None:
+def test_standard_output_has_only_the_result(pods: MakePod) -> None:
     """The log goes to standard error, in whole lines."""
     called = pods().call("ADD")
     assert set(called.output) == {"cniVersion", "interfaces", "ips", "routes"}
@@ -129,7 +129,7 @@ def endpoint_of(node: Node) -> Resource:
 
 
 def owners(node: Node, handle: str) -> list[dict[str, str]]:
-    """What blocks say of the holder of a handle."""
+    """Return the owner attributes of a handle's allocations."""
     with store_of(node) as store:
         blocks = [entry.value for entry in store.list(BlockQuery())]
     return [
@@ -144,7 +144,7 @@ def name_for(owner: str) -> str:
     return "svc" + hashlib.sha1(owner.encode(), usedforsecurity=False).hexdigest()[:11]
 
 
-def test_bare_container_gives_the_names(pods: MakePod, shared_node: Node) -> None:
+def test_names_derive_from_a_container_that_is_not_a_pod(pods: MakePod, shared_node: Node) -> None:
     pod = pods(container="c-1", nodename="node-a")
     pod.add()
     resource = endpoint_of(shared_node)
@@ -162,7 +162,7 @@ def test_bare_container_gives_the_names(pods: MakePod, shared_node: Node) -> Non
     }
 
 
-def test_pod_arguments_give_the_names(pods: MakePod, shared_node: Node) -> None:
+def test_names_derive_from_the_pod_arguments(pods: MakePod, shared_node: Node) -> None:
     pod = pods(container="c2", nodename="node1", args=POD_ARGS)
     pod.add()
     resource = endpoint_of(shared_node)
@@ -173,14 +173,14 @@ def test_pod_arguments_give_the_names(pods: MakePod, shared_node: Node) -> None:
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", resource.metadata["uid"])
 
 
-def test_half_a_pod_identity_is_none(pods: MakePod, shared_node: Node) -> None:
+def test_pod_name_without_a_namespace_does_not_identify_a_pod(pods: MakePod, shared_node: Node) -> None:
     pod = pods(container="c3", args="K8S_POD_NAME=web-0")
     pod.add()
     assert pod.host_name == name_for("c3.eth0")
     assert endpoint_of(shared_node).spec["orchestrator"] == "cni"
 
 
-def test_second_interface_of_a_pod_has_names_of_its_own(pods: MakePod, shared_node: Node) -> None:
+def test_second_interface_of_a_pod_has_different_names(pods: MakePod, shared_node: Node) -> None:
     first = pods(container="c4", args=POD_ARGS, nodename="node1")
     first.add()
     second = first.copy(ifname="eth1")
@@ -192,7 +192,7 @@ def test_second_interface_of_a_pod_has_names_of_its_own(pods: MakePod, shared_no
     second.delete()
 
 
-def test_addresses_are_held_with_the_pods_name(pods: MakePod, shared_node: Node) -> None:
+def test_allocation_records_the_pod_and_its_node(pods: MakePod, shared_node: Node) -> None:
     pod = pods(args=POD_ARGS, nodename="node1")
     pod.add()
     (owner,) = owners(shared_node, f"net.{pod.container}")

@@ -1,4 +1,4 @@
-"""The agent's life: start, restart, drain, sudden death, and a node that does without it."""
+"""The agent's start, restart, drain and crash, and calls on a node without an agent."""
 
 import ctypes
 import os
@@ -23,13 +23,15 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 
-_TGKILL = 234  # of x86-64; see syscall(2)
-PATIENCE = 20.0
-HASTY = "import svc.agent.server as agent, svc.agent.main as main; agent.DRAIN_SECONDS = 0.2; raise SystemExit(main.main())"
+_TGKILL = 234  # the number of the system call on x86-64
+TIMEOUT_SECONDS = 20.0
+SHORT_DRAIN_AGENT = (
+    "import svc.agent.server as agent, svc.agent.main as main; agent.DRAIN_SECONDS = 0.2; raise SystemExit(main.main())"
+)
 
 
 def signal_thread(pid: int, thread: int, number: int) -> None:
-    """As the kernel does when it chooses a thread for a signal to the process."""
+    """Send a signal to one thread, as the kernel does if it chooses this thread for a signal to the process."""
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.syscall(_TGKILL, pid, thread, number) == 0, os.strerror(ctypes.get_errno())
 
@@ -37,7 +39,7 @@ def signal_thread(pid: int, thread: int, number: int) -> None:
 # restart
 
 
-def test_restarted_agent_knows_its_attachments(own_pods: MakePod, node: Node) -> None:
+def test_restarted_agent_returns_the_recorded_results(own_pods: MakePod, node: Node) -> None:
     pod = own_pods(ipam={"assign_ipv6": "true"})
     first = pod.call("ADD")
     pod.result = first.output
@@ -50,12 +52,12 @@ def test_restarted_agent_knows_its_attachments(own_pods: MakePod, node: Node) ->
     assert remains(node) == []
 
 
-def test_killed_agent_leaves_attachments_that_the_next_one_knows(own_pods: MakePod, node: Node) -> None:
+def test_attachments_of_a_killed_agent_are_kept(own_pods: MakePod, node: Node) -> None:
     pod = own_pods()
     first = pod.call("ADD")
     pod.result = first.output
     node.kill_agent()
-    assert node.socket.exists(), "the socket's file is there, and nobody behind it"
+    assert node.socket.exists(), "the socket file of the killed agent is missing"
     node.start_agent()
     assert pod.call("ADD").stdout == first.stdout
     assert pod.check().status == 0
@@ -63,8 +65,8 @@ def test_killed_agent_leaves_attachments_that_the_next_one_knows(own_pods: MakeP
     assert remains(node) == []
 
 
-def test_agent_killed_in_the_middle_of_adds_recovers(own_pods: MakePod, node: Node) -> None:
-    """The runtime deletes what failed, and every unfinished attachment is removed by then, or with it."""
+def test_agent_recovers_after_a_kill_during_adds(own_pods: MakePod, node: Node) -> None:
+    """The restarted agent and the runtime's DELs of failed pods remove every unfinished attachment."""
     made = [own_pods() for _ in range(24)]
     with ThreadPoolExecutor(16) as runtime:
         calls = [runtime.submit(pod.call, "ADD") for pod in made]
@@ -83,8 +85,8 @@ def test_agent_killed_in_the_middle_of_adds_recovers(own_pods: MakePod, node: No
     assert remains(node) == []
 
 
-def test_attachment_of_an_earlier_boot_is_freed_at_the_start(own_pods: MakePod, node: Node) -> None:
-    """A reboot ends every sandbox, and no runtime calls DEL for what it has forgotten."""
+def test_agent_releases_attachments_of_an_earlier_boot_at_its_start(own_pods: MakePod, node: Node) -> None:
+    """A reboot ends every sandbox, and runtimes do not call DEL for sandboxes that they have lost."""
     old, new = own_pods(), own_pods()
     old.add()
     new.add()
@@ -98,7 +100,7 @@ def test_attachment_of_an_earlier_boot_is_freed_at_the_start(own_pods: MakePod, 
     assert new.check().status == 0
 
 
-# the end
+# the end of the agent
 
 
 def test_sigterm_ends_an_idle_agent_with_status_0(node: Node) -> None:
@@ -107,14 +109,14 @@ def test_sigterm_ends_an_idle_agent_with_status_0(node: Node) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_that_another_thread_takes_ends_the_agent_too(node: Node, number: int) -> None:
+def test_signal_to_any_thread_ends_the_agent(node: Node, number: int) -> None:
     pid = node.agent_pid
     thread = next(int(name) for name in os.listdir(f"/proc/{pid}/task") if int(name) != pid)
     signal_thread(pid, thread, number)
     assert node.wait_agent() == 0
 
 
-@pytest.mark.parametrize("signals", [1, 3], ids=["once", "impatiently"])
+@pytest.mark.parametrize("signals", [1, 3], ids=["once", "repeatedly"])
 def test_sigterm_finishes_the_call_in_flight(own_pods: MakePod, node: Node, signals: int) -> None:
     pod = own_pods()
     with ThreadPoolExecutor() as runtime:
@@ -131,10 +133,10 @@ def test_sigterm_finishes_the_call_in_flight(own_pods: MakePod, node: Node, sign
     assert faults(node) == []
 
 
-def test_call_that_does_not_end_is_given_up_and_undone_by_the_next_agent(own_pods: MakePod, node: Node) -> None:
-    """A drain has a deadline; the agent of this test has a short one."""
+def test_next_agent_rolls_back_a_call_that_exceeded_the_drain_deadline(own_pods: MakePod, node: Node) -> None:
+    """The agent of this test has a short drain deadline."""
     node.stop_agent()
-    node.start_agent(sys.executable, "-c", HASTY)
+    node.start_agent(sys.executable, "-c", SHORT_DRAIN_AGENT)
     pod = own_pods()
     with ThreadPoolExecutor() as runtime, busy_store(node):
         call = runtime.submit(pod.call, "ADD")
@@ -149,7 +151,7 @@ def test_call_that_does_not_end_is_given_up_and_undone_by_the_next_agent(own_pod
     pod.add()
 
 
-def test_calls_that_come_during_the_drain_are_served_without_the_agent(own_pods: MakePod, node: Node) -> None:
+def test_calls_during_the_drain_are_executed_without_the_agent(own_pods: MakePod, node: Node) -> None:
     made = [own_pods() for _ in range(24)]
     with ThreadPoolExecutor(24) as runtime:
         calls = [runtime.submit(pod.call, "ADD") for pod in made]
@@ -171,7 +173,7 @@ def has_pending_signal(pid: int) -> bool:
 # without an agent
 
 
-def test_one_shot_calls_do_the_same_and_the_agent_knows_it_later(own_pods: MakePod, node: Node) -> None:
+def test_one_shot_calls_return_the_same_results_as_the_agent(own_pods: MakePod, node: Node) -> None:
     served, alone = own_pods(ipam={"assign_ipv6": "true"}), own_pods(ipam={"assign_ipv6": "true"})
     served.add()
     node.stop_agent()
@@ -180,7 +182,7 @@ def test_one_shot_calls_do_the_same_and_the_agent_knows_it_later(own_pods: MakeP
     for pod in (served, alone):
         assert pod.check().status == 0, pod.check()
         first = pod.call("ADD")
-        assert first.output == pod.result, "an identical ADD is answered from the record"
+        assert first.output == pod.result, "an identical ADD must return the recorded result"
     assert faults(node) == []
     node.start_agent()
     assert [pod.check().status for pod in (served, alone)] == [0, 0]
@@ -216,7 +218,7 @@ def test_one_shot_errors_are_those_of_the_agent(own_pods: MakePod, node: Node) -
 
 
 def shape(pod: Pod) -> list[object]:
-    """What two results of different pods have in common."""
+    """Return the parts of a result that do not depend on the pod."""
     result = pod.result
     return [
         list(result),
@@ -230,25 +232,25 @@ def shape(pod: Pod) -> list[object]:
 # the agent and its surroundings
 
 
-def test_service_manager_is_told_of_start_and_stop(node: Node, tmp_path: Path) -> None:
+def test_agent_notifies_the_service_manager_of_start_and_stop(node: Node, tmp_path: Path) -> None:
     node.stop_agent()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(PATIENCE)
+        manager.settimeout(TIMEOUT_SECONDS)
         node.start_agent(NOTIFY_SOCKET=str(tmp_path / "notify"))
         assert manager.recv(100) == b"READY=1"
         node.stop_agent()
         assert manager.recv(100) == b"STOPPING=1"
 
 
-def test_service_manager_that_does_not_listen_is_no_trouble(node: Node, tmp_path: Path) -> None:
+def test_agent_starts_if_the_service_manager_does_not_listen(node: Node, tmp_path: Path) -> None:
     node.stop_agent()
-    node.start_agent(NOTIFY_SOCKET=str(tmp_path / "nobody"))
+    node.start_agent(NOTIFY_SOCKET=str(tmp_path / "missing"))
     assert node.stop_agent() == 0
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "expected"),
     [
         (
             "--metrics",
@@ -265,7 +267,7 @@ def test_service_manager_that_does_not_listen_is_no_trouble(node: Node, tmp_path
         ("--socket", "{dir}/" + "x" * 107, "cannot be used: the path is longer than 107 bytes: name a path of at most 107"),
     ],
 )
-def test_option_that_cannot_be_used_is_named(tmp_path: Path, option: str, value: str, told: str) -> None:
+def test_option_that_cannot_be_used_is_named(tmp_path: Path, option: str, value: str, expected: str) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "d").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -273,22 +275,22 @@ def test_option_that_cannot_be_used_is_named(tmp_path: Path, option: str, value:
         directories = {"--state-dir": f"{tmp_path}/state", "--run-dir": f"{tmp_path}/run"}
         options = directories | {option: value.format(**words)}
         command = [str(BIN / "svc-agent"), "run", *(word for pair in options.items() for word in pair)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 1
-    assert told.format(**words) in done.stderr
+    assert expected.format(**words) in done.stderr
     assert "Errno" not in done.stderr
     assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("shared", ["state", "run"])
 def test_second_agent_on_a_directory_of_the_first_is_refused(node: Node, shared: str, tmp_path: Path) -> None:
-    """At its start it would undo what the first one is just doing."""
+    """The recovery of the second agent would roll back the calls of the first."""
     directories = {name: tmp_path / name for name in ("state", "run")} | {shared: node.directory / shared}
     command = [str(BIN / "svc-agent"), "run", *(f"--{name}-dir={path}" for name, path in directories.items())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 1
     assert f"another agent runs on '{directories[shared]}'" in done.stderr
-    assert node.is_answered(), "the first one serves on"
+    assert node.is_answered(), "the first agent must still answer"
 
 
 def test_state_and_socket_may_share_a_directory(node: Node) -> None:
@@ -299,8 +301,8 @@ def test_state_and_socket_may_share_a_directory(node: Node) -> None:
     assert node.stop_agent() == 0
 
 
-def test_agent_and_executable_meet_where_they_are_told(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
-    """The agent by a file, the executable by its installation."""
+def test_agent_and_executable_use_the_configured_socket(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    """The agent reads the path from its configuration file, and the executable from its installation."""
     node.stop_agent()
     node.socket = tmp_path / "elsewhere.sock"
     node.prepare("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket))
@@ -308,28 +310,28 @@ def test_agent_and_executable_meet_where_they_are_told(own_pods: MakePod, node: 
     node.start_agent(options=("--config", str(tmp_path / "agent.toml")))
     pod = own_pods()
     called = pod.call("ADD")
-    assert (called.status, " queue=" in called.stderr) == (0, True), "by the agent"
+    assert (called.status, " queue=" in called.stderr) == (0, True), "the agent must execute the call"
     pod.delete()
     assert node.stop_agent() == 0
 
 
-@pytest.mark.parametrize(("given", "wanted"), [("0", "-10"), ("5", "5")], ids=["by itself", "as it was told"])
-def test_agent_goes_before_the_crowd_that_it_serves(node: Node, given: str, wanted: str) -> None:
-    """If it may, and unless it is configured; this test itself runs at the usual priority."""
+@pytest.mark.parametrize(("given", "wanted"), [("0", "-10"), ("5", "5")], ids=["default", "configured"])
+def test_agent_raises_its_priority_if_none_is_configured(node: Node, given: str, wanted: str) -> None:
+    """The agent needs the right to do so. The test itself runs at the default priority."""
     node.stop_agent()
     node.start_agent("nice", "-n", given, str(BIN / "svc-agent"))
     possible = subprocess.run(["nice", "-n", wanted, "nice"], capture_output=True, text=True, check=True).stdout
     assert os.getpriority(os.PRIO_PROCESS, node.agent_pid) == int(possible)
 
 
-def test_socket_is_roots_alone(node: Node) -> None:
+def test_only_root_can_use_the_socket(node: Node) -> None:
     mode = node.socket.stat()
     assert (stat.S_IMODE(mode.st_mode), mode.st_uid) == (0o600, 0)
     assert stat.S_IMODE(node.state_dir.stat().st_mode) == 0o700
 
 
-def test_agent_loads_no_client_of_other_datastores() -> None:
-    """Each is 20 to 60 MiB of memory, on every node."""
+def test_agent_does_not_load_unused_datastore_clients() -> None:
+    """Each client needs 20 to 60 MiB of memory on every node."""
     heavy = {"pyroute2", "kubernetes", "grpc", "etcd3", "yaml", "click", "asyncio"}
     script = "import sys, svc.agent.main; print(*sys.modules)"
     done = subprocess.run([BIN / "python", "-c", script], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Environments that are wrong: names, identifiers, arguments, namespaces. Refused, and nothing is changed."""
+"""Invalid names, container IDs, arguments and namespaces: svc refuses the call and changes nothing."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ BAD_ARGUMENTS = [
 
 @pytest.fixture
 def unchanged(shared_node: Node) -> Iterator[None]:
-    """Fails a test after which store, journal or kernel are not as before."""
+    """Fail the test if it changes the store, the journal or the kernel."""
     before = State.read(shared_node)
     yield
     assert State.read(shared_node) == before
@@ -54,14 +54,14 @@ def refused(called: Called) -> dict[str, Any]:
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK"])
 @pytest.mark.parametrize("ifname", BAD_INTERFACES, ids=ascii)
-def test_interface_name_that_cannot_be_is_refused(pods: MakePod, verb: str, ifname: str) -> None:
+def test_invalid_interface_name_is_refused(pods: MakePod, verb: str, ifname: str) -> None:
     pod = pods(ifname=ifname)
     error = refused(pod.call(verb))
     assert (error["code"], "CNI_IFNAME" in error["msg"]) == (4, True)
     assert pod.netns.links() == []
 
 
-def test_longest_interface_name_is_served(pods: MakePod) -> None:
+def test_longest_interface_name_is_accepted(pods: MakePod) -> None:
     pod = pods(ifname="e" * 15)
     pod.add()
     assert pod.netns.links() == ["e" * 15]
@@ -70,13 +70,13 @@ def test_longest_interface_name_is_served(pods: MakePod) -> None:
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK"])
 @pytest.mark.parametrize("container", BAD_CONTAINERS, ids=ascii)
-def test_container_id_that_cannot_be_is_refused(pods: MakePod, verb: str, container: str) -> None:
+def test_invalid_container_id_is_refused(pods: MakePod, verb: str, container: str) -> None:
     error = refused(pods(container=container).call(verb))
     assert (error["code"], "CNI_CONTAINERID" in error["msg"]) == (4, True)
 
 
 @pytest.mark.parametrize("container", ["c" * 128, "0", "a.b_c-d.", "A1"])
-def test_container_id_that_can_be_is_served(pods: MakePod, container: str) -> None:
+def test_valid_container_id_is_accepted(pods: MakePod, container: str) -> None:
     pod = pods(container=container)
     pod.add()
     assert pod.check().status == 0
@@ -112,7 +112,7 @@ def test_malformed_arguments_are_refused(pods: MakePod, args: str) -> None:
     assert (error["code"], "CNI_ARGS" in error["msg"] + error["details"]) == (4, True)
 
 
-def test_arguments_of_others_are_ignored(pods: MakePod) -> None:
+def test_unknown_arguments_are_ignored(pods: MakePod) -> None:
     pods(args="IgnoreUnknown=1;K8S_POD_TAINT=x;FOO=bar").add()
     pods(args="FOO=bar").add()
 
@@ -125,13 +125,13 @@ def test_arguments_of_others_are_ignored(pods: MakePod) -> None:
     "path",
     ["/run/netns/was-never-there", "/etc/hostname", "/etc", "/proc/self/ns/mnt", "/dev/null", "netns/relative", "/run/netns/"],
 )
-def test_path_that_is_no_namespace_is_refused(pods: MakePod, path: str) -> None:
+def test_path_that_is_not_a_network_namespace_is_refused(pods: MakePod, path: str) -> None:
     error = refused(pods().call("ADD", netns=path))
     assert (error["code"], path in error["msg"]) == (4, True)
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_pipe_in_place_of_a_namespace_keeps_nobody_waiting(pods: MakePod, tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_namespace_does_not_block_the_call(pods: MakePod, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert refused(pods().call("ADD", netns=str(tmp_path / "pipe")))["code"] == 4
 
@@ -139,7 +139,7 @@ def test_pipe_in_place_of_a_namespace_keeps_nobody_waiting(pods: MakePod, tmp_pa
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK"])
 @pytest.mark.parametrize("by", ["name", "process"])
 def test_namespace_of_the_node_itself_is_refused(pods: MakePod, shared_node: Node, verb: str, by: str) -> None:
-    """An interface of the host must never be taken for one of a container."""
+    """svc must not treat an interface of the host as one of a container."""
     pod = pods()
     pod.add()
     before = State.read(shared_node)
@@ -150,7 +150,7 @@ def test_namespace_of_the_node_itself_is_refused(pods: MakePod, shared_node: Nod
 
 
 @pytest.mark.parametrize("kind", ["bridge", "veth"])
-def test_interface_that_exists_in_the_sandbox_is_left_alone(pods: MakePod, shared_node: Node, kind: str) -> None:
+def test_existing_interface_in_the_sandbox_is_not_changed(pods: MakePod, shared_node: Node, kind: str) -> None:
     pod = pods()
     pod.netns.run("ip", "link", "add", "eth0", "type", kind)
     links = pod.netns.ip("link")
@@ -162,8 +162,8 @@ def test_interface_that_exists_in_the_sandbox_is_left_alone(pods: MakePod, share
     pod.netns.delete()
 
 
-def test_address_that_the_host_routes_elsewhere_is_not_given(pods: MakePod, shared_node: Node) -> None:
-    """Another program's route to the same address: it must stay, and the pod must not get half of its traffic."""
+def test_requested_address_that_the_host_routes_elsewhere_is_refused(pods: MakePod, shared_node: Node) -> None:
+    """Another program has a route to the same address. The route must stay, and the pod must not get part of its traffic."""
     host = shared_node.netns
     host.run("ip", "route", "add", "10.65.3.4/32", "dev", "uplink")
     try:
@@ -177,7 +177,7 @@ def test_address_that_the_host_routes_elsewhere_is_not_given(pods: MakePod, shar
         host.run("ip", "route", "del", "10.65.3.4/32")
 
 
-def test_failed_add_leaves_the_pod_free_to_be_added(pods: MakePod, sandbox: Callable[[], Netns]) -> None:
+def test_pod_can_be_added_after_a_failed_add(pods: MakePod, sandbox: Callable[[], Netns]) -> None:
     pod = pods(mtu=60)
     assert refused(pod.call("ADD"))["code"] == 7
     pod.add(mtu=1400)

@@ -1,4 +1,4 @@
-"""Network configurations that are wrong: refused with every fault named, and nothing is changed."""
+"""Invalid network configurations: the error names every invalid field, and svc changes nothing."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 
 VERSIONS = "0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"
-LIMIT = 1 << 20  # bytes
-WRONG: dict[str, Any] = {
+LIMIT_BYTES = 1 << 20
+WRONG_VALUES: dict[str, Any] = {
     fields.STRING: 7,
     fields.INTEGER: "7",
     fields.BOOLEAN: "true",
@@ -32,7 +32,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.fixture
 def unchanged(shared_node: Node) -> Iterator[None]:
-    """Fails a test after which store, journal or kernel are not as before."""
+    """Fail the test if it changes the store, the journal or the kernel."""
     before = State.read(shared_node)
     yield
     assert State.read(shared_node) == before
@@ -43,7 +43,7 @@ def add(node: Node, netns: str, stdin: bytes) -> Called:
 
 
 def refused(called: Called) -> dict[str, Any]:
-    """The error object, which has all that the specification asks for, and the request's id."""
+    """Return the error object of a failed call. It must have the keys that the CNI specification requires."""
     assert called.status == 1, called
     assert set(called.output) == {"cniVersion", "code", "msg", "details"}
     return dict(called.output)
@@ -74,29 +74,29 @@ BYTES = {
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("stdin", BYTES.values(), ids=BYTES.keys())
-def test_what_is_no_json_object_is_refused(pods: MakePod, shared_node: Node, stdin: bytes) -> None:
+def test_input_that_is_not_a_json_object_is_refused(pods: MakePod, shared_node: Node, stdin: bytes) -> None:
     error = refused(add(shared_node, pods().netns.path, stdin))
     assert error["code"] == 6
-    assert error["cniVersion"] == "1.1.0", "the newest, as none was understood"
+    assert error["cniVersion"] == "1.1.0", "the newest version, because svc cannot read the requested one"
     assert "network configuration" in error["msg"]
 
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
-def test_every_verb_refuses_what_is_no_json(pods: MakePod, shared_node: Node, verb: str) -> None:
-    """A DEL cannot know of which network the container is to leave."""
+def test_every_verb_refuses_invalid_json(pods: MakePod, shared_node: Node, verb: str) -> None:
+    """Without a configuration, a DEL does not know the network."""
     called = shared_node.call(verb, b"{", container="c1", netns=pods().netns.path)
     assert refused(called)["code"] == 6
 
 
 def padded(size: int) -> bytes:
-    """A good network configuration of this many bytes."""
+    """Return a valid network configuration of this many bytes."""
     empty = json.dumps(netconf(padding="")).encode()
     return json.dumps(netconf(padding="x" * (size - len(empty)))).encode()
 
 
 @pytest.mark.usefixtures("unchanged")
-@pytest.mark.parametrize("size", [LIMIT + 1, 2 * LIMIT])
+@pytest.mark.parametrize("size", [LIMIT_BYTES + 1, 2 * LIMIT_BYTES])
 def test_netconf_of_more_than_a_mebibyte_is_refused(pods: MakePod, shared_node: Node, size: int) -> None:
     stdin = padded(size)
     assert len(stdin) == size
@@ -108,19 +108,19 @@ def test_netconf_of_more_than_a_mebibyte_is_refused(pods: MakePod, shared_node: 
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("name", ["cniVersion", "log_file_path", "nodename_file", "endpoint_status_dir", "etcd_endpoints"])
-def test_value_of_any_length_makes_a_short_error(pods: MakePod, name: str) -> None:
-    """It travels into events and logs."""
+def test_error_about_a_long_value_is_short(pods: MakePod, name: str) -> None:
+    """Runtimes copy the error into events and logs."""
     called = pods().failed("ADD", **{name: "/" + "x" * 300_000})
     assert len(called.stdout) < 4000
     assert len(called.stderr) < 4000
 
 
-def test_netconf_of_a_mebibyte_is_served(pods: MakePod, shared_node: Node) -> None:
+def test_netconf_of_a_mebibyte_is_accepted(pods: MakePod, shared_node: Node) -> None:
     pod = pods(container="c1")
-    assert add(shared_node, pod.netns.path, padded(LIMIT)).status == 0
+    assert add(shared_node, pod.netns.path, padded(LIMIT_BYTES)).status == 0
 
 
-def test_last_of_equal_keys_counts(pods: MakePod, shared_node: Node) -> None:
+def test_last_of_equal_keys_is_used(pods: MakePod, shared_node: Node) -> None:
     pod = pods(container="c1")
     stdin = json.dumps(netconf(mtu=1400)).encode().replace(b'"mtu": 1400', b'"mtu": 1300, "mtu": 1400')
     assert add(shared_node, pod.netns.path, stdin).output["interfaces"][1]["mtu"] == 1400
@@ -130,13 +130,13 @@ def test_last_of_equal_keys_counts(pods: MakePod, shared_node: Node) -> None:
 
 
 def with_value(path: str, value: Any) -> dict[str, Any]:
-    """A good network configuration but for the value at this path."""
+    """Return a network configuration that is valid except for the value at this path."""
     config = netconf()
     *parents, last = keys_of(path)
-    place: dict[str, Any] = config
+    parent: dict[str, Any] = config
     for key in parents:
-        place = place.setdefault(key, {})
-    place[last] = value
+        parent = parent.setdefault(key, {})
+    parent[last] = value
     return config
 
 
@@ -145,15 +145,15 @@ TYPED = [field for field in FIELDS if field.path != "cniVersion"]
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("field", TYPED, ids=lambda field: field.path)
-def test_value_of_the_wrong_type_is_refused_by_its_name(pods: MakePod, shared_node: Node, field: Field) -> None:
-    stdin = json.dumps(with_value(field.path, WRONG[field.type])).encode()
+def test_error_names_the_field_with_a_value_of_the_wrong_type(pods: MakePod, shared_node: Node, field: Field) -> None:
+    stdin = json.dumps(with_value(field.path, WRONG_VALUES[field.type])).encode()
     error = refused(add(shared_node, pods().netns.path, stdin))
     assert error["code"] == 7
     assert field.path in error["details"]
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_all_faults_come_in_one_error(pods: MakePod) -> None:
+def test_one_error_names_all_invalid_fields(pods: MakePod) -> None:
     error = refused(pods(mtu="big", num_queues=[], log_level="LOUD", ipam={"assign_ipv6": True}).call("ADD"))
     assert "4 errors" in error["msg"]
     for field in ("mtu", "num_queues", "log_level", "ipam.assign_ipv6"):
@@ -188,7 +188,7 @@ VALUES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("change", VALUES.values(), ids=VALUES.keys())
-def test_value_that_cannot_be_is_refused(pods: MakePod, change: dict[str, Any]) -> None:
+def test_invalid_value_is_refused(pods: MakePod, change: dict[str, Any]) -> None:
     pod = pods(**change)
     error = refused(pod.call("ADD"))
     assert error["code"] == 7
@@ -197,15 +197,15 @@ def test_value_that_cannot_be_is_refused(pods: MakePod, change: dict[str, Any]) 
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("field", ["name", "type", "ipam"])
-def test_required_field_is_missed(pods: MakePod, field: str) -> None:
+def test_error_names_a_missing_required_field(pods: MakePod, field: str) -> None:
     pod = pods()
     del pod.config[field]
     error = refused(pod.call("ADD"))
     assert (error["code"], f"{field} is missing" in error["msg"]) == (7, True)
 
 
-def test_store_that_is_not_named_is_etcd_on_this_node(own_pods: MakePod, node: Node) -> None:
-    """None exists here: nothing is attached, and the release of what may exist there is pending."""
+def test_default_datastore_is_etcd_on_this_node(own_pods: MakePod, node: Node) -> None:
+    """No etcd server runs here: ADD attaches nothing, and DEL leaves a pending release."""
     pod = own_pods()
     del pod.config["datastore_type"]
     error = refused(pod.call("ADD"))
@@ -215,7 +215,7 @@ def test_store_that_is_not_named_is_etcd_on_this_node(own_pods: MakePod, node: N
 
 
 def test_unknown_fields_are_ignored(pods: MakePod) -> None:
-    """Other plugins of the chain, and newer versions, have fields of their own."""
+    """Other plugins of the chain and newer versions of svc may have further fields."""
     pod = pods(
         runtimeConfig={"portMappings": [{"hostPort": 80}]},
         capabilities={"portMappings": True},
@@ -229,8 +229,8 @@ def test_unknown_fields_are_ignored(pods: MakePod) -> None:
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_addresses_that_bypass_ipam_are_for_pods_alone(pods: MakePod) -> None:
-    """A container that is not a pod has no annotations: the configuration is not for it."""
+def test_only_pods_can_have_addresses_that_bypass_ipam(pods: MakePod) -> None:
+    """A container that is not a pod has no annotations, so it cannot use this configuration."""
     pod = pods(feature_control={"ip_addrs_no_ipam": True})
     error = refused(pod.call("ADD"))
     assert error["code"] == 7
@@ -244,7 +244,7 @@ def test_addresses_that_bypass_ipam_are_for_pods_alone(pods: MakePod) -> None:
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
 @pytest.mark.parametrize("version", ["9.9.9", "1.1", "1.1.0 ", "v1.0.0", "0.0.0"])
-def test_unknown_version_is_refused_with_the_known_ones(pods: MakePod, verb: str, version: str) -> None:
+def test_error_about_an_unknown_version_lists_the_known_ones(pods: MakePod, verb: str, version: str) -> None:
     error = refused(pods(cniVersion=version).call(verb))
     assert (error["code"], error["cniVersion"]) == (1, "1.1.0")
     assert repr(version) in error["msg"]
@@ -253,13 +253,13 @@ def test_unknown_version_is_refused_with_the_known_ones(pods: MakePod, verb: str
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("version", [1.1, 7, ["1.1.0"], {"a": 1}, True])
-def test_version_that_is_no_string_is_refused(pods: MakePod, version: object) -> None:
+def test_version_that_is_not_a_string_is_refused(pods: MakePod, version: object) -> None:
     assert refused(pods(cniVersion=version).call("ADD"))["code"] in (1, 7)
 
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("version", VERSIONS.split(", "))
-def test_error_comes_in_the_version_of_the_netconf(pods: MakePod, version: str) -> None:
+def test_error_has_the_version_of_the_netconf(pods: MakePod, version: str) -> None:
     assert refused(pods(cniVersion=version, mtu=-1).call("ADD"))["cniVersion"] == version
 
 
@@ -267,8 +267,8 @@ def test_error_comes_in_the_version_of_the_netconf(pods: MakePod, version: str) 
     "value", [["http://127.0.0.1:2379"], 2379, {"a": "b"}, True], ids=["array", "number", "object", "boolean"]
 )
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "STATUS"])
-def test_servers_that_cannot_be_read_send_no_call_elsewhere(pods: MakePod, verb: str, value: Any) -> None:
-    """Neither to the default server nor to another datastore: each call is refused, and names the field."""
+def test_call_with_invalid_servers_does_not_use_another_server(pods: MakePod, verb: str, value: Any) -> None:
+    """svc uses neither the default server nor another datastore. It refuses the call and names the field."""
     error = refused(pods(datastore_type="etcdv3", etcd_endpoints=value).call(verb))
     assert error["code"] == 7
     assert "etcd_endpoints = " in error["msg"]

@@ -1,4 +1,4 @@
-"""The wheel alone, and with each of its extras, in an environment that has nothing else."""
+"""Installations of the wheel, without and with each of its extras, in an otherwise empty environment."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ def programs(extra: str, wheel: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def shared(extra: str, request: pytest.FixtureRequest) -> Iterator[Site | None]:
-    """The datastore that the extra is for, with pools."""
+    """Return the datastore of the extra, with pools."""
     if not extra:
         yield None
         return
@@ -73,14 +73,14 @@ def pod(node: ClusterNode, sandbox: Netns, name: str) -> Pod:
 
 
 def output(*command: object) -> str:
-    """Return what a program prints when it succeeds."""
+    """Return the output of a program that must succeed."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, env=clean)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_every_help_is_shown(programs: Path) -> None:
+def test_every_command_shows_its_help(programs: Path) -> None:
     shown = output(programs / "python", "-I", "-c", ALL_HELP).splitlines()
     assert {"install", "pool apply", "crd print", "clusterinfo lock", "ipam show"} <= set(shown)
     for command in ([], ["run"]):
@@ -88,7 +88,7 @@ def test_every_help_is_shown(programs: Path) -> None:
     assert "Usage: svcctl" in output(programs / "svcctl", "--help")
 
 
-def test_what_needs_no_server_is_printed(programs: Path) -> None:
+def test_version_and_definitions_are_printed_without_a_server(programs: Path) -> None:
     version = output(programs / "svcctl", "version")
     assert version.strip() != "0.0.0"
     assert output(programs / "svc", "-v") == version
@@ -98,7 +98,7 @@ def test_what_needs_no_server_is_printed(programs: Path) -> None:
 
 @pytest.mark.root
 def test_pods_are_wired(programs: Path, shared: Site | None, tmp_path: Path) -> None:
-    """Two of them by the agent, and the DEL of one without it."""
+    """The agent wires two pods. The DEL of one runs without the agent."""
     with ExitStack() as stack:
         node = stack.enter_context(BareNode(programs, tmp_path / "node", shared or EmbeddedSite(tmp_path / "node" / "state")))
         if shared is None:
@@ -114,11 +114,11 @@ def test_pods_are_wired(programs: Path, shared: Site | None, tmp_path: Path) -> 
 
 
 @pytest.mark.root
-def test_what_is_missing_is_named(programs: Path, extra: str, tmp_path: Path) -> None:
-    """With the extra that installs it, and nothing else stops working."""
+def test_error_names_the_missing_extra(programs: Path, extra: str, tmp_path: Path) -> None:
+    """Other datastores still work."""
     with BareNode(programs, tmp_path / "node", EmbeddedSite(tmp_path / "node" / "state")) as node, Netns("pod") as sandbox:
         for needed in STORES.keys() - {extra}:
-            told = node.pod(sandbox, "c1", **STORES[needed]).failed("ADD").output
-            assert f"-m pip install 'svc-cni[{needed}]'" in told["details"], told
+            error = node.pod(sandbox, "c1", **STORES[needed]).failed("ADD").output
+            assert f"-m pip install 'svc-cni[{needed}]'" in error["details"], error
         node.apply_pools()
         node.pod(sandbox, "c2").add()

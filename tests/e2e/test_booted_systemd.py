@@ -1,4 +1,4 @@
-"""The shipped unit under a real systemd: start, rights, watchdog and end of the agent."""
+"""The shipped systemd unit under a real systemd: start, rights, watchdog and end of the agent."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ UNIT = "svc-agent.service"
 WATCHDOG_SECONDS = 4
 NUMBERS = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
-# It runs with the rights of the unit before the agent does, and fails if one of them is missing or is too much.
+# ExecStartPre runs this with the rights of the unit. It fails if a right is missing or superfluous.
 RIGHTS = """
 import ctypes, errno, os, pathlib, socket
 for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
@@ -45,7 +45,7 @@ for directory in ("/var/lib/svc", "/run/svc", "/var/log/svc", "/var/lib/cni"):
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Booted]:
-    """With the agent as README.md installs it, a short watchdog, and a pool."""
+    """Start a machine with a pool and the agent as README.md installs it, but with a short watchdog timeout."""
     with Booted(tmp_path) as machine:
         chained = ("--without", "portmap", "--without", "bandwidth")
         machine.svcctl("install", "--bin-dir", str(machine.bin_dir), "--systemd")
@@ -63,7 +63,7 @@ def machine(tmp_path: Path) -> Iterator[Booted]:
 
 
 def netconf(machine: Booted) -> dict[str, Any]:
-    """Return what a runtime makes of the installed list."""
+    """Return the configuration that a runtime derives from the installed network list."""
     (file,) = machine.conf_dir.iterdir()
     network = json.loads(file.read_text())
     return {**network["plugins"][0], "name": network["name"], "cniVersion": network["cniVersion"]}
@@ -74,8 +74,8 @@ def statuses(machine: Booted, *verbs: str) -> list[int]:
     return [machine.call(verb, netconf(machine), *(() if verb == "STATUS" else attachment)).status for verb in verbs]
 
 
-def test_agent_serves_calls_under_the_unit(machine: Booted) -> None:
-    """With no more rights than the unit names. It is ready before `systemctl start` returns, and ends as asked."""
+def test_agent_executes_calls_under_the_unit(machine: Booted) -> None:
+    """The agent has only the rights of the unit. It is ready when `systemctl start` returns, and stops without error."""
     assert "Active: active (running)" in machine.run("systemctl", "status", "--no-pager", UNIT)
     pid = machine.shows(UNIT, "MainPID")
     lines = dict(line.split(":\t") for line in machine.run("cat", f"/proc/{pid}/status").splitlines())
@@ -87,8 +87,8 @@ def test_agent_serves_calls_under_the_unit(machine: Booted) -> None:
     assert (machine.shows(UNIT, "Result"), machine.shows(UNIT, "ExecMainStatus")) == ("success", "0")
 
 
-def test_agent_writes_where_nothing_was_before(machine: Booted) -> None:
-    """A log file and the records of host-local, on a node that has neither directory."""
+def test_agent_creates_missing_directories(machine: Booted) -> None:
+    """The node has neither a directory for log files nor one for the records of host-local."""
     demand_plugin("host-local")
     (machine.bin_dir / "host-local").symlink_to(REFERENCE / "host-local")
     ipam = {"type": "host-local", "ranges": [[{"subnet": "10.71.0.0/24"}]]}
@@ -101,11 +101,11 @@ def test_agent_writes_where_nothing_was_before(machine: Booted) -> None:
 
 
 def test_stopped_agent_is_restarted_by_the_watchdog(machine: Booted) -> None:
-    """Its attachments are kept."""
+    """The restart keeps the attachments."""
     pid = machine.shows(UNIT, "MainPID")
     assert statuses(machine, "ADD") == [0]
     machine.run("kill", "-STOP", pid)
-    machine.run("tail", "-f", "/dev/null", "-s", "0.1", "--pid", pid)  # until it has ended
+    machine.run("tail", "-f", "/dev/null", "-s", "0.1", "--pid", pid)  # waits until the process has ended
     wait_until(lambda: machine.shows(UNIT, "NRestarts") == "1" and machine.shows(UNIT, "ActiveState") == "active")
     assert machine.shows(UNIT, "MainPID") != pid
     assert statuses(machine, "STATUS", "DEL") == [0, 0]

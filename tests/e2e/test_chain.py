@@ -1,4 +1,4 @@
-"""Chains of svc with the reference plugins portmap and bandwidth, carried out as a runtime does it."""
+"""Chains of svc with the reference plugins portmap and bandwidth, executed as a runtime does."""
 
 import shutil
 import sys
@@ -30,9 +30,9 @@ pytestmark = [
 HOST_PORT, POD_PORT = 8080, 80
 NODE_ADDRESS = "192.0.2.1"
 SERVICES = 4000
-SIZE = 500_000  # bytes
-RATE, BURST = 8_000_000, 400_000  # bits a second, bits
-ONE_WAY = (SIZE * 8 - BURST) / RATE  # seconds that they take at least
+SIZE_BYTES = 500_000
+RATE, BURST = 8_000_000, 400_000  # bits per second, bits
+ONE_WAY_SECONDS = (SIZE_BYTES * 8 - BURST) / RATE  # the minimum for a transfer
 SVC: dict[str, Any] = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
 PORTMAP: dict[str, Any] = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
 BANDWIDTH: dict[str, Any] = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
@@ -45,23 +45,23 @@ MakeChain = Callable[..., Chain]
 
 
 @pytest.fixture(scope="module")
-def iptables_alone(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A PATH without ip6tables: where that is found, portmap's CHECK wants IPv6 rules of an IPv4 pod, and fails."""
+def only_iptables(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a PATH without ip6tables. If portmap finds it, its CHECK requires IPv6 rules for an IPv4 pod, and fails."""
     directory = tmp_path_factory.mktemp("tools")
     (directory / "iptables").symlink_to(str(shutil.which("iptables")))
     return str(directory)
 
 
 @pytest.fixture
-def chain(shared_node: Node, iptables_alone: str) -> Iterator[MakeChain]:
-    """Makes chains of one pod, which has a server. Afterwards nothing of it is left on the node."""
+def chain(shared_node: Node, only_iptables: str) -> Iterator[MakeChain]:
+    """Return a function that makes chains for one pod, in which a server runs. They must leave nothing on the node."""
     with Netns("sandbox") as sandbox, server(sandbox, POD_PORT):
         made: list[Chain] = []
 
         def make(*plugins: dict[str, Any], version: str = "1.0.0") -> Chain:
             conflist = {"cniVersion": version, "name": "net", "plugins": list(plugins)}
             paths = [shared_node.bin_dir, REFERENCE]
-            made.append(Chain(shared_node.netns, paths, conflist, sandbox, capabilities=CAPABILITIES, tools=iptables_alone))
+            made.append(Chain(shared_node.netns, paths, conflist, sandbox, capabilities=CAPABILITIES, tools=only_iptables))
             return made[-1]
 
         yield make
@@ -88,19 +88,19 @@ def address_of(chain: Chain) -> str:
 
 
 def shapers(node: Node) -> list[str]:
-    """Interfaces with a token bucket, and those whose incoming traffic is taken elsewhere."""
+    """List interfaces with a token bucket, and those that redirect their incoming traffic."""
     queues = node.netns.run("tc", "qdisc", "show").stdout.splitlines()
     return sorted(f"{line.split()[1]} {line.split()[4]}" for line in queues if line.split()[1] in ("tbf", "ingress"))
 
 
 def forwarded(node: Node) -> list[str]:
-    """The rules that are about single pods; the chains that all of them share stay for the next one."""
+    """Return the rules for single pods. The shared chains stay for the next pod."""
     return [line for line in node.netns.run("iptables-save", "-t", "nat").stdout.splitlines() if "CNI-DN-" in line]
 
 
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.0", "1.0.0"])
-def test_chain_works_in_every_version_that_it_speaks(shared_node: Node, chain: MakeChain, outside: Netns, version: str) -> None:
-    """Host port and limits are there after ADD and gone after DEL; CHECK, which 0.3.1 does not have, finds nothing."""
+def test_chain_works_in_every_common_version(shared_node: Node, chain: MakeChain, outside: Netns, version: str) -> None:
+    """ADD sets host port and limits, and DEL removes them. CHECK, which 0.3.1 does not have, succeeds."""
     whole = chain(SVC, PORTMAP, BANDWIDTH, version=version)
     result = whole.add()
     ifb = result["interfaces"][2]["name"]
@@ -119,10 +119,10 @@ def test_chain_works_in_every_version_that_it_speaks(shared_node: Node, chain: M
     "2.10",
     "portmap",
     "An entry with `type` `portmap`, `snat` and the capability `portMappings` gives pods their host ports.",
-    "The reference plugin, behind ours in the list; what the runtime says of ports reaches it.",
+    "The reference plugin, after svc in the list; the runtime passes the ports to it.",
 )
-def test_host_port_is_reached_from_everywhere(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
-    """By neighbours, by the node on its loopback, and by the pod itself."""
+def test_host_port_can_be_reached_from_everywhere(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
+    """Neighbours, the node (also on its loopback) and the pod itself can connect."""
     whole = chain(SVC, PORTMAP)
     whole.add()
     assert answers(outside, NODE_ADDRESS, HOST_PORT)
@@ -136,18 +136,18 @@ def test_host_port_is_reached_from_everywhere(shared_node: Node, chain: MakeChai
     "2.10",
     "bandwidth",
     "An entry with `type` `bandwidth` and the capability `bandwidth` limits the traffic of pods.",
-    "The reference plugin as well: on the host's end of our pair, which is the first interface of the result.",
+    "The reference plugin as well: it acts on the host's end of the pair, which is the first interface of the result.",
 )
 def test_traffic_is_limited_in_both_directions(shared_node: Node, chain: MakeChain) -> None:
-    """The same bytes go in, and then out again; each way takes its time."""
+    """The server returns the bytes that it gets, and both directions need the minimum time."""
     whole = chain(SVC, BANDWIDTH)
     whole.add()
-    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) > 2 * ONE_WAY * 0.8
+    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE_BYTES) > 2 * ONE_WAY_SECONDS * 0.8
 
 
 @pytest.mark.parametrize("direction", ["ingress", "egress"])
-def test_one_direction_may_be_limited_alone(shared_node: Node, chain: MakeChain, direction: str) -> None:
-    """Into the pod by the host's end of the pair; out of it by way of another interface, which can hold a queue."""
+def test_one_direction_can_be_limited_alone(shared_node: Node, chain: MakeChain, direction: str) -> None:
+    """The host's end of the pair limits traffic to the pod. Another interface with a queue limits traffic from the pod."""
     whole = chain(SVC, BANDWIDTH)
     whole.capabilities = {"bandwidth": {f"{direction}Rate": RATE, f"{direction}Burst": BURST}}
     result = whole.add()
@@ -155,18 +155,18 @@ def test_one_direction_may_be_limited_alone(shared_node: Node, chain: MakeChain,
         assert shapers(shared_node) == [f"tbf {host_link(whole)}"]
     else:
         assert shapers(shared_node) == [f"ingress {host_link(whole)}", f"tbf {result['interfaces'][2]['name']}"]
-    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) > ONE_WAY * 0.8
+    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE_BYTES) > ONE_WAY_SECONDS * 0.8
 
 
 @statement(
     "2.10",
     "others",
     "No other plugins are supported in the chain.",
-    "One before ours is warned about in the log; those behind get the result of svc, which does not check them. The "
-    "ADD succeeds.",
+    "If one comes before svc, the log has a warning; those after it get the result of svc, which does not check them. "
+    "The ADD succeeds.",
 )
-def test_plugin_before_ours_is_warned_about(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
-    """And breaks nothing; the result is ours."""
+def test_log_warns_of_a_plugin_before_svc(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
+    """The ADD still returns the result of svc."""
     script = """#!/bin/sh
 [ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion": "1.0.0", "ips": [{"address": "192.0.2.7/24"}]}'
 exit 0
@@ -182,7 +182,7 @@ exit 0
     assert "another plugin comes before this one in the chain, which is not supported" in log.read_text()
 
 
-def test_plugin_behind_the_supported_ones_gets_the_whole_result(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
+def test_plugin_after_the_supported_ones_gets_the_whole_result(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
     """A plugin of another project works as well."""
     script = "import json, sys\nprint(json.dumps(json.load(sys.stdin)['prevResult']))\n"
     (tmp_path / "late").write_text(f"#!{sys.executable}\n{script}")
@@ -198,7 +198,7 @@ def test_chain_without_bandwidth_is_not_limited(shared_node: Node, chain: MakeCh
     whole = chain(SVC, PORTMAP)
     whole.add()
     assert shapers(shared_node) == []
-    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) < ONE_WAY
+    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE_BYTES) < ONE_WAY_SECONDS
     assert answers(outside, NODE_ADDRESS, HOST_PORT)
     whole.check()
 
@@ -206,7 +206,7 @@ def test_chain_without_bandwidth_is_not_limited(shared_node: Node, chain: MakeCh
 @statement(
     "2.10",
     "removed",
-    "Without its section a plugin's function is gone.",
+    "Without its section a plugin has no effect.",
     "Then pods have no host ports, or no limits, and everything else works.",
 )
 def test_chain_without_portmap_has_no_host_port(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
@@ -220,7 +220,7 @@ def test_chain_without_portmap_has_no_host_port(shared_node: Node, chain: MakeCh
 
 @pytest.fixture
 def services(shared_node: Node, tmp_path: Path) -> Iterator[None]:
-    """The rules of so many on the node, as those have it who lead to them: a chain for each, and one that finds it."""
+    """Add the rules of many services to the node, as kube-proxy does: a chain for each, and one that selects it."""
     rules = [":SERVICES - [0:0]", *(f":SVC-{number} - [0:0]" for number in range(SERVICES))]
     for number in range(SERVICES):
         address = f"10.96.{number >> 8}.{number & 255}/32"
@@ -237,12 +237,12 @@ def services(shared_node: Node, tmp_path: Path) -> Iterator[None]:
 @statement(
     "8",
     "portmap",
-    "Draining a node is slow where there are 100 nodes and 4000 services or more.",
-    "A limit of the portmap plugin, whose rules are among those of the services: it is slow, but it leaves nothing "
+    "Draining a node is slow if there are 100 nodes and 4000 services or more.",
+    "A limit of the portmap plugin, whose rules are among those of the services: it is slow, but it removes all rules "
     "of a pod. Without its section the limit does not apply.",
 )
 @pytest.mark.usefixtures("services")
-def test_host_ports_go_among_the_rules_of_many_services(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
+def test_host_ports_are_removed_beside_many_services(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
     whole = chain(SVC, PORTMAP)
     whole.add()
     assert answers(outside, NODE_ADDRESS, HOST_PORT)
@@ -251,8 +251,8 @@ def test_host_ports_go_among_the_rules_of_many_services(shared_node: Node, chain
     assert not answers(outside, NODE_ADDRESS, HOST_PORT)
 
 
-def test_plugin_that_fails_leaves_a_chain_that_can_be_deleted(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
-    """The error names the plugin, and the runtime calls DEL for the whole chain, any number of times."""
+def test_chain_can_be_deleted_after_a_plugin_has_failed(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
+    """The error names the plugin. The runtime may call DEL for the whole chain any number of times."""
     script = """#!/bin/sh
 [ "$CNI_COMMAND" = DEL ] || { echo '{"cniVersion": "1.0.0", "code": 7, "msg": "never"}'; exit 1; }
 """
@@ -269,8 +269,8 @@ def test_plugin_that_fails_leaves_a_chain_that_can_be_deleted(shared_node: Node,
     assert remains(shared_node) == []
 
 
-def test_latest_version_chains_with_itself_alone(shared_node: Node, chain: MakeChain) -> None:
-    """The reference plugins at hand do not speak it."""
+def test_version_1_1_0_works_only_without_the_reference_plugins(shared_node: Node, chain: MakeChain) -> None:
+    """Debian's reference plugins do not support this version."""
     whole = chain(SVC, version="1.1.0")
     whole.add()
     whole.check()

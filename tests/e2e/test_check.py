@@ -1,4 +1,4 @@
-"""CHECK: silent about an attachment that is as it was added, and precise about every difference."""
+"""CHECK succeeds if an attachment is as ADD made it, and otherwise names every difference."""
 
 import json
 import sqlite3
@@ -32,7 +32,7 @@ def dual(pods: MakePod) -> Pod:
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
 @pytest.mark.parametrize("family", ["4", "6", "both"])
-def test_fresh_attachment_is_in_order(pods: MakePod, version: str, family: str) -> None:
+def test_check_of_an_unchanged_attachment_succeeds(pods: MakePod, version: str, family: str) -> None:
     ipam = {"assign_ipv4": "false" if family == "6" else "true", "assign_ipv6": "false" if family == "4" else "true"}
     pod = pods(cniVersion=version, ipam=ipam, mtu=1400, num_queues=2)
     pod.add()
@@ -46,7 +46,7 @@ def test_check_changes_nothing(dual: Pod) -> None:
     assert State.read(dual.node) == before
 
 
-def test_what_later_plugins_added_is_no_difference(dual: Pod) -> None:
+def test_additions_of_later_plugins_are_not_differences(dual: Pod) -> None:
     dual.netns.run("ip", "address", "add", "198.51.100.7/24", "dev", "eth0")
     dual.netns.run("ip", "route", "add", "203.0.113.0/24", "dev", "eth0")
     later = json.loads(json.dumps(dual.result))
@@ -55,7 +55,7 @@ def test_what_later_plugins_added_is_no_difference(dual: Pod) -> None:
     assert dual.check(prevResult=later).status == 0
 
 
-def test_mac_that_a_later_plugin_changed_is_that_of_the_result(dual: Pod) -> None:
+def test_mac_is_compared_with_the_previous_result(dual: Pod) -> None:
     dual.netns.run("ip", "link", "set", "eth0", "address", "0a:00:5e:00:53:01")
     assert "has MAC 0a:00:5e:00:53:01" in dual.check().output["msg"]
     later = json.loads(json.dumps(dual.result))
@@ -70,11 +70,11 @@ def test_mac_that_a_later_plugin_changed_is_that_of_the_result(dual: Pod) -> Non
 
 @dataclass(frozen=True)
 class Damage:
-    """A command run on one side, with the pod's own values put in, and what CHECK must say then."""
+    """A command for one side, which gets the pod's values, and the text that CHECK must then report."""
 
     side: str
     command: str
-    said: str
+    expected: str
 
 
 DAMAGES = {
@@ -123,14 +123,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_difference_in_the_kernel_is_told(dual: Pod, damage: Damage) -> None:
+def test_check_reports_a_difference_in_the_kernel(dual: Pod, damage: Damage) -> None:
     v4, v6 = dual.addresses
     values = {"v4": v4, "v6": v6, "host": dual.host_name}
     netns = dual.node.netns if damage.side == "host" else dual.netns
     netns.run("sh", "-e", "-c", damage.command.format(**values))
     output = dual.failed("CHECK", prevResult=dual.result).output
     assert output["code"] == 107
-    assert damage.said.format(**values) in output["details"]
+    assert damage.expected.format(**values) in output["details"]
 
 
 def test_first_difference_is_in_the_message_and_all_in_the_details(dual: Pod) -> None:
@@ -152,7 +152,7 @@ def test_another_sandbox_is_a_difference(dual: Pod, sandbox: Callable[[], Netns]
 # differences in the datastore
 
 
-def test_endpoint_gone_from_the_store_is_told(dual: Pod) -> None:
+def test_check_reports_a_missing_endpoint(dual: Pod) -> None:
     with store_of(dual.node) as store:
         (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
         store.write([Delete(entry.key)])
@@ -160,7 +160,7 @@ def test_endpoint_gone_from_the_store_is_told(dual: Pod) -> None:
 
 
 @pytest.mark.parametrize("change", [{"containerID": "stranger"}, {"ipNetworks": ["10.65.9.9/32"]}], ids=["owner", "address"])
-def test_endpoint_of_somebody_else_is_told(dual: Pod, change: dict[str, object]) -> None:
+def test_check_reports_a_changed_endpoint(dual: Pod, change: dict[str, object]) -> None:
     with store_of(dual.node) as store:
         (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
         assert isinstance(entry.value, Resource)
@@ -174,14 +174,14 @@ def test_endpoint_of_somebody_else_is_told(dual: Pod, change: dict[str, object])
     assert dual.check().status == 0
 
 
-def test_address_freed_in_the_store_is_told(dual: Pod) -> None:
+def test_check_reports_an_address_that_is_not_assigned(dual: Pod) -> None:
     with closing(sqlite3.connect(dual.node.state_dir / "store.db", isolation_level=None)) as connection:
         connection.execute("DELETE FROM entries WHERE path LIKE '/svc/ipam/v2/assignment/%'")
         assert dual.addresses[0] in dual.failed("CHECK", prevResult=dual.result).output["details"]
         connection.execute("DELETE FROM entries WHERE path LIKE '/svc/ipam/%'")
 
 
-def test_handle_gone_from_the_store_is_told(dual: Pod) -> None:
+def test_check_reports_a_missing_handle(dual: Pod) -> None:
     key = HandleKey(f"net.{dual.container}")
     with store_of(dual.node) as store:
         entry = store.get(key)
@@ -191,7 +191,7 @@ def test_handle_gone_from_the_store_is_told(dual: Pod) -> None:
     assert f"belong to net.{dual.container}" in output["details"]
 
 
-# calls that are wrong
+# invalid calls
 
 
 def test_check_without_previous_result_is_refused(dual: Pod) -> None:
@@ -199,7 +199,7 @@ def test_check_without_previous_result_is_refused(dual: Pod) -> None:
     assert (output["code"], output["msg"]) == (7, "prevResult is missing")
 
 
-@field("prevResult", "CHECK compares kernel and datastore with it; what later plugins have added to it does not count.")
+@field("prevResult", "CHECK compares kernel and datastore with it; additions of later plugins do not matter.")
 def test_previous_result_of_another_pod_is_refused(dual: Pod, pods: MakePod) -> None:
     other = pods(ipam={"assign_ipv6": "true"})
     other.add()
@@ -217,7 +217,7 @@ def test_malformed_previous_result_is_refused(dual: Pod) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0", "0.3.0", "0.3.1"])
-def test_check_came_with_0_4_0(dual: Pod, version: str) -> None:
+def test_versions_before_0_4_0_do_not_have_check(dual: Pod, version: str) -> None:
     output = dual.failed("CHECK", cniVersion=version, prevResult=dual.result).output
     assert (output["code"], output["cniVersion"]) == (1, version)
     assert "does not allow CHECK" in output["msg"]

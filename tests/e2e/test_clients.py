@@ -1,4 +1,4 @@
-"""The agent's socket and its clients: the silent, the broken, the unwelcome, and those that end while they wait."""
+"""The agent's socket and clients that are silent, send garbage, are not root, or end while they wait."""
 
 import array
 import os
@@ -28,18 +28,18 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 Connect = Callable[[], socket.socket]
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 VERSION = pack_request(Frame("svc", {"CNI_COMMAND": "VERSION"}, b"", False))
 
 
 @pytest.fixture
 def connect(shared_node: Node) -> Iterator[Connect]:
-    """Opens connections to the agent."""
+    """Return a function that opens connections to the agent."""
     with ExitStack() as stack:
 
         def make() -> socket.socket:
             client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            client.settimeout(PATIENCE)
+            client.settimeout(TIMEOUT_SECONDS)
             client.connect(str(shared_node.socket))
             return client
 
@@ -47,7 +47,7 @@ def connect(shared_node: Node) -> Iterator[Connect]:
 
 
 def received(client: socket.socket) -> bytes:
-    """All that comes until the connection ends; empty when it was dropped."""
+    """Return all data until the end of the connection. It is empty if the agent dropped the connection."""
     data = b""
     try:
         while chunk := client.recv(1 << 16):
@@ -66,7 +66,7 @@ def send_with(client: socket.socket, data: bytes, fds: list[int]) -> None:
 
 
 def frame(pod: Pod, verb: str = "ADD", **environment: str) -> Frame:
-    """What the executable sends for a call of the pod."""
+    """Return the frame that the executable sends for a call of the pod."""
     variables = {
         "CNI_COMMAND": verb,
         "CNI_CONTAINERID": pod.container,
@@ -81,11 +81,11 @@ def output(reply: Reply) -> Any:
     return orjson.loads(reply.stdout)
 
 
-# those who do not speak
+# silent and broken clients
 
 
-def test_silent_clients_are_dropped_and_keep_nobody_waiting(connect: Connect, pods: MakePod, shared_node: Node) -> None:
-    """Nothing, half a header, half a request, and one that sends a byte now and then."""
+def test_silent_clients_are_dropped_and_do_not_delay_calls(connect: Connect, pods: MakePod, shared_node: Node) -> None:
+    """The clients send nothing, half a header, half a request, or a byte now and then."""
     started = time.monotonic()
     clients = [connect() for _ in range(200)]
     for client, sent in zip(clients, (b"", VERSION[:10], VERSION[:-1]), strict=False):
@@ -93,16 +93,16 @@ def test_silent_clients_are_dropped_and_keep_nobody_waiting(connect: Connect, po
     pod = pods()
     pod.add()
     pod.delete()
-    assert time.monotonic() - started < 4, "served while they all were connected"
+    assert time.monotonic() - started < 4, "the agent must execute calls while all clients are connected"
     connected = descriptors(shared_node)
     drip(clients[-1])
     assert [received(client) for client in clients] == [b""] * 200
-    assert time.monotonic() - started > 4, "they had their time"
+    assert time.monotonic() - started > 4, "the agent dropped the clients too early"
     wait_until(lambda: descriptors(shared_node) == connected - 200)
 
 
 def drip(client: socket.socket) -> None:
-    """Until the other end has closed."""
+    """Send a byte now and then until the agent closes the connection."""
     for byte in VERSION:
         try:
             client.sendall(bytes([byte]))
@@ -127,12 +127,12 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_costs_the_connection_at_once(connect: Connect, shared_node: Node, data: bytes) -> None:
+def test_garbage_ends_the_connection_at_once(connect: Connect, shared_node: Node, data: bytes) -> None:
     before, started = State.read(shared_node), time.monotonic()
     client = connect()
     client.sendall(data)
     assert received(client) == b""
-    assert time.monotonic() - started < 4, "before silent ones are dropped"
+    assert time.monotonic() - started < 4, "the agent must drop it earlier than a silent client"
     assert shared_node.call("STATUS", netconf()).status == 0
     assert State.read(shared_node) == before
 
@@ -147,7 +147,7 @@ def test_client_that_closes_early_leaves_nothing(connect: Connect, pods: MakePod
     pods().add()
 
 
-# those who send descriptors
+# clients that send descriptors
 
 
 def test_surplus_descriptors_are_closed(connect: Connect, shared_node: Node) -> None:
@@ -164,47 +164,47 @@ def test_surplus_descriptors_are_closed(connect: Connect, shared_node: Node) -> 
     wait_until(lambda: descriptors(shared_node) == before)
 
 
-def test_descriptor_that_is_no_namespace_is_refused(pods: MakePod, shared_node: Node) -> None:
+def test_descriptor_that_is_not_a_namespace_is_refused(pods: MakePod, shared_node: Node) -> None:
     pod = pods()
     with open("/etc/hostname") as file:
-        reply = call(str(shared_node.socket), frame(pod), netns_fd=file.fileno(), timeout=PATIENCE)
+        reply = call(str(shared_node.socket), frame(pod), netns_fd=file.fileno(), timeout=TIMEOUT_SECONDS)
     assert (reply.status, output(reply)["code"]) == (1, 4)
     assert remains(shared_node) == []
 
 
 def test_descriptor_of_the_nodes_own_namespace_is_refused(pods: MakePod, shared_node: Node) -> None:
-    """For every path."""
+    """The agent refuses it although the path leads to another namespace."""
     pod = pods()
     with open(shared_node.netns.path) as file:
-        reply = call(str(shared_node.socket), frame(pod), netns_fd=file.fileno(), timeout=PATIENCE)
+        reply = call(str(shared_node.socket), frame(pod), netns_fd=file.fileno(), timeout=TIMEOUT_SECONDS)
     assert (reply.status, output(reply)["code"]) == (1, 8)
     assert remains(shared_node) == []
 
 
-def test_descriptor_counts_and_not_the_path(pods: MakePod, shared_node: Node) -> None:
-    """The path may lead elsewhere in the agent's mount namespace, or nowhere; the result tells it all the same."""
+def test_descriptor_takes_precedence_over_the_path(pods: MakePod, shared_node: Node) -> None:
+    """In the agent's mount namespace, the path may lead elsewhere or not exist. The result still contains it."""
     pod = pods()
     with open(pod.netns.path) as file:
         request = frame(pod, CNI_NETNS="/run/netns/of-another-mount-namespace")
-        reply = call(str(shared_node.socket), request, netns_fd=file.fileno(), timeout=PATIENCE)
+        reply = call(str(shared_node.socket), request, netns_fd=file.fileno(), timeout=TIMEOUT_SECONDS)
     assert reply.status == 0, reply
     result = output(reply)
     assert result["interfaces"][1]["sandbox"] == "/run/netns/of-another-mount-namespace"
     assert pod.netns.addresses("eth0") == [result["ips"][0]["address"]]
 
 
-def test_path_counts_where_no_descriptor_came(pods: MakePod, shared_node: Node) -> None:
+def test_path_is_used_if_no_descriptor_was_sent(pods: MakePod, shared_node: Node) -> None:
     pod = pods()
-    reply = call(str(shared_node.socket), frame(pod), timeout=PATIENCE)
+    reply = call(str(shared_node.socket), frame(pod), timeout=TIMEOUT_SECONDS)
     assert reply.status == 0, reply
     assert pod.netns.links() == ["eth0"]
 
 
-# those who are not root
+# users other than root
 
-STRANGER = """
+OTHER_USER = """
 import os, socket, sys
-directory = os.open(sys.argv[1], os.O_PATH)  # while still allowed to
+directory = os.open(sys.argv[1], os.O_PATH)  # only root may open it
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 client.settimeout(10)
@@ -217,41 +217,41 @@ except OSError as error:
 """
 
 
-def stranger_gets(node: Node) -> str:
-    """What becomes of a call by a user who is not root."""
-    command = [sys.executable, "-c", STRANGER, str(node.run_dir), VERSION.hex()]
+def response_to_other_user(node: Node) -> str:
+    """Return the result of a call by a user other than root."""
+    command = [sys.executable, "-c", OTHER_USER, str(node.run_dir), VERSION.hex()]
     return run(*command).stdout.strip()
 
 
-def test_socket_cannot_be_reached_by_others(shared_node: Node) -> None:
-    assert stranger_gets(shared_node) == "PermissionError"
+def test_other_users_cannot_reach_the_socket(shared_node: Node) -> None:
+    assert response_to_other_user(shared_node) == "PermissionError"
 
 
-def test_stranger_who_reaches_the_socket_is_dropped(shared_node: Node) -> None:
-    """As after an administrator has loosened its mode."""
+def test_connection_of_another_user_is_dropped(shared_node: Node) -> None:
+    """An administrator may have changed the mode of the socket."""
     shared_node.socket.chmod(0o666)
     try:
-        assert stranger_gets(shared_node) in ("dropped", "ConnectionResetError", "BrokenPipeError")
+        assert response_to_other_user(shared_node) in ("dropped", "ConnectionResetError", "BrokenPipeError")
     finally:
         shared_node.socket.chmod(0o600)
 
 
-# those who die while they wait
+# clients that end while they wait
 
 
 def is_journalled(pod: Pod) -> bool:
     return any(record.id.container_id == pod.container for record in audit(pod.node).records)
 
 
-def hang_up_in_the_queue(connect: Connect, pod: Pod, verb: str) -> None:
-    """A caller that is killed after its request was taken: a later call was answered by then."""
+def disconnect_in_the_queue(connect: Connect, pod: Pod, verb: str) -> None:
+    """Send a request and close the connection after the agent has accepted it: it has answered a later call."""
     with connect() as caller:
         caller.sendall(pack_request(frame(pod, verb)))
-        assert " queue=" in pod.node.call("STATUS", netconf()).stderr, "the agent has answered, whatever it says of the store"
+        assert " queue=" in pod.node.call("STATUS", netconf()).stderr, "the agent must answer; the status does not matter"
 
 
-def test_add_whose_caller_was_killed_is_taken_down_by_the_del(connect: Connect, pods: MakePod, shared_node: Node) -> None:
-    """The agent cannot know that the runtime gave up; every runtime then calls DEL."""
+def test_del_tears_down_an_add_whose_caller_was_killed(connect: Connect, pods: MakePod, shared_node: Node) -> None:
+    """The agent cannot know that the runtime was killed, but every runtime then calls DEL."""
     pod = pods()
     with busy_store(shared_node), connect() as caller:
         caller.sendall(pack_request(frame(pod)))
@@ -262,34 +262,34 @@ def test_add_whose_caller_was_killed_is_taken_down_by_the_del(connect: Connect, 
     assert pod.netns.links() == []
 
 
-def test_add_whose_caller_was_killed_in_the_queue_is_not_begun(connect: Connect, pods: MakePod, shared_node: Node) -> None:
-    """It waits for another call of its container; no client would get its result."""
+def test_queued_add_whose_caller_was_killed_is_not_started(connect: Connect, pods: MakePod, shared_node: Node) -> None:
+    """The ADD waits for another call of its container, and no client would get its result."""
     first = pods()
     with ThreadPoolExecutor() as runtime:
         with busy_store(shared_node):
             served = runtime.submit(first.call, "ADD")
             wait_until(lambda: is_journalled(first))
-            hang_up_in_the_queue(connect, first.copy(ifname="eth1"), "ADD")
+            disconnect_in_the_queue(connect, first.copy(ifname="eth1"), "ADD")
         assert served.result().status == 0
-    assert shared_node.call("GC", netconf(name="none"), container=first.container).status == 1, "it waits behind both"
+    assert shared_node.call("GC", netconf(name="none"), container=first.container).status == 1, "this call waits for both ADDs"
     assert first.netns.links() == ["eth0"]
     assert faults(shared_node) == []
 
 
-def test_del_whose_caller_was_killed_in_the_queue_is_carried_out(connect: Connect, pods: MakePod, shared_node: Node) -> None:
-    """Everything is deleted, also when no client waits for the answer."""
+def test_queued_del_whose_caller_was_killed_is_executed(connect: Connect, pods: MakePod, shared_node: Node) -> None:
+    """DEL removes the attachment although no client waits for the answer."""
     pod = pods()
     with ThreadPoolExecutor() as runtime:
         with busy_store(shared_node):
             served = runtime.submit(pod.call, "ADD")
             wait_until(lambda: is_journalled(pod))
-            hang_up_in_the_queue(connect, pod, "DEL")
+            disconnect_in_the_queue(connect, pod, "DEL")
         assert served.result().status == 0
     wait_until(lambda: remains(shared_node) == [])
 
 
-def test_killed_executable_leaves_nothing_of_its_own(pods: MakePod, shared_node: Node) -> None:
-    """It has no state: no file, no process, no child."""
+def test_killed_executable_leaves_no_files(pods: MakePod, shared_node: Node) -> None:
+    """The executable has no state on disk and starts no process."""
     pod = pods()
     files = sorted(shared_node.directory.rglob("*"))
     with busy_store(shared_node):

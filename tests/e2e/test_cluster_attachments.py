@@ -1,4 +1,4 @@
-"""The verbs on datastores that nodes share: what is in them after each call, for bare containers and for pods."""
+"""The verbs on shared datastores: the stored objects after each call, for pods and other containers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,14 +26,14 @@ ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module
 
 
 def endpoints(node: ClusterNode) -> dict[str, Resource]:
-    """By name."""
+    """Return the endpoints by name."""
     with session(node.site) as store:
         found = [entry.value for entry in store.list(ResourceQuery("WorkloadEndpoint"))]
     return {each.name: each for each in found if isinstance(each, Resource)}
 
 
 def first_annotations(node: ClusterNode) -> dict[str, str]:
-    """Those of the pod's first interface, without our domain; none in a datastore without pods."""
+    """Return svc's annotations of the pod's first interface. The result is empty in a datastore without pods."""
     if not isinstance(node.site, OrchSite):
         return {}
     pod = node.site.kube.call("GET", f"{PODS}/web-0")
@@ -41,7 +41,7 @@ def first_annotations(node: ClusterNode) -> dict[str, str]:
     return {name: text for name, text in found.items() if "." not in name}
 
 
-def test_pod_comes_and_goes(web: Pod, cluster_node: ClusterNode) -> None:
+def test_pod_can_be_added_and_deleted(web: Pod, cluster_node: ClusterNode) -> None:
     web.add()
     v4, v6 = web.addresses
     endpoint = endpoints(cluster_node)["node1-k8s-web--0-eth0"]
@@ -72,7 +72,7 @@ def test_pod_comes_and_goes(web: Pod, cluster_node: ClusterNode) -> None:
 
 
 @ON_ETCD
-def test_container_comes_and_goes(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+def test_container_can_be_added_and_deleted(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
     container = cluster_node.pod(sandbox(), ipam={"assign_ipv6": "true"})
     container.add()
     v4, v6 = container.addresses
@@ -91,15 +91,15 @@ def test_container_comes_and_goes(cluster_node: ClusterNode, sandbox: MakeSandbo
 
 
 @ON_ORCH
-def test_pod_that_is_not_there_is_named(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """If it was not read before, its endpoint cannot be written; what was done for it is rolled back."""
+def test_error_names_a_pod_that_does_not_exist(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """If svc did not read the pod before, it fails to write its endpoint, and rolls the ADD back."""
     error = cluster_node.pod(sandbox(), args="K8S_POD_NAME=none;K8S_POD_NAMESPACE=default").failed("ADD").output
     assert (error["code"], error["msg"]) == (ORCHESTRATOR, "pod default/none does not exist")
 
 
 @ON_ORCH
-def test_container_has_no_place_beside_pods(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """It is refused before anything is done for it."""
+def test_kubernetes_datastore_refuses_a_container_that_is_not_a_pod(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """svc refuses the ADD before its first side effect."""
     container = cluster_node.pod(sandbox())
     error = container.failed("ADD").output
     assert (error["code"], "K8S_POD_NAME" in error["details"]) == (104, True)
@@ -110,7 +110,7 @@ def test_container_has_no_place_beside_pods(cluster_node: ClusterNode, sandbox: 
 
 
 @ON_ORCH
-def test_annotations_are_the_endpoint(web: Pod, cluster_node: ClusterNode) -> None:
+def test_pod_annotations_have_the_addresses_and_the_container(web: Pod, cluster_node: ClusterNode) -> None:
     web.add()
     v4, v6 = web.addresses
     wired = {"podIP": f"{v4}/32", "podIPs": f"{v4}/32,{v6}/128", "containerID": CONTAINER}
@@ -119,8 +119,8 @@ def test_annotations_are_the_endpoint(web: Pod, cluster_node: ClusterNode) -> No
     assert first_annotations(cluster_node) == {"podIP": "", "podIPs": "", "containerID": CONTAINER}
 
 
-def test_new_sandbox_takes_over(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """The endpoint is the new one's, and stays when the old one's DEL comes late, which frees the old addresses."""
+def test_new_sandbox_replaces_the_old_one(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """The endpoint belongs to the new sandbox. A late DEL of the old one releases the old addresses but keeps the endpoint."""
     newer = web.copy(container="fedcba9876543210", netns=sandbox())
     web.add()
     newer.add()
@@ -137,8 +137,8 @@ def test_new_sandbox_takes_over(web: Pod, cluster_node: ClusterNode, sandbox: Ma
     newer.delete()
 
 
-def test_interfaces_of_one_pod_are_attachments_of_their_own(web: Pod, cluster_node: ClusterNode) -> None:
-    """In either order of their DELs, and the first one's annotations stay as they are."""
+def test_interfaces_of_one_pod_are_separate_attachments(web: Pod, cluster_node: ClusterNode) -> None:
+    """The DELs may come in either order. The annotations of the first interface do not change."""
     second = web.copy(ifname="eth1")
     for order in ((web, second), (second, web)):
         web.add()
@@ -156,7 +156,7 @@ def test_interfaces_of_one_pod_are_attachments_of_their_own(web: Pod, cluster_no
         assert remains([cluster_node]) == []
 
 
-def test_del_of_a_pod_that_is_gone(web: Pod, cluster_node: ClusterNode) -> None:
+def test_del_of_a_pod_that_no_longer_exists_succeeds(web: Pod, cluster_node: ClusterNode) -> None:
     web.add()
     if isinstance(cluster_node.site, OrchSite):
         cluster_node.site.kube.call("DELETE", f"{PODS}/web-0?gracePeriodSeconds=0")
@@ -168,15 +168,16 @@ def test_del_of_a_pod_that_is_gone(web: Pod, cluster_node: ClusterNode) -> None:
 
 
 @ON_ETCD
-def test_bridge_takes_our_addresses(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """The IPAM plugin by itself, below Debian's bridge plugin."""
+def test_bridge_plugin_uses_addresses_of_svc_ipam(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """Debian's bridge plugin calls svc-ipam as its IPAM plugin."""
     demand_plugin("bridge")
     config: dict[str, Any] = {"cniVersion": "1.0.0", "type": "bridge", "bridge": "br0", "ipam": {"assign_ipv6": "true"}}
     pods = [cluster_node.pod(sandbox(), container, **config) for container in ("c1", "c2")]
     first, second = (Attached(pod, "bridge") for pod in pods)
     try:
         first.add()
-        assert first.call("CHECK", prevResult=first.result).status == 0  # while it is alone: the bridge takes its least MAC
+        # CHECK precedes the second ADD, because the bridge takes the lowest MAC address of its ports.
+        assert first.call("CHECK", prevResult=first.result).status == 0
         second.add()
         with session(cluster_node.site) as store:
             assert set(handles(store)) == {"net.c1", "net.c2"}

@@ -1,8 +1,7 @@
-"""On from every state that was captured of the incumbent: by our ADD or DEL to the next one, key by key.
+"""Calls of svc on datastores that were captured of Calico: each ADD or DEL must lead to the next captured state.
 
-Ours begins its search for a block elsewhere in the pool, where the captured reservation would lie within it: all of that block
-is reserved instead. Ours says in an endpoint how its traffic is shaped, the incumbent does so in custom resources alone: it is
-compared without that.
+svc begins its search for a block elsewhere in the pool than Calico, so the tests reserve the whole first block. svc stores
+bandwidth limits in every endpoint and Calico only in custom resources, so the comparison in etcd omits them.
 """
 
 import json
@@ -33,39 +32,41 @@ CALICO = load_profile("calico")
 GROUP = f"/apis/{CALICO.crd_api_version}"
 KINDS = ("IPAMBlock", "BlockAffinity", "IPAMHandle")
 STATES = ("etcd-0-empty", "etcd-1-add-ipv4", "etcd-2-add-pod-dual", "etcd-3-del-ipv4", "etcd-4-del-all")
-STEPS = (("ADD", "c1"), ("ADD", "c2"), ("DEL", "c1"), ("DEL", "c2"))  # from each of these to the next
+STEPS = (("ADD", "c1"), ("ADD", "c2"), ("DEL", "c1"), ("DEL", "c2"))  # the calls that lead from one state to the next
 RESULTS = {"c1": "result-1-add-ipv4.json", "c2": "result-2-add-pod-dual.json", "c3": "result-3-orch-add-dual.json"}
-RESERVED, RESERVED_HERE = "10.77.0.0/30", "10.77.0.0/26"
-NOTES = {"cni.projectcalico.org/floatingIPs": '["192.0.2.55"]', "kubernetes.io/ingress-bandwidth": "1M"}
+CAPTURED_RESERVATION, RESERVATION = "10.77.0.0/30", "10.77.0.0/26"
+ANNOTATIONS = {"cni.projectcalico.org/floatingIPs": '["192.0.2.55"]', "kubernetes.io/ingress-bandwidth": "1M"}
 
 
 @pytest.fixture(scope="module")
-def old_etcd(etcd: Cluster) -> EtcdSite:
+def calico_etcd(etcd: Cluster) -> EtcdSite:
     return EtcdSite(etcd, CALICO)
 
 
 @pytest.fixture(scope="module")
-def old_orch(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> OrchSite:
+def calico_orch(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> OrchSite:
     return OrchSite(kube, tmp_path_factory.mktemp("site"), CALICO)
 
 
 @pytest.fixture(scope="module")
-def node(old_etcd: EtcdSite, old_orch: OrchSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
-    """With the incumbent's executables replaced by ours."""
-    with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", old_etcd, old_orch) as node:
+def node(calico_etcd: EtcdSite, calico_orch: OrchSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
+    """Start a node on which the executables of svc have replaced those of Calico."""
+    with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", calico_etcd, calico_orch) as node:
         install = ("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", "calico")
         node.svcctl(*install)
         yield node
 
 
 @pytest.fixture
-def attach(node: ClusterNode, old_etcd: EtcdSite, old_orch: OrchSite, sandbox: MakeSandbox) -> Iterator[Attach]:
-    """The attachments of the captured runs: c1 is a bare container, c2 a pod whose addresses are in etcd, c3 one with custom
-    resources. Nothing is left of them, nor of any state."""
+def attach(node: ClusterNode, calico_etcd: EtcdSite, calico_orch: OrchSite, sandbox: MakeSandbox) -> Iterator[Attach]:
+    """Return a function that makes the attachments of the captured runs, and remove all of them and the states at the end.
+
+    c1 is a container that is not a pod, c2 a pod with addresses in etcd, and c3 a pod with custom resources.
+    """
     network: Json = {"cniVersion": "1.0.0", "name": "net1", "type": "calico"}
     pod: Json = {
         "ipam": {"type": "calico-ipam", "assign_ipv6": "true"}, "policy": {"type": "k8s"},
-        "kubernetes": {"kubeconfig": str(old_orch.kubeconfig)}, "feature_control": {"floating_ips": True},
+        "kubernetes": {"kubeconfig": str(calico_orch.kubeconfig)}, "feature_control": {"floating_ips": True},
         "args": "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default",
     }  # fmt: skip
     made: list[Pod] = []
@@ -74,15 +75,15 @@ def attach(node: ClusterNode, old_etcd: EtcdSite, old_orch: OrchSite, sandbox: M
         made.append(node.pod(sandbox(), container, **network, **given[container]))
         return made[-1]
 
-    given: dict[str, Json] = {"c1": {"ipam": {"type": "calico-ipam"}}, "c2": pod, "c3": pod | old_orch.config}
+    given: dict[str, Json] = {"c1": {"ipam": {"type": "calico-ipam"}}, "c2": pod, "c3": pod | calico_orch.config}
     try:
         yield make
         assert node.netns.links() == ["uplink"]
     finally:
         for each in made:
             each.call("DEL")
-        old_etcd.clear()
-        old_orch.clear()
+        calico_etcd.clear()
+        calico_orch.clear()
 
 
 # etcd
@@ -90,7 +91,7 @@ def attach(node: ClusterNode, old_etcd: EtcdSite, old_orch: OrchSite, sandbox: M
 
 def captured_state(number: int) -> dict[str, str]:
     documents = etcd_state(f"{STATES[number]}.jsonl")
-    return {key: text.replace(RESERVED, RESERVED_HERE) for key, text in documents.items()}
+    return {key: text.replace(CAPTURED_RESERVATION, RESERVATION) for key, text in documents.items()}
 
 
 def load(site: EtcdSite, number: int) -> None:
@@ -98,19 +99,22 @@ def load(site: EtcdSite, number: int) -> None:
         site.running.put(key, text)
 
 
-CLAIMS = "/calico/svc/v1/claims/"  # of ours alone: no other program lists them
+CLAIMS = "/calico/svc/v1/claims/"  # node claims, which Calico does not have
 
 
-def stored(site: EtcdSite, place: dict[str, str]) -> dict[str, str]:
-    """Every document in the order of its fields; addresses as if our blocks were at the captured places."""
+def stored(site: EtcdSite, captured_addresses: dict[str, str]) -> dict[str, str]:
+    """Return every document with its fields in order. Addresses are replaced by the captured ones."""
     documents = {key: value for key, value in site.running.stored("/calico/") if not key.startswith(CLAIMS)}
     for document in documents.values():
         document.get("spec", {}).pop("qosControls", None)
-    return {moved(key, place): moved(spelled(document), place) for key, document in documents.items()}
+    return {
+        translated(key, captured_addresses): translated(spelled(document), captured_addresses)
+        for key, document in documents.items()
+    }
 
 
 def expected(number: int) -> dict[str, str]:
-    """The captured state."""
+    """Return the captured state."""
     return {key: spelled(json.loads(text)) for key, text in captured_state(number).items()}
 
 
@@ -118,73 +122,77 @@ def spelled(document: Json) -> str:
     return json.dumps(comparable(document))
 
 
-def moved(text: str, place: dict[str, str]) -> str:
-    for ours, theirs in place.items():
-        text = text.replace(ours, theirs)
+def translated(text: str, captured_addresses: dict[str, str]) -> str:
+    for own, captured in captured_addresses.items():
+        text = text.replace(own, captured)
     return text
 
 
-def places(pod: Pod, captured: str) -> dict[str, str]:
-    """Our addresses, and theirs: for the first one of a block this is where the block is."""
-    ours, theirs = ([ip["address"].split("/")[0] for ip in each["ips"]] for each in (pod.result, result(captured)))
-    return dict(zip(ours, theirs, strict=True))
+def address_pairs(pod: Pod, captured: str) -> dict[str, str]:
+    """Map the pod's addresses to the captured ones. This also maps blocks, whose first address is their CIDR."""
+    own, expected = ([ip["address"].split("/")[0] for ip in each["ips"]] for each in (pod.result, result(captured)))
+    return dict(zip(own, expected, strict=True))
 
 
 @pytest.mark.parametrize("number", range(len(STEPS)), ids=[" ".join(step) for step in STEPS])
-def test_one_step_in_etcd(attach: Attach, node: ClusterNode, old_etcd: EtcdSite, kube: Kube, number: int) -> None:
-    """What the incumbent has attached is ours to take down; what ours attaches beside it is the same."""
+def test_one_call_leads_to_the_next_state_in_etcd(
+    attach: Attach, node: ClusterNode, calico_etcd: EtcdSite, kube: Kube, number: int
+) -> None:
+    """svc tears down attachments of Calico, and its own attachments have the same documents."""
     verb, container = STEPS[number]
     put_pod(kube)
-    load(old_etcd, number)
+    load(calico_etcd, number)
     pod = attach(container)
-    place: dict[str, str] = {}
+    captured_addresses: dict[str, str] = {}
     if verb == "ADD":
         pod.add()
-        place = places(pod, RESULTS[container])
+        captured_addresses = address_pairs(pod, RESULTS[container])
     else:
         pod.delete()
-    assert stored(old_etcd, place) == expected(number + 1)
+    assert stored(calico_etcd, captured_addresses) == expected(number + 1)
     pod.delete()
 
 
-def test_all_steps_in_etcd(attach: Attach, node: ClusterNode, old_etcd: EtcdSite, kube: Kube) -> None:
-    """What ours makes of its own states is the same."""
+def test_all_calls_lead_to_the_captured_states_in_etcd(
+    attach: Attach, node: ClusterNode, calico_etcd: EtcdSite, kube: Kube
+) -> None:
+    """svc reaches the same states from the states that it wrote itself."""
     put_pod(kube)
-    load(old_etcd, 0)
+    load(calico_etcd, 0)
     pods = {name: attach(name) for name in ("c1", "c2")}
-    place: dict[str, str] = {}
+    captured_addresses: dict[str, str] = {}
     for number, (verb, container) in enumerate(STEPS, start=1):
         pod = pods[container]
         if verb == "ADD":
             pod.add()
-            place |= places(pod, RESULTS[container])
-            demand_same_result(pod, RESULTS[container], place)
+            captured_addresses |= address_pairs(pod, RESULTS[container])
+            require_same_result(pod, RESULTS[container], captured_addresses)
         else:
             pod.delete()
-        assert stored(old_etcd, place) == expected(number)
+        assert stored(calico_etcd, captured_addresses) == expected(number)
 
 
 # custom resources
 
 
-def put_pod(kube: Kube, notes: dict[str, str] | None = None) -> None:
+def put_pod(kube: Kube, annotations: dict[str, str] | None = None) -> None:
     spec = {
         "nodeName": "node1", "serviceAccountName": "default", "automountServiceAccountToken": False,
         "containers": [{"name": "c", "image": "x", "ports": [{"name": "http", "containerPort": 8080}]}],
     }  # fmt: skip
-    metadata = {"name": "web-0", "labels": {"app": "web"}, "annotations": notes or NOTES}
+    metadata = {"name": "web-0", "labels": {"app": "web"}, "annotations": annotations or ANNOTATIONS}
     kube.call("POST", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def found(kube: Kube) -> dict[tuple[str, str], Json]:
-    """Custom resources and the pod's annotations."""
+    """Return the custom resources and the pod's annotations."""
     resources = [item | {"kind": kind} for kind in KINDS for item in kube.call("GET", f"{GROUP}/{kind_plural(kind)}")["items"]]
     pod = kube.call("GET", f"{PODS}/web-0")
     return by_name([*resources, pod | {"kind": "Pod"}])
 
 
 def by_name(documents: list[Json]) -> dict[tuple[str, str], Json]:
-    """The pod with nothing but its annotations; of these, those of the capture's tools are left out."""
+    """Return documents by kind and name. A pod has only its annotations, without that of kubectl."""
     named = {(document["kind"], document["metadata"]["name"]): document for document in documents}
     for (kind, _), document in named.items():
         if kind == "Pod":
@@ -198,7 +206,7 @@ def by_name(documents: list[Json]) -> dict[tuple[str, str], Json]:
 
 
 def load_resources(kube: Kube, documents: list[Json]) -> None:
-    """But for the pod, whose annotations are returned."""
+    """Create the custom resources, and the pod with the captured annotations."""
     for document in documents:
         if document["kind"] == "Pod":
             put_pod(kube, document["metadata"]["annotations"])
@@ -210,38 +218,40 @@ def load_resources(kube: Kube, documents: list[Json]) -> None:
 
 
 @pytest.fixture
-def pools(old_orch: OrchSite) -> None:
-    with session(old_orch) as store:
+def pools(calico_orch: OrchSite) -> None:
+    with session(calico_orch) as store:
         set_ready(store)
         put_pool(store, "pool4", "10.77.0.0/24", blockSize=26)
         put_pool(store, "pool6", "fd77::/112", blockSize=122)
-        put_reservation(store, "res", RESERVED_HERE)
-    old_orch.add_node("node1", zone="a")
+        put_reservation(store, "res", RESERVATION)
+    calico_orch.add_node("node1", zone="a")
 
 
 @pytest.mark.usefixtures("pools")
-def test_add_with_custom_resources(attach: Attach, node: ClusterNode, kube: Kube) -> None:
-    """And its DEL: into a datastore without addresses."""
+def test_add_and_del_lead_to_the_captured_custom_resources(attach: Attach, node: ClusterNode, kube: Kube) -> None:
+    """Before the ADD, the datastore has no addresses. The DEL leads to its captured state as well."""
     put_pod(kube)
     pod = attach("c3")
     pod.add()
-    place = places(pod, RESULTS["c3"])
-    demand_same_result(pod, RESULTS["c3"], place)
-    assert relocated(found(kube), place) == by_name(orch_state("orch-1-add-dual.jsonl"))
+    captured_addresses = address_pairs(pod, RESULTS["c3"])
+    require_same_result(pod, RESULTS["c3"], captured_addresses)
+    assert relocated(found(kube), captured_addresses) == by_name(orch_state("orch-1-add-dual.jsonl"))
     pod.delete()
-    assert relocated(found(kube), place) == by_name(orch_state("orch-2-del.jsonl"))
+    assert relocated(found(kube), captured_addresses) == by_name(orch_state("orch-2-del.jsonl"))
 
 
 @pytest.mark.usefixtures("pools")
-def test_del_with_custom_resources(attach: Attach, node: ClusterNode, kube: Kube) -> None:
+def test_del_of_a_calico_attachment_leads_to_the_captured_custom_resources(
+    attach: Attach, node: ClusterNode, kube: Kube
+) -> None:
     load_resources(kube, orch_state("orch-1-add-dual.jsonl"))
     attach("c3").delete()
     assert found(kube) == by_name(orch_state("orch-2-del.jsonl"))
 
 
 @pytest.mark.usefixtures("pools")
-def test_add_after_a_del_with_custom_resources(attach: Attach, node: ClusterNode, kube: Kube) -> None:
-    """The node's own blocks are used again; which address comes next is another matter: the one freed last."""
+def test_add_uses_the_blocks_of_the_node_again(attach: Attach, node: ClusterNode, kube: Kube) -> None:
+    """svc uses the node's blocks again. Its next address differs from Calico's, so only the kinds and names are compared."""
     load_resources(kube, orch_state("orch-2-del.jsonl"))
     pod = attach("c3")
     pod.add()
@@ -251,11 +261,11 @@ def test_add_after_a_del_with_custom_resources(attach: Attach, node: ClusterNode
     pod.delete()
 
 
-def relocated(documents: dict[tuple[str, str], Json], place: dict[str, str]) -> dict[tuple[str, str], Json]:
-    """As if our blocks were at the captured places; names of objects have dashes for dots and colons."""
-    dashed = {dashes(ours): dashes(theirs) for ours, theirs in place.items()}
+def relocated(documents: dict[tuple[str, str], Json], captured_addresses: dict[str, str]) -> dict[tuple[str, str], Json]:
+    """Replace addresses by the captured ones. Names of objects have dashes instead of dots and colons."""
+    dashed = {dashes(own): dashes(captured) for own, captured in captured_addresses.items()}
     return {
-        (kind, moved(name, dashed)): json.loads(moved(moved(json.dumps(document), place), dashed))
+        (kind, translated(name, dashed)): json.loads(translated(translated(json.dumps(document), captured_addresses), dashed))
         for (kind, name), document in documents.items()
     }
 
@@ -264,9 +274,9 @@ def dashes(address: str) -> str:
     return address.replace(".", "-").replace(":", "-")
 
 
-def demand_same_result(pod: Pod, captured: str, place: dict[str, str]) -> None:
-    """But for MAC address and sandbox."""
-    printed, theirs = json.loads(moved(json.dumps(pod.result), place)), result(captured)
-    for each in (printed, theirs):
+def require_same_result(pod: Pod, captured: str, captured_addresses: dict[str, str]) -> None:
+    """Require the captured result, except for MAC address and sandbox."""
+    printed, expected = json.loads(translated(json.dumps(pod.result), captured_addresses)), result(captured)
+    for each in (printed, expected):
         each["interfaces"][1] |= {"mac": "", "sandbox": ""}
-    assert printed == theirs
+    assert printed == expected

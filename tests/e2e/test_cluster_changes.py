@@ -1,4 +1,4 @@
-"""Everything that the agent caches of a datastore is changed by another client between two calls: the next call is right."""
+"""Changes of cached objects by another client between two calls. The next call must use the new objects."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,70 +38,70 @@ def without(*pools: str) -> Change:
     return lambda store: [store.write([Delete(ResourceKey("IPPool", name))]) for name in pools]
 
 
-def forget_addresses(store: Backend) -> None:
+def wipe_addresses(store: Backend) -> None:
     wipe(store, *IPAM_QUERIES)
 
 
 @pytest.fixture
-def warm(web: Pod) -> Pod:
-    """Its agent has served it before, and remembers all there is to remember."""
+def cached_pod(web: Pod) -> Pod:
+    """Return a pod of an earlier ADD and DEL, after which the agent has cached the objects."""
     web.add()
     web.delete()
     return web
 
 
-def test_new_pools_take_the_place_of_old_ones(warm: Pod, cluster_node: ClusterNode) -> None:
+def test_new_pools_replace_old_ones(cached_pod: Pod, cluster_node: ClusterNode) -> None:
     change(cluster_node, without("pool4", "pool6"))
-    assert warm.failed("ADD").output["code"] == 102
+    assert cached_pod.failed("ADD").output["code"] == 102
     change(cluster_node, pool("new4", "10.81.0.0/24"), pool("new6", "fd81::/112"))
-    warm.add()
-    v4, v6 = warm.addresses
+    cached_pod.add()
+    v4, v6 = cached_pod.addresses
     assert (v4.startswith("10.81.0."), v6.startswith("fd81::")) == (True, True)
     assert faults([cluster_node]) == []
-    warm.delete()
+    cached_pod.delete()
 
 
-def test_pool_of_the_same_name_with_another_cidr(warm: Pod, cluster_node: ClusterNode) -> None:
-    """Deleted and created again; earlier blocks are not used for assignment."""
+def test_recreated_pool_with_another_cidr_is_used(cached_pod: Pod, cluster_node: ClusterNode) -> None:
+    """svc does not assign from blocks of the deleted pool."""
     change(cluster_node, without("pool4"), pool("pool4", "10.82.0.0/24", blockSize=28))
-    warm.add()
-    assert warm.addresses[0].startswith("10.82.0.")
+    cached_pod.add()
+    assert cached_pod.addresses[0].startswith("10.82.0.")
     with session(cluster_node.site) as store:
         (block,) = [block for block in blocks(store).values() if str(block.cidr).startswith("10.82.")]
     assert block.cidr.length == 28
-    warm.delete()
+    cached_pod.delete()
 
 
-def test_pool_is_disabled_and_enabled(warm: Pod, cluster_node: ClusterNode) -> None:
+def test_pool_can_be_disabled_and_enabled(cached_pod: Pod, cluster_node: ClusterNode) -> None:
     change(cluster_node, pool("pool4", "10.65.0.0/16", disabled=True))
-    assert warm.failed("ADD").output["code"] in (101, 102)
+    assert cached_pod.failed("ADD").output["code"] in (101, 102)
     change(cluster_node, pool("pool4", "10.65.0.0/16"))
-    warm.add()
-    warm.delete()
+    cached_pod.add()
+    cached_pod.delete()
 
 
-def test_node_is_deleted_and_registered_again(warm: Pod, cluster_node: ClusterNode) -> None:
+def test_node_can_be_deleted_and_registered_again(cached_pod: Pod, cluster_node: ClusterNode) -> None:
     change(cluster_node, lambda store: store.write([Delete(ResourceKey("Node", "node1"))]))
-    error = warm.failed("ADD").output
+    error = cached_pod.failed("ADD").output
     assert "node1" in error["msg"] + error["details"]
     assert remains([cluster_node]) == []
     cluster_node.site.add_node("node1")
-    warm.add()
+    cached_pod.add()
     assert faults([cluster_node]) == []
-    warm.delete()
+    cached_pod.delete()
 
 
-def test_labels_of_the_node_choose_the_pool(warm: Pod, cluster_node: ClusterNode) -> None:
+def test_changed_node_labels_choose_the_pool(cached_pod: Pod, cluster_node: ClusterNode) -> None:
     change(cluster_node, pool("pool4", "10.65.0.0/16", nodeSelector="zone == 'a'"))
-    assert warm.failed("ADD").output["code"] in (101, 102)
+    assert cached_pod.failed("ADD").output["code"] in (101, 102)
     change(cluster_node, lambda store: store.write([Delete(ResourceKey("Node", "node1"))]))
     cluster_node.site.add_node("node1", zone="a")
-    warm.add()
-    warm.delete()
+    cached_pod.add()
+    cached_pod.delete()
 
 
-def test_endpoint_is_deleted(web: Pod, cluster_node: ClusterNode) -> None:
-    """CHECK sees it, the next ADD makes it whole again."""
+def test_add_recreates_a_deleted_endpoint(web: Pod, cluster_node: ClusterNode) -> None:
+    """CHECK reports the missing endpoint before the ADD."""
     web.add()
     before = web.addresses
     with session(cluster_node.site) as store:
@@ -116,39 +116,41 @@ def test_endpoint_is_deleted(web: Pod, cluster_node: ClusterNode) -> None:
     web.delete()
 
 
-def test_all_addresses_are_forgotten(web: Pod, cluster_node: ClusterNode) -> None:
-    """Blocks, affinities and handles, while a pod has some: its recorded result is not true any more."""
+def test_add_repeats_assignments_that_were_deleted(web: Pod, cluster_node: ClusterNode) -> None:
+    """Another client deletes blocks, affinities and handles, so the recorded result is no longer correct."""
     web.add()
-    change(cluster_node, forget_addresses)
+    change(cluster_node, wipe_addresses)
     assert web.failed("CHECK", prevResult=web.result).output["code"] == 107
     web.add()
     assert web.check().status == 0
     assert faults([cluster_node]) == []
-    change(cluster_node, forget_addresses)
+    change(cluster_node, wipe_addresses)
     web.delete()
 
 
-def test_everything_is_deleted_and_created_again(web: Pod, cluster_node: ClusterNode) -> None:
-    """As when a cluster is set up again under a node that goes on: twice, so that no cache of the first time is left."""
+def test_calls_work_after_the_cluster_is_set_up_again(web: Pod, cluster_node: ClusterNode) -> None:
+    """The agent keeps running while the cluster is set up again. The second round finds caches that the first one filled."""
     for _ in range(2):
         web.add()
-        renew(cluster_node.site)
+        set_up_again(cluster_node.site)
         web.delete()
         assert remains([cluster_node]) == []
         web.add()
         assert web.check().status == 0
         assert faults([cluster_node]) == []
-        renew(cluster_node.site)
+        set_up_again(cluster_node.site)
         web.add()
         assert web.check().status == 0
         assert faults([cluster_node]) == []
         web.delete()
 
 
-def test_address_of_a_living_interface_is_not_given_twice(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """A datastore that was created again has no record of it, but the kernel has."""
+def test_address_of_an_existing_interface_is_not_assigned_twice(
+    web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox
+) -> None:
+    """A datastore that was set up again has no record of the address, but the kernel has a route to it."""
     web.add()
-    renew(cluster_node.site)
+    set_up_again(cluster_node.site)
     cluster_node.site.add_pod("db-0")
     other = web.copy(container="c2", netns=sandbox(), args=f"{web.args.replace('web-0', 'db-0')};IP={web.addresses[0]}")
     assert other.failed("ADD").output["code"] == KERNEL
@@ -159,7 +161,7 @@ def test_address_of_a_living_interface_is_not_given_twice(web: Pod, cluster_node
     other.delete()
 
 
-def renew(site: Site) -> None:
+def set_up_again(site: Site) -> None:
     site.clear()
     furnish(site, "node1")
     site.add_pod("web-0")

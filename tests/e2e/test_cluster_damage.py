@@ -1,4 +1,4 @@
-"""Documents in etcd that are not JSON, lack fields or have wrong types: one clear error, and nothing is changed."""
+"""Documents in etcd that are not JSON, lack fields or have wrong types. svc reports the document and changes nothing."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -21,38 +21,38 @@ RESOURCES = f"{DEFAULT.key_root}/resources/v3/{DEFAULT.api_version.partition('/'
 POOL, NODE = f"{RESOURCES}/ippools/pool4", f"{RESOURCES}/nodes/node1"
 READY, CONFIG = f"{RESOURCES}/clusterinformations/default", f"{DEFAULT.key_root}/ipam/v2/config"
 
-UNCLEAR = '{"kind": "ClusterInformation", "metadata": {"name": "default"}, "spec": {"datastoreReady": "true"}}'
-NAMED = {"ipam": {"type": "svc-ipam", "ipv4_pools": ["pool4"]}}
+WRONG_FLAG = '{"kind": "ClusterInformation", "metadata": {"name": "default"}, "spec": {"datastoreReady": "true"}}'
+WITH_POOL = {"ipam": {"type": "svc-ipam", "ipv4_pools": ["pool4"]}}
 DAMAGES: list[tuple[str, str, dict[str, Any], int, str]] = [
     (POOL, "{", {}, 102, f"{POOL}: it is not JSON"),
-    (POOL, "{", NAMED, 102, f"{POOL}: it is not JSON"),
+    (POOL, "{", WITH_POOL, 102, f"{POOL}: it is not JSON"),
     (POOL, '{"kind": "IPPool", "metadata": {"name": "pool4"}}', {}, 102, "IP pool 'pool4': spec.cidr is missing"),
-    (POOL, '{"kind": "IPPool", "metadata": {"name": "pool4"}}', NAMED, 102, "IP pool 'pool4': spec.cidr is missing"),
+    (POOL, '{"kind": "IPPool", "metadata": {"name": "pool4"}}', WITH_POOL, 102, "IP pool 'pool4': spec.cidr is missing"),
     (NODE, "[]", {}, 104, f"{NODE}: it is an array, not an object"),
     (NODE, '{"kind": "Node", "metadata": {"labels": {"a": 1}}}', {}, 104, f"{NODE}: metadata.labels.a = 1 is a number"),
     (CONFIG, '{"strict_affinity": "no"}', {}, 104, f"{CONFIG}: strict_affinity = 'no' is a string, not a boolean"),
     (READY, "nonsense", {}, 104, f"{READY}: it is not JSON"),
-    (READY, UNCLEAR, {}, 105, "datastoreReady = 'true' is a string"),
+    (READY, WRONG_FLAG, {}, 105, "datastoreReady = 'true' is a string"),
 ]
 
 
 @pytest.fixture
 def node(tmp_path: Path, etcd_site: EtcdSite) -> Iterator[ClusterNode]:
-    """Remembers nothing of the test before: what comes from a watch may choose for a moment longer."""
+    """Start a node whose agent has no cached objects of the previous test: a watch invalidates them only after a moment."""
     with ClusterNode(tmp_path / "node", "node1", etcd_site) as node:
         yield node
 
 
 @pytest.fixture
 def pod(node: ClusterNode, etcd_site: EtcdSite, sandbox: Callable[[], Netns]) -> Iterator[Pod]:
-    """In a datastore of its own."""
+    """Return a pod, in a datastore that is set up for the test."""
     furnish(etcd_site, "node1")
     yield node.pod(sandbox())
     etcd_site.clear()
 
 
 def stored(etcd: Cluster) -> list[str]:
-    """Keys and documents, but for the claims of nodes, which agents renew."""
+    """Return keys and documents, except for node claims, which agents renew."""
     lines = etcd.ctl("get", "--prefix", DEFAULT.key_root).splitlines()
     claimed = {number for number, line in enumerate(lines) if line.startswith(f"{DEFAULT.key_root}/svc/v1/claims/")}
     return [line for number, line in enumerate(lines) if number not in claimed and number - 1 not in claimed]
@@ -61,10 +61,10 @@ def stored(etcd: Cluster) -> list[str]:
 @pytest.mark.parametrize(
     ("key", "document", "config", "code", "expected"), DAMAGES, ids=[f"{expected} {code}" for *_, code, expected in DAMAGES]
 )
-def test_add_names_the_document(
+def test_add_names_the_damaged_document(
     pod: Pod, node: ClusterNode, etcd: Cluster, key: str, document: str, config: dict[str, Any], code: int, expected: str
 ) -> None:
-    """Its field where it has one, and what to do; that the flag was in order before makes no difference."""
+    """The error also names the field and the fix. A cached flag does not hide a damaged one."""
     if key == READY:
         pod.add()
         pod.delete()
@@ -88,10 +88,10 @@ def test_add_names_the_document(
     ],
     ids=str,
 )
-def test_damaged_block_holds_up_nobody(
+def test_damaged_block_does_not_block_other_pods(
     pod: Pod, node: ClusterNode, etcd: Cluster, sandbox: Callable[[], Netns], changes: Any
 ) -> None:
-    """A pod that has an address of it can be deleted, and pays when it is restored; others get addresses elsewhere."""
+    """DEL of a pod of this block leaves a pending release, which a DEL completes after the repair of the block."""
     pod.add()
     ((key, sound),) = etcd.stored(f"{DEFAULT.key_root}/ipam/v2/assignment/")
     damaged = changes if isinstance(changes, str) else json.dumps(sound | changes)
@@ -109,8 +109,8 @@ def test_damaged_block_holds_up_nobody(
     assert cluster_remains([node]) == []
 
 
-def test_pool_is_not_applied_over_what_cannot_be_read(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
-    """Its writer may need it; one that only lacks a field is corrected."""
+def test_pool_apply_does_not_replace_an_undecodable_pool(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
+    """The writer of the document may need it. `pool apply` corrects a pool that only lacks a field."""
     manifest = json.dumps(
         {"apiVersion": DEFAULT.api_version, "kind": "IPPool", "metadata": {"name": "pool4"}, "spec": {"cidr": "10.65.0.0/16"}}
     )
@@ -125,7 +125,7 @@ def test_pool_is_not_applied_over_what_cannot_be_read(pod: Pod, node: ClusterNod
 
 
 def test_commands_name_an_undecodable_pool_once(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
-    """In their answer, and not in the log as well. What no answer lists is logged."""
+    """The output of the command lists the pool, so svcctl does not log it. svcctl logs an undecodable block."""
     pod.add()
     etcd.put(POOL, "{")
     ((block, _),) = etcd.stored(f"{DEFAULT.key_root}/ipam/v2/assignment/ipv4/block/")
@@ -139,9 +139,9 @@ def test_commands_name_an_undecodable_pool_once(pod: Pod, node: ClusterNode, etc
     pod.delete()
 
 
-def test_lock_and_unlock_put_the_flag_right(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
-    """As the error says."""
-    etcd.put(READY, UNCLEAR)
+def test_unlock_repairs_the_flag(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
+    """The error names this fix."""
+    etcd.put(READY, WRONG_FLAG)
     assert "clusterinfo unlock" in pod.failed("DEL").output["details"]
     node.ctl("clusterinfo", "unlock")
     pod.add()

@@ -1,4 +1,4 @@
-"""kill -9 of the agent at every step of an ADD, on datastores that nodes share: the next start leaves nothing."""
+"""SIGKILL for the agent at every step of an ADD, on shared datastores. The next start removes the unfinished attachment."""
 
 import signal
 import sys
@@ -20,42 +20,42 @@ ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module
 
 
 @pytest.fixture(scope="module")
-def bare_node(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
-    """Without an agent: each test starts its own, and leaves the node empty."""
+def node_without_agent(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
+    """Start a node without an agent. Each test starts its own."""
     with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", site, agent=False) as node:
         yield node
 
 
 @pytest.fixture
-def node(bare_node: ClusterNode) -> Iterator[ClusterNode]:
-    furnish(bare_node.site, "node1")
+def node(node_without_agent: ClusterNode) -> Iterator[ClusterNode]:
+    furnish(node_without_agent.site, "node1")
     try:
-        yield bare_node
-        assert bare_node.stop_agent() == 0
-        assert remains([bare_node]) == []
+        yield node_without_agent
+        assert node_without_agent.stop_agent() == 0
+        assert remains([node_without_agent]) == []
     finally:
-        if bare_node.has_agent:
-            bare_node.kill_agent()
-        bare_node.site.clear()
+        if node_without_agent.has_agent:
+            node_without_agent.kill_agent()
+        node_without_agent.site.clear()
 
 
 @pytest.fixture
 def web(node: ClusterNode) -> Iterator[Pod]:
-    """A pod of two address families."""
+    """Return a pod with addresses of both families."""
     node.site.add_pod("web-0")
     with Netns("sandbox") as netns:
         yield node.pod(netns, args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", ipam={"assign_ipv6": "true"})
 
 
 def kill_at(node: ClusterNode, pod: Pod, step: str, when: str) -> None:
-    """The agent dies there, in the middle of the pod's ADD, and another one is started."""
+    """Kill the agent at this step of the pod's ADD, and start another one."""
     node.start_agent(sys.executable, kill_point.__file__, step, when, "svc.agent.main")
     assert "closed the connection" in pod.failed("ADD").output["msg"]
     assert node.wait_agent() == -signal.SIGKILL
     node.start_agent()
 
 
-def works_from_end_to_end(node: ClusterNode, pod: Pod) -> None:
+def require_working_calls(node: ClusterNode, pod: Pod) -> None:
     pod.add()
     assert pod.check().status == 0
     assert faults([node]) == []
@@ -65,19 +65,19 @@ def works_from_end_to_end(node: ClusterNode, pod: Pod) -> None:
 
 @points(ADD_STEPS)
 def test_killed_agent_leaves_nothing_of_an_add(node: ClusterNode, web: Pod, step: str, when: str) -> None:
-    """After the last step it is complete, though the reply was not sent: the same ADD is answered with what it got."""
+    """After the last step the ADD is complete, although the agent sent no reply. Then the same ADD returns its result."""
     kill_at(node, web, step, when)
     if (step, when) == (ADD_STEPS["record_result"], "after"):
         assert faults([node]) == []
     else:
         assert remains([node]) == []
         assert web.netns.links() == []
-    works_from_end_to_end(node, web)
+    require_working_calls(node, web)
 
 
 @ON_ORCH
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_between_two_writes(node: ClusterNode, web: Pod, when: str) -> None:
-    """Where each key is written by itself: the first of them is, or is not."""
+def test_calls_work_after_a_kill_between_two_writes(node: ClusterNode, web: Pod, when: str) -> None:
+    """svc writes each key separately to the Kubernetes API. The agent is killed before or after the first write."""
     kill_at(node, web, WRITE, when)
-    works_from_end_to_end(node, web)
+    require_working_calls(node, web)

@@ -1,4 +1,4 @@
-"""A datastore that is locked, as for a migration: nothing changes it, from the very call on that comes after."""
+"""A datastore that is locked, as for a migration. Calls after the lock must not change it."""
 
 import json
 
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.root
 LOCKED = 105
 
 
-def test_locked_by_svcctl(web: Pod, cluster_node: ClusterNode) -> None:
-    """ADD, DEL and STATUS are refused until it is unlocked, and nothing changes until then."""
+def test_calls_are_refused_until_svcctl_unlocks_the_datastore(web: Pod, cluster_node: ClusterNode) -> None:
+    """ADD, DEL and STATUS fail and change nothing."""
     other = web.copy(container="c2", ifname="eth1")
     web.add()
     cluster_node.ctl("clusterinfo", "lock")
     before = stored(cluster_node)
     assert other.failed("ADD").output["code"] == LOCKED
-    assert web.failed("ADD").output["code"] == LOCKED, "also one that stands already"
+    assert web.failed("ADD").output["code"] == LOCKED, "this holds for an identical ADD as well"
     assert web.failed("DEL").output["code"] == LOCKED
     assert web.failed("STATUS").output["code"] == 50
     assert stored(cluster_node) == before
@@ -37,22 +37,22 @@ def test_locked_by_svcctl(web: Pod, cluster_node: ClusterNode) -> None:
 
 
 @pytest.mark.parametrize("rounds", [4])
-def test_flipped_between_calls(web: Pod, cluster_node: ClusterNode, rounds: int) -> None:
-    """What was read last is never believed."""
+def test_every_call_reads_the_lock(web: Pod, cluster_node: ClusterNode, rounds: int) -> None:
+    """The agent does not rely on the value that an earlier call has read."""
     for _ in range(rounds):
         web.add()
-        flip(cluster_node, ready=False)
+        set_lock(cluster_node, ready=False)
         assert web.failed("DEL").output["code"] == LOCKED
-        flip(cluster_node, ready=True)
+        set_lock(cluster_node, ready=True)
         web.delete()
-        flip(cluster_node, ready=False)
+        set_lock(cluster_node, ready=False)
         assert web.failed("ADD").output["code"] == LOCKED
         assert audit([cluster_node]).entries() == []
-        flip(cluster_node, ready=True)
+        set_lock(cluster_node, ready=True)
 
 
-def test_never_initialised(web: Pod, cluster_node: ClusterNode) -> None:
-    """It says how to do that."""
+def test_error_explains_how_to_initialise_the_datastore(web: Pod, cluster_node: ClusterNode) -> None:
+    """A datastore without the flag counts as locked."""
     web.add()
     with session(cluster_node.site) as store:
         store.write([Delete(READY)])
@@ -63,7 +63,7 @@ def test_never_initialised(web: Pod, cluster_node: ClusterNode) -> None:
     web.delete()
 
 
-def flip(node: ClusterNode, *, ready: bool) -> None:
+def set_lock(node: ClusterNode, *, ready: bool) -> None:
     with session(node.site) as store:
         set_ready(store, ready=ready)
 

@@ -1,4 +1,4 @@
-"""One agent serves networks with different datastores, node names and names profiles at once."""
+"""One agent for networks with different datastores, node names and names profiles."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +27,11 @@ MakeSandbox = Callable[[], Netns]
 
 CALICO = load_profile("calico")
 POD = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
-UNANSWERED = 40  # calls that wait for a server that says nothing
+UNANSWERED = 40  # calls that wait for a silent server
 
 
 @pytest.fixture
-def ours(etcd: Cluster) -> Iterator[Site]:
+def etcd_store(etcd: Cluster) -> Iterator[Site]:
     site = EtcdSite(etcd)
     furnish(site, "node1")
     yield site
@@ -39,7 +39,7 @@ def ours(etcd: Cluster) -> Iterator[Site]:
 
 
 @pytest.fixture
-def theirs(kube: Kube, tmp_path: Path) -> Iterator[Site]:
+def calico_store(kube: Kube, tmp_path: Path) -> Iterator[Site]:
     site = OrchSite(kube, tmp_path, CALICO)
     furnish(site, "worker-a")
     site.add_pod("web-0", "worker-a")
@@ -48,44 +48,46 @@ def theirs(kube: Kube, tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def node(ours: Site, theirs: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    with ClusterNode(tmp_path / "node", "node1", ours, theirs) as node:
+def node(etcd_store: Site, calico_store: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    with ClusterNode(tmp_path / "node", "node1", etcd_store, calico_store) as node:
         node.apply_pools()
         node.svcctl("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", "calico")
         yield node
 
 
 def endpoints(store: Backend) -> dict[str, str]:
-    """The container of each."""
+    """Return the container of each endpoint."""
     found = [entry.value for entry in store.list(ResourceQuery("WorkloadEndpoint"))]
     return {each.name: str(each.spec["containerID"]) for each in found if isinstance(each, Resource)}
 
 
-def test_each_network_goes_its_way(node: ClusterNode, ours: Site, theirs: Site, sandbox: MakeSandbox) -> None:
-    """Three networks of one pod, attached and detached at the same time, again and again."""
+def test_each_network_uses_its_own_datastore_and_names(
+    node: ClusterNode, etcd_store: Site, calico_store: Site, sandbox: MakeSandbox
+) -> None:
+    """Three attachments, each in another network, are added and deleted at the same time, several times."""
     netns = sandbox()
     calico: dict[str, Any] = {"name": "net1", "type": "calico", "nodename": "worker-a", "ipam": {"type": "calico-ipam"}}
     pods = [
         node.pod(netns, args=POD),
-        node.pod(sandbox(), args=POD, **calico, **theirs.config),
+        node.pod(sandbox(), args=POD, **calico, **calico_store.config),
         Pod(node, netns, "0123456789abcdef", netconf(name="here", nodename="third"), "eth2", POD),
     ]
     with ThreadPoolExecutor(len(pods)) as pool:
         for _ in range(3):
             list(pool.map(Pod.add, pods))
-            with session(ours) as first, session(theirs) as second, store_of(node) as third:
+            with session(etcd_store) as first, session(calico_store) as second, store_of(node) as third:
                 assert list(endpoints(first)) == ["node1-k8s-web--0-eth0"]
                 assert list(endpoints(second)) == ["worker--a-k8s-web--0-eth0"]
                 assert list(endpoints(third)) == ["third-k8s-web--0-eth2"]
             assert [pod.host_name.startswith(("svc", "cali")) for pod in pods] == [True] * 3
             assert [pod.check().status for pod in pods] == [0, 0, 0]
             list(pool.map(Pod.delete, pods))
-    with session(ours) as first, session(theirs) as second, store_of(node) as third:
+    with session(etcd_store) as first, session(calico_store) as second, store_of(node) as third:
         assert (endpoints(first), endpoints(second), endpoints(third)) == ({}, {}, {})
 
 
-def test_server_that_says_nothing_holds_up_only_its_own(node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """Calls of another network come and go while all of its calls still wait."""
+def test_silent_server_delays_only_calls_of_its_network(node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """Calls of another network end while all calls for the silent server still wait."""
     with mute(node.netns) as authority, ThreadPoolExecutor(UNANSWERED) as pool:
         netns = sandbox()
         stuck = [node.pod(netns, f"stuck-{n}", name="dead", etcd_endpoints=f"http://{authority}") for n in range(UNANSWERED)]
@@ -94,5 +96,5 @@ def test_server_that_says_nothing_holds_up_only_its_own(node: ClusterNode, sandb
         for _ in range(5):
             good.add()
             good.delete()
-        assert not any(each.done() for each in waiting), "they were to wait all the time"
+        assert not any(each.done() for each in waiting), "a call for the silent server did not wait"
         assert {each.result().output["code"] for each in waiting} == {104}

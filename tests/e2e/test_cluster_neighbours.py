@@ -1,4 +1,4 @@
-"""Two nodes, each with its agent, on one datastore and in one pool of addresses."""
+"""Two nodes, each with its own agent, that share a datastore and a pool."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +17,9 @@ from harness.pod import Pod
 
 pytestmark = pytest.mark.root
 
-CLIENTS = 4  # of each node
-PODS = 3  # of each client
-STEPS = 20  # of each client, each an ADD or a DEL
+CLIENTS_PER_NODE = 4
+PODS_PER_CLIENT = 3
+CALLS_PER_CLIENT = 20  # each is an ADD or a DEL
 SMALL = {"assign_ipv6": "true", "ipv4_pools": ["small"], "ipv6_pools": ["small6"]}
 
 
@@ -38,12 +38,16 @@ def nodes(site: Site, tmp_path: Path) -> Iterator[list[ClusterNode]]:
 
 @pytest.fixture
 def pods(site: Site, nodes: list[ClusterNode]) -> Iterator[list[list[Pod]]]:
-    """Of each client, those of the first node first. The pools have few more addresses than there are pods."""
+    """Return the pods of each client, beginning with the first node. There are few more addresses than pods."""
     with session(site) as store:
         put_pool(store, "small", "10.66.0.0/27", blockSize=29)
         put_pool(store, "small6", "fd66::/123", blockSize=125)
     with ExitStack() as stack:
-        yield [[pod(node, client, each, stack) for each in range(PODS)] for node in nodes for client in range(CLIENTS)]
+        yield [
+            [pod(node, client, each, stack) for each in range(PODS_PER_CLIENT)]
+            for node in nodes
+            for client in range(CLIENTS_PER_NODE)
+        ]
 
 
 def pod(node: ClusterNode, client: int, number: int, stack: ExitStack) -> Pod:
@@ -53,12 +57,12 @@ def pod(node: ClusterNode, client: int, number: int, stack: ExitStack) -> Pod:
     return node.pod(stack.enter_context(Netns("sandbox")), args=args, ipam=SMALL)
 
 
-def test_no_address_is_given_twice(nodes: list[ClusterNode], pods: list[list[Pod]]) -> None:
+def test_no_address_is_assigned_twice(nodes: list[ClusterNode], pods: list[list[Pod]]) -> None:
     register = Register()
     clients = [Client(own, register, Random(number)) for number, own in enumerate(pods)]
 
     def work(client: Client) -> None:
-        for _ in range(STEPS):
+        for _ in range(CALLS_PER_CLIENT):
             client.step()
 
     with ThreadPoolExecutor(len(clients)) as pool:

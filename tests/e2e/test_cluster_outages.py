@@ -1,4 +1,4 @@
-"""Shared datastores that cannot be reached for a time, and nodes that have forgotten what they did."""
+"""Shared datastores that are unreachable for some time, and nodes that have lost their journal."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,30 +21,30 @@ pytestmark = pytest.mark.root
 
 MakeSandbox = Callable[[], Netns]
 
-PATIENCE = 20.0  # seconds; connections are tried again after one or two
-DEBTORS = 4  # to ask for each of them in vain takes longer than a node may take to start
+TIMEOUT_SECONDS = 20.0  # the agent retries a connection after one or two seconds
+PENDING = 4  # one failed attempt for each takes longer than the agent's start may take
 
 
 @pytest.fixture
 def lasting_node(site: Site, orch_site: OrchSite, tmp_path: Path) -> Iterator[ClusterNode]:
-    """One for each test: its agent and its connections are ended."""
+    """Return a node for one test, because the test ends its agent and connections."""
     with ClusterNode(tmp_path / "node", "node1", site, orch_site, agent_program=IMPATIENT) as node:
         yield node
 
 
-@pytest.mark.parametrize("payment", ["the next DEL", "a new agent"])
-def test_del_with_the_server_down_is_paid_when_it_is_back(web: Pod, cluster_node: ClusterNode, payment: str) -> None:
+@pytest.mark.parametrize("retried_by", ["the next DEL", "a new agent"])
+def test_pending_release_is_retried_when_the_server_is_back(web: Pod, cluster_node: ClusterNode, retried_by: str) -> None:
     web.add()
     with cluster_node.cut_off():
         web.delete()
         assert pod_links(cluster_node) == {}
         assert web.netns.links() == []
-    assert set(audit([cluster_node]).allocations) == set(web.addresses), "the addresses are still held"
-    if payment == "a new agent":
+    assert set(audit([cluster_node]).allocations) == set(web.addresses), "the addresses must still be assigned"
+    if retried_by == "a new agent":
         cluster_node.stop_agent()
         cluster_node.start_agent()
-    until = time.monotonic() + PATIENCE
-    while payment == "the next DEL" and remains([cluster_node]) and time.monotonic() < until:
+    until = time.monotonic() + TIMEOUT_SECONDS
+    while retried_by == "the next DEL" and remains([cluster_node]) and time.monotonic() < until:
         web.delete()
     assert remains([cluster_node]) == []
     assert web.add()["ips"]
@@ -62,12 +62,11 @@ def test_add_with_the_server_down_leaves_nothing(web: Pod, cluster_node: Cluster
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
-def test_pending_releases_at_a_silent_server_delay_no_call(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """However many there are: an agent starts beside them, serves another network, and ends; with the server back all are
-    paid."""
+def test_pending_releases_at_a_silent_server_do_not_delay_calls(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """The agent starts, executes calls of another network, and stops. When the server is back, it retries all releases."""
     node = cluster_node
     node.apply_pools()
-    pods = [debtor(node, sandbox(), number) for number in range(DEBTORS)]
+    pods = [pod_of(node, sandbox(), number) for number in range(PENDING)]
     for pod in pods:
         pod.add()
     node.stop_agent()
@@ -82,18 +81,20 @@ def test_pending_releases_at_a_silent_server_delay_no_call(cluster_node: Cluster
         other.add()
         other.delete()
         assert node.stop_agent() == 0
-    assert len(audit([node]).allocations) == DEBTORS
+    assert len(audit([node]).allocations) == PENDING
     node.start_agent()
     assert remains([node]) == []
 
 
-def debtor(node: ClusterNode, netns: Netns, number: int) -> Pod:
+def pod_of(node: ClusterNode, netns: Netns, number: int) -> Pod:
     node.site.add_pod(f"web-{number}")
     return node.pod(netns, f"web-{number}", args=f"K8S_POD_NAME=web-{number};K8S_POD_NAMESPACE=default")
 
 
-def test_del_does_not_ask_the_orchestrator(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox) -> None:
-    """Where the datastore is another: policy is ADD's business."""
+def test_del_does_not_read_the_pod_from_kubernetes(
+    cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox
+) -> None:
+    """This holds on another datastore: only ADD needs the policy data of the pod."""
     orch_site.add_pod("db-0")
     access: dict[str, Any] = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}}
     pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=db-0;K8S_POD_NAMESPACE=default", **access)
@@ -106,13 +107,13 @@ def test_del_does_not_ask_the_orchestrator(cluster_node: ClusterNode, orch_site:
     orch_site.clear()
 
 
-def test_stale_del_without_a_journal(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """As after a node was set up again: the datastore says whose interface and endpoint it is."""
+def test_late_del_without_a_journal_keeps_the_new_sandbox(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """The node may have been set up again. The datastore names the container that has interface and endpoint."""
     newer = web.copy(container="fedcba9876543210", netns=sandbox())
     web.add()
     newer.add()
     cluster_node.stop_agent()
-    forget(cluster_node, web.container)
+    delete_journal_entry(cluster_node, web.container)
     cluster_node.start_agent()
     web.delete()
     assert set(audit([cluster_node]).allocations) == set(newer.addresses)
@@ -120,8 +121,8 @@ def test_stale_del_without_a_journal(web: Pod, cluster_node: ClusterNode, sandbo
     newer.delete()
 
 
-def forget(node: ClusterNode, container: str) -> None:
-    """The node's agent must not run."""
+def delete_journal_entry(node: ClusterNode, container: str) -> None:
+    """Delete the journal entry of a container. The node's agent must not run."""
     with closing(Journal(node.state_dir / "journal.db")) as journal:
         for record in journal.all():
             if record.id.container_id == container:

@@ -1,4 +1,4 @@
-"""Policy type `orch`: pod and namespace are read from a real API server, for endpoints in either datastore."""
+"""Policy type `orch`: svc reads pod and namespace from a real API server, for endpoints in either datastore."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,19 +25,19 @@ MakePod = Callable[..., Pod]
 
 NAMESPACE = "/api/v1/namespaces/default"
 ORCHESTRATOR = 111
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
 def lasting_node(site: Site, orch_site: OrchSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
-    """It reaches the API server, whichever datastore it is on."""
+    """Start a node on either datastore that reaches the API server."""
     with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", site, orch_site) as node:
         yield node
 
 
 @pytest.fixture
 def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox) -> Iterator[MakePod]:
-    """Makes attachments of pods, which need not exist."""
+    """Return a function that makes attachments of pods, which need not exist."""
     access: dict[str, Any] = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}}
 
     def attachment(name: str, uid: str = "", container: str = "c1") -> Pod:
@@ -49,7 +49,7 @@ def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox) -
 
 
 def put_pod(kube: Kube, name: str, **labels: str) -> str:
-    """One that a replica set has made, with a service account and two ports; its uid."""
+    """Create a pod as a replica set does, with a service account and ports. Return its uid."""
     ports = [
         {"name": "http", "containerPort": 8080},
         {"containerPort": 9090},
@@ -65,14 +65,14 @@ def put_pod(kube: Kube, name: str, **labels: str) -> str:
 
 
 def endpoint(node: ClusterNode) -> Resource:
-    """The only one."""
+    """Return the only endpoint of the datastore."""
     with session(node.site) as store:
         (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
     assert isinstance(entry.value, Resource)
     return entry.value
 
 
-def test_endpoint_has_what_policy_needs(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+def test_endpoint_has_the_data_for_policy(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
     uid = put_pod(kube, "web-x7", app="web", **{"aaa.example/x": "1"})
     pod = make("web-x7", uid)
     pod.add()
@@ -93,7 +93,7 @@ def test_endpoint_has_what_policy_needs(make: MakePod, cluster_node: ClusterNode
 
 
 def test_pod_of_another_uid_is_refused(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
-    """It was deleted and created again: this call is the old one's."""
+    """The pod was deleted and created again. The refused call is for the deleted pod."""
     first = put_pod(kube, "web-0")
     kube.call("DELETE", f"{PODS}/web-0?gracePeriodSeconds=0")
     second = put_pod(kube, "web-0")
@@ -107,8 +107,8 @@ def test_pod_of_another_uid_is_refused(make: MakePod, cluster_node: ClusterNode,
     pod.delete()
 
 
-def test_attached_pod_of_another_uid_is_refused(make: MakePod, kube: Kube) -> None:
-    """Also where the attachment stands: what was recorded is not the new pod's."""
+def test_identical_add_of_a_recreated_pod_is_refused(make: MakePod, kube: Kube) -> None:
+    """The recorded attachment belongs to the deleted pod."""
     first = put_pod(kube, "web-0")
     pod = make("web-0", first)
     pod.add()
@@ -141,7 +141,7 @@ def test_pod_is_read_for_every_add(make: MakePod, cluster_node: ClusterNode, kub
 
 
 def test_namespace_chooses_the_pool(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
-    """By its present labels: a change arrives within moments, and at once where an ADD would be refused without it."""
+    """A change of its labels takes effect within moments, and at once if an ADD would be refused without it."""
     with session(cluster_node.site) as store:
         store.write([Delete(ResourceKey("IPPool", "pool4"))])
         put_pool(store, "blue", "10.71.0.0/24", namespaceSelector="team == 'blue'")
@@ -155,9 +155,9 @@ def test_namespace_chooses_the_pool(make: MakePod, cluster_node: ClusterNode, ku
         label_namespace(kube, None)
         attach_within(pod, "10.72.0.")
         label_namespace(kube, "red")
-        assert pod.add() == pod.result, "what is attached stays attached"
+        assert pod.add() == pod.result, "an identical ADD must return the recorded result"
         pod.delete()
-        detach_until_refused(pod)
+        wait_until_refused(pod)
         label_namespace(kube, "blue")
         pod.add()
         pod.delete()
@@ -165,9 +165,9 @@ def test_namespace_chooses_the_pool(make: MakePod, cluster_node: ClusterNode, ku
         label_namespace(kube, None)
 
 
-def detach_until_refused(pod: Pod) -> None:
-    """Until no pool is left to it."""
-    until = time.monotonic() + PATIENCE
+def wait_until_refused(pod: Pod) -> None:
+    """Repeat ADD and DEL until no pool selects the pod's namespace."""
+    until = time.monotonic() + TIMEOUT_SECONDS
     while (called := pod.call("ADD")).status == 0:
         assert time.monotonic() < until, called
         pod.delete()

@@ -1,4 +1,4 @@
-"""svcctl on an installed node: it works on the datastore of the node's network, on every kind of datastore."""
+"""svcctl on an installed node uses the datastore of the node's network."""
 
 import json
 from collections.abc import Iterator
@@ -43,18 +43,18 @@ def is_ready(site: Site) -> object:
 
 
 def test_lock_reaches_the_datastore_of_the_network(cluster_node: ClusterNode, installed: Path) -> None:
-    """Without an option; the answer names it, and no local file appears."""
-    told = cluster_node.svcctl("clusterinfo", "lock").stdout
+    """svcctl needs no option for this. Its output names the datastore, and it creates no local file."""
+    printed = cluster_node.svcctl("clusterinfo", "lock").stdout
     assert is_ready(cluster_node.site) is False
     servers = {"etcdv3": "etcd http://127.0.0.1:", "orch": "Kubernetes API of kubeconfig "}
-    assert told.startswith(f"locked\ndatastore: {servers[cluster_node.site.config['datastore_type']]}")
-    assert told.endswith(f", from {installed}\n")
+    assert printed.startswith(f"locked\ndatastore: {servers[cluster_node.site.config['datastore_type']]}")
+    assert printed.endswith(f", from {installed}\n")
     assert cluster_node.svcctl("clusterinfo", "unlock").stdout.startswith("unlocked\n")
     assert not (cluster_node.state_dir / "store.db").exists()
 
 
 def test_pools_of_the_operator_are_applied(cluster_node: ClusterNode, tmp_path: Path) -> None:
-    """To the datastore of the network that is installed with them; what is listed no longer is deleted."""
+    """svcctl writes them to the datastore of the installed network, and deletes pools that are no longer listed."""
     head = {"apiVersion": DEFAULT.operator_api_version, "kind": "Installation", "metadata": {"name": "default"}}
     resource = ("--installation", str(tmp_path / "installation.json"), "--apply-pools")
 
@@ -74,7 +74,7 @@ def test_pools_of_the_operator_are_applied(cluster_node: ClusterNode, tmp_path: 
 
 
 def test_refused_pool_installs_nothing(cluster_node: ClusterNode, tmp_path: Path) -> None:
-    """So that no runtime begins with a network that lacks its pools."""
+    """Otherwise a runtime would start with a network that lacks its pools."""
     with session(cluster_node.site) as store:
         put_pool(store, "user", "10.98.0.0/16")
         head = {"apiVersion": DEFAULT.operator_api_version, "kind": "Installation", "metadata": {"name": "default"}}
@@ -93,8 +93,8 @@ def test_refused_pool_installs_nothing(cluster_node: ClusterNode, tmp_path: Path
         pools.delete(store, "user")
 
 
-def test_network_that_cannot_be_read_is_never_replaced(cluster_node: ClusterNode, installed: Path) -> None:
-    """By the embedded store, say."""
+def test_unreadable_network_list_is_an_error(cluster_node: ClusterNode, installed: Path) -> None:
+    """svcctl does not use the embedded store instead."""
     installed.rename(installed.with_suffix(".moved"))
     done = cluster_node.svcctl("clusterinfo", "lock", check=False)
     assert done.returncode == 1
@@ -104,8 +104,8 @@ def test_network_that_cannot_be_read_is_never_replaced(cluster_node: ClusterNode
     installed.with_suffix(".moved").rename(installed)
 
 
-def test_mistyped_state_directory(node: Node, tmp_path: Path) -> None:
-    """An error with the remedy, and no file appears."""
+def test_missing_state_directory_is_an_error(node: Node, tmp_path: Path) -> None:
+    """The error names the fix, and svcctl creates no file."""
     wrong = tmp_path / "wrong"
     for arguments in (("pool", "get"), ("clusterinfo", "lock"), ("ipam", "show")):
         done = node.svcctl("--state-dir", str(wrong), *arguments, check=False)
@@ -114,9 +114,9 @@ def test_mistyped_state_directory(node: Node, tmp_path: Path) -> None:
     assert not wrong.exists()
 
 
-def test_embedded_network_names_its_file(node: Node, tmp_path: Path) -> None:
-    """Also while the agent has it open."""
+def test_output_names_the_file_of_the_embedded_store(node: Node, tmp_path: Path) -> None:
+    """This works while the agent has the file open."""
     path = install(node, tmp_path, {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}})
-    told = node.svcctl("clusterinfo", "lock").stdout
-    assert told == f"locked\ndatastore: embedded store {node.state_dir}/store.db, from {path}\n"
+    printed = node.svcctl("clusterinfo", "lock").stdout
+    assert printed == f"locked\ndatastore: embedded store {node.state_dir}/store.db, from {path}\n"
     node.svcctl("clusterinfo", "unlock")

@@ -1,4 +1,4 @@
-"""svcctl install and uninstall on nodes that have something already: another deployment's files, or another names profile."""
+"""svcctl install and uninstall on nodes with files of another deployment or with another names profile."""
 
 import json
 import stat
@@ -18,7 +18,7 @@ EMBEDDED: Json = {"type": "calico", "datastore_type": "embedded", "ipam": {"type
 
 
 class Machine:
-    """Directories as `svcctl install` uses them, in `folder`."""
+    """The directories of `svcctl install`, in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Machine:
         return done.stdout
 
     def files(self) -> dict[str, tuple[bytes, int]]:
-        """Return content and mode of every file, except what svc keeps for itself."""
+        """Return content and mode of every file, except those in the state directory."""
         paths = [path for path in self.folder.rglob("*") if path.is_file() and path.parent.name != "state"]
         return {str(path.relative_to(self.folder)): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
 
@@ -55,8 +55,8 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def taken(machine: Machine) -> Machine:
-    """With executables and a network list of another deployment."""
+def occupied(machine: Machine) -> Machine:
+    """Return a machine with executables and a network list of another deployment."""
     machine.bin_dir.mkdir()
     machine.conf_dir.mkdir()
     for name in ("calico", "calico-ipam"):
@@ -78,74 +78,76 @@ def entry_of(path: Path) -> Any:
 # files of another deployment
 
 
-def test_network_list_of_another_deployment_is_not_replaced_unasked(taken: Machine) -> None:
-    before = taken.files()
-    done = taken.install_network()
+def test_network_list_of_another_deployment_is_not_replaced_without_an_option(occupied: Machine) -> None:
+    before = occupied.files()
+    done = occupied.install_network()
     assert done.returncode == 1
-    assert f"network list '{taken.conflist}' is of another deployment, with datastore 'kubernetes'" in done.stderr
-    assert f"--netconf {taken.conflist}" in done.stderr
+    assert f"network list '{occupied.conflist}' is of another deployment, with datastore 'kubernetes'" in done.stderr
+    assert f"--netconf {occupied.conflist}" in done.stderr
     assert "move it away" in done.stderr
-    assert taken.files() == before
+    assert occupied.files() == before
 
 
-def test_deployment_is_taken_over_and_given_back(taken: Machine, tmp_path: Path) -> None:
-    """With the remedy that the error names. Each original stays until it is put back, however often svc is installed."""
-    before = taken.files()
-    done = taken.install_network("--netconf", str(taken.conflist))
+def test_files_of_another_deployment_are_replaced_and_restored(occupied: Machine, tmp_path: Path) -> None:
+    """The option that the error names replaces them. Each original stays until uninstall, even after several installs."""
+    before = occupied.files()
+    done = occupied.install_network("--netconf", str(occupied.conflist))
     assert done.returncode == 0, done
-    for path in (taken.conflist, taken.bin_dir / "calico", taken.bin_dir / "calico-ipam"):
+    for path in (occupied.conflist, occupied.bin_dir / "calico", occupied.bin_dir / "calico-ipam"):
         assert f"{path} installed; what was there is kept as {path.name}.before-svc\n" in done.stdout
         name = str(path.relative_to(tmp_path))
-        assert taken.files()[f"{name}.before-svc"] == before[name]
-    assert entry_of(taken.conflist)["datastore_type"] == "kubernetes"
-    installed = taken.files()
-    assert "kept" not in taken.install_network().stdout + taken.install_network("--netconf", str(taken.conflist)).stdout
-    assert {name for name in taken.files() if "before" in name or "replaced" in name} == {
+        assert occupied.files()[f"{name}.before-svc"] == before[name]
+    assert entry_of(occupied.conflist)["datastore_type"] == "kubernetes"
+    installed = occupied.files()
+    assert (
+        "kept" not in occupied.install_network().stdout + occupied.install_network("--netconf", str(occupied.conflist)).stdout
+    )
+    assert {name for name in occupied.files() if "before" in name or "replaced" in name} == {
         f"{name}.before-svc" for name in before
     }
-    assert taken.files().keys() == installed.keys()
-    assert taken.uninstall("--names", "calico").count("put back: the original") == 3
-    assert taken.files() == before
+    assert occupied.files().keys() == installed.keys()
+    assert occupied.uninstall("--names", "calico").count("put back: the original") == 3
+    assert occupied.files() == before
 
 
-def test_executable_of_another_deployment_is_given_back(taken: Machine) -> None:
-    """Without a network, too."""
-    before = taken.files()
-    assert taken.install("--names", "calico").stdout.count("kept as calico") == 2
-    taken.uninstall("--names", "calico")
-    assert taken.files() == before
+def test_executable_of_another_deployment_is_restored(occupied: Machine) -> None:
+    """This also holds if no network list is installed."""
+    before = occupied.files()
+    assert occupied.install("--names", "calico").stdout.count("kept as calico") == 2
+    occupied.uninstall("--names", "calico")
+    assert occupied.files() == before
 
 
-def test_what_the_other_deployment_writes_again_is_kept_too(taken: Machine) -> None:
-    """Its installer still runs: the first original is the one that is put back."""
-    before = taken.files()
-    netconf = ("--netconf", str(taken.conflist))
-    taken.install_network(*netconf)
-    (taken.bin_dir / "calico").write_bytes(PROGRAM + b", version 2")
-    write_list(taken.conflist, EMBEDDED | {"datastore_type": "etcdv3", "etcd_endpoints": "http://192.0.2.1:2379"})
-    again = taken.conflist.read_bytes()
-    refused = taken.install_network()
+def test_files_that_another_deployment_writes_again_are_kept(occupied: Machine) -> None:
+    """Its installer still runs. Uninstall restores the first originals."""
+    before = occupied.files()
+    netconf = ("--netconf", str(occupied.conflist))
+    occupied.install_network(*netconf)
+    (occupied.bin_dir / "calico").write_bytes(PROGRAM + b", version 2")
+    write_list(occupied.conflist, EMBEDDED | {"datastore_type": "etcdv3", "etcd_endpoints": "http://192.0.2.1:2379"})
+    again = occupied.conflist.read_bytes()
+    refused = occupied.install_network()
     assert (refused.returncode, "with datastore 'etcdv3'" in refused.stderr) == (1, True)
-    done = taken.install_network(*netconf)
+    done = occupied.install_network(*netconf)
     assert done.returncode == 0, done
     assert done.stdout.count("what was there is kept as") == 2
-    kept = {name: data for name, (data, _) in taken.files().items() if ".replaced-" in name}
+    kept = {name: data for name, (data, _) in occupied.files().items() if ".replaced-" in name}
     assert sorted(kept.values()) == sorted([PROGRAM + b", version 2", again])
-    taken.uninstall("--names", "calico")
-    assert {name: file for name, file in taken.files().items() if name not in kept} == before
+    occupied.uninstall("--names", "calico")
+    assert {name: file for name, file in occupied.files().items() if name not in kept} == before
 
 
-def test_list_that_was_changed_since_stays_beside_its_original(taken: Machine) -> None:
-    taken.install_network("--netconf", str(taken.conflist))
-    write_list(taken.conflist, EMBEDDED)
-    told = taken.uninstall("--names", "calico")
-    assert f"{taken.conflist} kept (modified); 10-calico.conflist.before-svc is the original" in told
-    assert entry_of(taken.conflist) == EMBEDDED
-    assert entry_of(taken.conf_dir / "10-calico.conflist.before-svc")["datastore_type"] == "kubernetes"
+def test_uninstall_keeps_a_modified_network_list_and_its_original(occupied: Machine) -> None:
+    occupied.install_network("--netconf", str(occupied.conflist))
+    write_list(occupied.conflist, EMBEDDED)
+    printed = occupied.uninstall("--names", "calico")
+    assert f"{occupied.conflist} kept (modified); 10-calico.conflist.before-svc is the original" in printed
+    assert entry_of(occupied.conflist) == EMBEDDED
+    assert entry_of(occupied.conf_dir / "10-calico.conflist.before-svc")["datastore_type"] == "kubernetes"
 
 
 def test_edited_list_of_svc_is_kept(machine: Machine) -> None:
-    """It is not refused: the datastore is the one that svc was installed for. It is not put back: its plugin is removed."""
+    """Install accepts the list because it has svc's datastore. Uninstall does not restore it because it removes the plugin."""
     network = ("--conf-dir", str(machine.conf_dir), *BARE)
     machine.install(*network)
     path = machine.conf_dir / "10-svc.conflist"
@@ -158,8 +160,8 @@ def test_edited_list_of_svc_is_kept(machine: Machine) -> None:
     assert list(machine.conf_dir.iterdir()) == [kept]
 
 
-def test_own_files_are_known_without_their_record(machine: Machine) -> None:
-    """The executable says what it is, and the state directory which list is installed."""
+def test_files_of_svc_are_recognized_without_an_install_record(machine: Machine) -> None:
+    """The executable identifies itself, and the state directory names the installed list."""
     network = ("--netconf", str(machine.folder / "entry.json"))
     (machine.folder / "entry.json").write_text(json.dumps(EMBEDDED))
     machine.install_network(*network)
@@ -175,8 +177,8 @@ def test_own_files_are_known_without_their_record(machine: Machine) -> None:
 # several installations
 
 
-def test_agent_of_two_profiles_has_one_unit(machine: Machine) -> None:
-    """It may write the logs of both, and stays until neither is installed."""
+def test_two_profiles_of_one_agent_have_one_unit(machine: Machine) -> None:
+    """The unit may write the logs of both profiles, and is removed with the last one."""
     machine.install_unit()
     unit = machine.units / "svc-agent.service"
     assert "LogsDirectory=calico" not in unit.read_text()
@@ -192,7 +194,7 @@ def test_agent_of_two_profiles_has_one_unit(machine: Machine) -> None:
     assert list(machine.units.iterdir()) == []
 
 
-def test_first_profile_may_go_first(machine: Machine) -> None:
+def test_first_profile_can_be_uninstalled_first(machine: Machine) -> None:
     machine.install_unit()
     machine.install_unit("--names", "calico")
     unit = machine.units / "svc-agent.service"
@@ -210,7 +212,7 @@ def test_profiles_of_one_agent_share_its_socket(machine: Machine) -> None:
     assert socket.parent.is_dir()
 
 
-def test_agents_of_other_directories_have_units_of_their_own(machine: Machine) -> None:
+def test_agents_of_different_directories_have_different_units(machine: Machine) -> None:
     machine.install_unit()
     other = Machine(machine.folder / "other")
     other.units = machine.units
@@ -240,7 +242,7 @@ def test_option_without_an_effect_is_refused(machine: Machine, options: tuple[st
 
 
 @pytest.mark.parametrize("option", ["--bin-dir", "--conf-dir", "--unit-dir"])
-def test_file_in_place_of_a_directory_is_named(machine: Machine, option: str) -> None:
+def test_error_names_a_file_in_place_of_a_directory(machine: Machine, option: str) -> None:
     (machine.folder / "file").touch()
     given = {"--bin-dir": "b", "--conf-dir": "c", "--unit-dir": "u"} | {option: "file/below"}
     done = machine.run(
@@ -252,7 +254,7 @@ def test_file_in_place_of_a_directory_is_named(machine: Machine, option: str) ->
     assert list(machine.folder.iterdir()) == [where]
 
 
-def test_file_in_place_of_the_state_directory_is_named(tmp_path: Path) -> None:
+def test_error_names_a_file_in_place_of_the_state_directory(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     done = Machine(tmp_path).install()
     assert (done.returncode, f"--state-dir '{tmp_path}/state' is not a directory" in done.stderr) == (1, True), done
@@ -260,8 +262,8 @@ def test_file_in_place_of_the_state_directory_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "svc"])
-def test_own_names_have_two_names(machine: Machine, name: str) -> None:
-    """The profile's, and that of the plugin, which the help text says."""
+def test_default_profile_has_two_names(machine: Machine, name: str) -> None:
+    """One is the name of the profile. The other is that of the plugin, which the help text mentions."""
     assert machine.install("--names", name).returncode == 0
     assert "profile=" not in (machine.bin_dir / "svc.install").read_text()
     machine.uninstall("--names", name)

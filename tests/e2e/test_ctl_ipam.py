@@ -1,4 +1,4 @@
-"""svcctl ipam on every datastore: what it tells of the addresses of nodes, and settings that nodes go by."""
+"""svcctl ipam on every datastore: usage of pools and blocks, owners of addresses, and settings."""
 
 import json
 from collections.abc import Iterator
@@ -30,15 +30,15 @@ WEB = {"namespace": "default", "pod": "web-0"}
 
 @pytest.fixture
 def store(site: Site) -> Iterator[Backend]:
-    """A pool of one block: a node has it, another one borrows from it, an unknown one has the third address."""
+    """Fill a pool of one block: `node1` has its affinity, `node2` borrows from it, and one address has no node."""
     with session(site) as store:
         set_ready(store)
         put_pool(store, "pool4", POOL, blockSize=30)
         site.add_node("node1")
         site.add_node("node2")
         held = {"node1": WEB, "node2": {"type": "vxlanTunnelAddress"}, "": {}}
-        for number, (node, said) in enumerate(held.items()):
-            attributes = said | {"node": node} if node else dict(said)
+        for number, (node, owner) in enumerate(held.items()):
+            attributes = owner | {"node": node} if node else dict(owner)
             IpamService(store, node or "node1").assign(Assign(f"net.c{number}", attributes))
         yield store
     site.clear()
@@ -56,8 +56,8 @@ def document(cli: Cli, *arguments: str) -> Any:
     return json.loads(cli.prints("ipam", "show", "-o", "json", *arguments))
 
 
-def test_pools_and_blocks(cli: Cli, store: Backend) -> None:
-    """How full they are; blocks that are in no pool only with the others, and without a line of their own kind."""
+def test_usage_of_pools_and_blocks_is_shown(cli: Cli, store: Backend) -> None:
+    """Orphaned blocks are listed only with the other blocks."""
     put_reservation(store, "res", "10.65.0.3/32")
     put_block(store, "10.99.0.0/30", None, ["net.lost"])
     table = [
@@ -77,8 +77,8 @@ def test_pools_and_blocks(cli: Cli, store: Backend) -> None:
     assert [block["affinity"] for block in lost["blocks"]] == [None]
 
 
-def test_numbers_are_whole_up_to_a_network_of_64_bits(cli: Cli, store: Backend) -> None:
-    """Larger ones have no use for all of their digits."""
+def test_numbers_are_exact_up_to_a_network_of_64_bits(cli: Cli, store: Backend) -> None:
+    """Larger numbers are rounded."""
     put_pool(store, "pool4", "10.64.0.0/12", blockSize=30)
     put_pool(store, "six", "fd65::/64")
     put_pool(store, "vast", "fd66::/48")
@@ -86,8 +86,8 @@ def test_numbers_are_whole_up_to_a_network_of_64_bits(cli: Cli, store: Backend) 
     assert totals == {"pool4": "1048576", "six": str(2**64), "vast": "1.2089e+24"}
 
 
-def test_borrowed_addresses(cli: Cli) -> None:
-    """Those whose node does not own their block; who does not say where it is, is counted."""
+def test_borrowed_addresses_are_shown(cli: Cli) -> None:
+    """An address is borrowed if its block has another node's affinity. Allocations without a node are counted."""
     assert cli.prints("ipam", "show", "--show-borrowed").splitlines() == [
         "IP         BORROWING-NODE  BLOCK         BLOCK OWNER  TYPE                ALLOCATED-TO",
         "10.65.0.1  node2           10.65.0.0/30  host:node1   vxlanTunnelAddress  net.c1",
@@ -101,8 +101,8 @@ def test_borrowed_addresses(cli: Cli) -> None:
     ]  # fmt: skip
 
 
-def test_who_has_an_address(cli: Cli, store: Backend) -> None:
-    """Its handle and its owners; without an owner it says so, and an address in cooldown has none."""
+def test_handle_and_owners_of_an_address_are_shown(cli: Cli, store: Backend) -> None:
+    """An address may have no owner, and one in cooldown has no handle."""
     address = Address("10.65.0.0")
     held = [
         "IP 10.65.0.0 is in use",
@@ -122,16 +122,16 @@ def test_who_has_an_address(cli: Cli, store: Backend) -> None:
         }
     ]  # fmt: skip
     assert cli.prints("ipam", "show", "--ip", "10.65.0.2").splitlines()[2:] == ["Active owner: none"]
-    for nobodys in ("10.65.0.3", "192.0.2.1"):
-        assert cli.prints("ipam", "show", "--ip", nobodys) == f"{nobodys} is not assigned\n"
-        assert document(cli, "--ip", nobodys) == [{"ip": nobodys, "inUse": False}]
+    for unassigned in ("10.65.0.3", "192.0.2.1"):
+        assert cli.prints("ipam", "show", "--ip", unassigned) == f"{unassigned} is not assigned\n"
+        assert document(cli, "--ip", unassigned) == [{"ip": unassigned, "inUse": False}]
     configure(store, IpamConfig(cooldown_seconds=60))
     free(IpamService(store, "node1"), "net.c0")
     assert "and rests" in cli.fails("ipam", "show", "--ip", str(address))
 
 
 def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
-    """One by one: those that are not given stay as they are. Nodes go by them."""
+    """Settings without an option do not change. A node applies the new settings."""
     assert cli.prints("ipam", "show", "--show-configuration").splitlines() == [
         "PROPERTY                      VALUE",
         "strictAffinity                false",
@@ -140,8 +140,8 @@ def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
         "kubeVirtVMAddressPersistence  Enabled",
         "ipCooldownSeconds             0",
     ]
-    told = cli.changes("ipam", "configure", "--strictaffinity", "true", "--max-blocks-per-host", "1")
-    assert told == "strictAffinity set to true\nmaxBlocksPerHost set to 1\n"
+    printed = cli.changes("ipam", "configure", "--strictaffinity", "true", "--max-blocks-per-host", "1")
+    assert printed == "strictAffinity set to true\nmaxBlocksPerHost set to 1\n"
     assert cli.changes("ipam", "configure", "--strictaffinity=true", "--ip-cooldown-seconds=30").splitlines() == [
         "strictAffinity is true",
         "ipCooldownSeconds set to 30",
@@ -159,24 +159,25 @@ def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
         take(IpamService(store, "node2"), "net.late")
 
 
-def test_large_numbers_are_refused_alike(cli: Cli, store: Backend) -> None:
-    """With the field, the value and the bound, even if the datastore could store it."""
+def test_too_large_numbers_are_refused(cli: Cli, store: Backend) -> None:
+    """The error names field, value and bound, even if the datastore could store the number."""
     for option, field, bound in (
         ("max-blocks-per-host", "maxBlocksPerHost", 1000000),
         ("ip-cooldown-seconds", "ipCooldownSeconds", 1200),
     ):
         for number in (bound + 1, 2**31, 2**64 - 1, 10**20 - 1):
-            told = cli.fails("ipam", "configure", "--strictaffinity", "true", f"--{option}", str(number))
-            assert told == f"Error: invalid IPAM settings: {field} = {number} is more than {bound}: give 0 to {bound}\n"
+            printed = cli.fails("ipam", "configure", "--strictaffinity", "true", f"--{option}", str(number))
+            assert printed == f"Error: invalid IPAM settings: {field} = {number} is more than {bound}: give 0 to {bound}\n"
     assert read_settings(store) == IpamConfig()
 
 
-def test_contradictions_are_refused(cli: Cli, store: Backend) -> None:
-    """With the remedy, and nothing is changed: not the part either that was right."""
-    told = cli.fails("ipam", "configure", "--ip-cooldown-seconds", "5", "--max-blocks-per-host", "2")
+def test_contradictory_settings_are_refused(cli: Cli, store: Backend) -> None:
+    """The error names the fix. svcctl does not change valid settings of the same command either."""
+    printed = cli.fails("ipam", "configure", "--ip-cooldown-seconds", "5", "--max-blocks-per-host", "2")
     assert (
-        "maxBlocksPerHost = 2 needs strictAffinity: give --strictaffinity true as well, or give --max-blocks-per-host 0" in told
+        "maxBlocksPerHost = 2 needs strictAffinity: give --strictaffinity true as well, or give --max-blocks-per-host 0"
+        in printed
     )
-    told = cli.fails("ipam", "configure", "--auto-allocate-blocks", "false")
-    assert "autoAllocateBlocks = false needs strictAffinity: give --strictaffinity true as well" in told
+    printed = cli.fails("ipam", "configure", "--auto-allocate-blocks", "false")
+    assert "autoAllocateBlocks = false needs strictAffinity: give --strictaffinity true as well" in printed
     assert read_settings(store) == IpamConfig()

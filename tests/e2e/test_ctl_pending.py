@@ -1,4 +1,4 @@
-"""svcctl pending: releases that an unreachable datastore left pending are shown, and can be dropped."""
+"""svcctl pending shows and drops the pending releases of an unreachable datastore."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.root
 
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """One for each test: its connections are ended."""
+    """Return a node for one test, because the test ends its connections."""
     with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node
 
 
-def test_pending_release_is_shown_and_dropped(web: Pod, cluster_node: ClusterNode) -> None:
-    """The reason is noted; nothing retries it afterwards, and other releases stay pending."""
+def test_pending_release_can_be_shown_and_dropped(web: Pod, cluster_node: ClusterNode) -> None:
+    """svcctl records the reason in a file. The agent does not retry the release."""
     web.add()
     with cluster_node.cut_off():
         web.delete()
@@ -34,21 +34,21 @@ def test_pending_release_is_shown_and_dropped(web: Pod, cluster_node: ClusterNod
         key = (shown["network"], shown["container"], shown["ifname"])
         wrong = cluster_node.svcctl("pending", "drop", *key[:2], "eth9", "--reason", "x", check=False)
         assert (wrong.returncode, "eth9 is pending: see" in wrong.stderr) == (1, True)
-        told = cluster_node.svcctl("pending", "drop", *key, "--reason", "gone for good").stdout.splitlines()
-        assert told[1] == f"datastore: {shown['datastore']}"
+        printed = cluster_node.svcctl("pending", "drop", *key, "--reason", "gone for good").stdout.splitlines()
+        assert printed[1] == f"datastore: {shown['datastore']}"
         assert json.loads(cluster_node.svcctl("pending", "get", "-o", "json").stdout) == []
-    notes = cluster_node.state_dir / "dropped-releases.jsonl"
-    assert notes.stat().st_mode & 0o777 == 0o600
-    noted = json.loads(notes.read_text())
-    assert (noted["reason"], noted["addresses"]) == ("gone for good", web.addresses)
-    notes.unlink()
+    dropped = cluster_node.state_dir / "dropped-releases.jsonl"
+    assert dropped.stat().st_mode & 0o777 == 0o600
+    record = json.loads(dropped.read_text())
+    assert (record["reason"], record["addresses"]) == ("gone for good", web.addresses)
+    dropped.unlink()
     assert pod_links(cluster_node) == {}
-    assert [entry for entry in remains([cluster_node]) if web.addresses[0] in entry]  # dropped means not released
+    assert [entry for entry in remains([cluster_node]) if web.addresses[0] in entry]  # dropping does not release the addresses
     cluster_node.site.clear()
 
 
-def test_nothing_is_pending(node: Node, tmp_path: Path) -> None:
-    """A mistyped state directory is an error, and gets no journal."""
+def test_pending_releases_of_a_new_node_are_an_empty_list(node: Node, tmp_path: Path) -> None:
+    """A missing state directory is an error, and svcctl creates no journal in it."""
     assert node.svcctl("pending", "get").stdout.split() == ["NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "DATASTORE"]
     wrong = node.svcctl("--state-dir", str(tmp_path / "wrong"), "pending", "get", check=False)
     assert (wrong.returncode, "does not exist" in wrong.stderr) == (1, True)
@@ -56,9 +56,9 @@ def test_nothing_is_pending(node: Node, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
-def test_gc_after_a_dropped_release(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """The next pod gets the address, and no endpoint of the earlier one has it any more."""
-    for name in ("web-0", "heir"):
+def test_gc_cleans_up_after_a_dropped_release(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """The next pod gets the address, and the endpoint of the earlier pod does not exist any more."""
+    for name in ("web-0", "web-1"):
         cluster_node.site.add_pod(name)
     pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
     pod.add()
@@ -68,8 +68,8 @@ def test_gc_after_a_dropped_release(cluster_node: ClusterNode, sandbox: Callable
     called = cluster_node.call("GC", cluster_node.netconf(**{"cni.dev/valid-attachments": []}), container="", ifname="")
     assert called.status == 0, called
     assert remains([cluster_node]) == []
-    heir = cluster_node.pod(sandbox(), "heir", args=f"K8S_POD_NAME=heir;K8S_POD_NAMESPACE=default;IP={pod.addresses[0]}")
-    heir.add()
+    successor = cluster_node.pod(sandbox(), "web-1", args=f"K8S_POD_NAME=web-1;K8S_POD_NAMESPACE=default;IP={pod.addresses[0]}")
+    successor.add()
     assert faults([cluster_node]) == []
-    heir.delete()
+    successor.delete()
     assert remains([cluster_node]) == []

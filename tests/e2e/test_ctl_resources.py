@@ -1,4 +1,4 @@
-"""svcctl's resources on every datastore: reservations, nodes, and remedies that fit the datastore."""
+"""svcctl reservation and node on every datastore, errors about unknown nodes, and lines of the agent's log."""
 
 import re
 from collections.abc import Callable
@@ -20,11 +20,10 @@ RESERVATION = """
 
 
 def test_reservation_keeps_addresses_from_pods(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """Until it is deleted."""
     with session(cluster_node.site) as store:
         put_pool(store, "small", "10.99.0.0/30", blockSize=30)
-    told = cluster_node.ctl("reservation", "apply", "-f", "-", stdin=RESERVATION).stdout
-    assert told.startswith("first created\ndatastore: ")
+    printed = cluster_node.ctl("reservation", "apply", "-f", "-", stdin=RESERVATION).stdout
+    assert printed.startswith("first created\ndatastore: ")
     assert cluster_node.ctl("reservation", "get").stdout.split() == ["NAME", "CIDRS", "first", "10.99.0.0/31"]
     cluster_node.site.add_pod("web-0")
     args = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
@@ -36,14 +35,13 @@ def test_reservation_keeps_addresses_from_pods(cluster_node: ClusterNode, sandbo
     assert cluster_node.ctl("reservation", "get").stdout.split() == ["NAME", "CIDRS"]
 
 
-def test_node_is_shown(cluster_node: ClusterNode) -> None:
-    """Registered or not."""
+def test_node_get_lists_a_node_and_shows_it(cluster_node: ClusterNode) -> None:
     assert "node1" in cluster_node.ctl("node", "get").stdout.split()
     assert cluster_node.ctl("node", "get", "node1").stdout.split()[2] == "node1"
 
 
-def test_unknown_node_is_told_what_to_do(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """`svcctl node apply` where svcctl registers nodes, and nothing of it in a cluster."""
+def test_error_about_an_unknown_node_names_the_fix(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """The fix is `svcctl node apply` on etcd, where svcctl registers nodes, but not in a Kubernetes cluster."""
     kind = cluster_node.site.config["datastore_type"]
     if kind == "embedded":
         return
@@ -57,7 +55,7 @@ def test_unknown_node_is_told_what_to_do(cluster_node: ClusterNode, sandbox: Cal
 
 
 def test_log_lines_of_the_agent_have_one_time_and_level(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """Also those that tell of a call that failed."""
+    """This holds for lines about failed calls as well."""
     cluster_node.site.add_pod("web-0")
     args = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
     pod = cluster_node.pod(sandbox(), args=args, ipam={"type": "svc-ipam", "ipv4_pools": ["missing"]})

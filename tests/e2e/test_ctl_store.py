@@ -1,4 +1,4 @@
-"""svcctl store: backup under a running agent, restore without one."""
+"""svcctl store: backup while an agent runs, restore without an agent."""
 
 import sqlite3
 from collections.abc import Callable
@@ -16,13 +16,13 @@ def content(node: Node, *options: str) -> str:
     return node.svcctl(*options, "pool", "get").stdout + node.svcctl(*options, "ipam", "show", "--show-blocks").stdout
 
 
-def test_backup_is_taken_while_the_agent_works(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
-    """It holds what was committed, and is for root alone; a file that exists is left alone."""
+def test_store_can_be_backed_up_while_the_agent_runs(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """Only root can read the backup. svcctl does not replace an existing file."""
     box = sandbox()
     node.add(netconf(), box)
     copy = tmp_path / "copy"
-    told = node.svcctl("store", "backup", str(copy)).stdout
-    assert told == f"{copy} written\ndatastore: embedded store {node.state_dir}/store.db\n"
+    printed = node.svcctl("store", "backup", str(copy)).stdout
+    assert printed == f"{copy} written\ndatastore: embedded store {node.state_dir}/store.db\n"
     assert copy.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.glob("*copy*")] == ["copy"]
     refused = node.svcctl("store", "backup", str(copy), check=False)
@@ -30,8 +30,8 @@ def test_backup_is_taken_while_the_agent_works(node: Node, sandbox: Callable[[],
     node.delete(netconf(), box)
 
 
-def test_restore_brings_back_what_was_saved(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
-    """Not under an agent; what it replaces is kept, with its log; the agent serves with it afterwards."""
+def test_restore_replaces_the_store_by_the_backup(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """Restore refuses to run while an agent runs. It keeps the replaced store and its log. The agent then uses the backup."""
     copy, box = tmp_path / "copy", sandbox()
     node.svcctl("store", "backup", str(copy))
     before = content(node)
@@ -42,9 +42,9 @@ def test_restore_brings_back_what_was_saved(node: Node, sandbox: Callable[[], Ne
     assert f"process {node.agent_pid} (agent)" in refused.stderr
     assert content(node) == changed
     assert node.stop_agent() == 0
-    told = node.svcctl("store", "restore", str(copy)).stdout.splitlines()
+    printed = node.svcctl("store", "restore", str(copy)).stdout.splitlines()
     assert content(node) == before
-    kept = Path(told[1].removeprefix("replaced store kept as "))
+    kept = Path(printed[1].removeprefix("replaced store kept as "))
     assert kept.parent == node.state_dir
     (tmp_path / "old").mkdir()
     kept.rename(tmp_path / "old" / "store.db")
@@ -55,8 +55,8 @@ def test_restore_brings_back_what_was_saved(node: Node, sandbox: Callable[[], Ne
 
 
 @pytest.mark.parametrize("damage", ["text", "truncated", "garbage", "another program", "missing"])
-def test_unsound_backup_changes_nothing(node: Node, tmp_path: Path, damage: str) -> None:
-    """It is checked before anything is touched."""
+def test_restore_of_a_damaged_backup_changes_nothing(node: Node, tmp_path: Path, damage: str) -> None:
+    """svcctl checks the backup before its first change."""
     copy = tmp_path / "copy"
     node.svcctl("store", "backup", str(copy))
     before = content(node)
@@ -85,8 +85,8 @@ def test_unsound_backup_changes_nothing(node: Node, tmp_path: Path, damage: str)
     node.start_agent()
 
 
-def test_damaged_store_is_replaced(node: Node, tmp_path: Path) -> None:
-    """And kept as it was."""
+def test_restore_replaces_a_damaged_store(node: Node, tmp_path: Path) -> None:
+    """svcctl keeps the damaged file."""
     copy = tmp_path / "copy"
     node.svcctl("store", "backup", str(copy))
     before = content(node)
@@ -98,8 +98,8 @@ def test_damaged_store_is_replaced(node: Node, tmp_path: Path) -> None:
     node.start_agent()
 
 
-def test_other_datastores_are_refused(node: Node, tmp_path: Path) -> None:
-    """Their servers have tools of their own."""
+def test_only_an_embedded_store_can_be_copied(node: Node, tmp_path: Path) -> None:
+    """Their servers have separate tools for backups."""
     file = tmp_path / "net.json"
     file.write_text(
         '{"cniVersion": "1.0.0", "name": "n", "type": "svc", "ipam": {"type": "svc-ipam"}, "datastore_type": "etcdv3"}'

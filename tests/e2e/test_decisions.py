@@ -1,4 +1,4 @@
-"""What is logged of a call: each decision with DEBUG, and its request id in the lines of every module."""
+"""The log of a call: each decision with level DEBUG, and the request ID in the lines of every module."""
 
 import re
 from collections.abc import Callable
@@ -20,22 +20,22 @@ def pod_of(node: ClusterNode, netns: Netns, **config: str) -> Pod:
     return node.pod(netns, args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", **config)
 
 
-def test_debug_tells_pools_blocks_and_requests(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+def test_debug_log_has_pools_blocks_and_requests(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
     with session(cluster_node.site) as store:
         put_pool(store, "elsewhere", "10.99.0.0/24", nodeSelector="zone == 'b'")
     pod = pod_of(cluster_node, sandbox(), log_level="DEBUG")
     called = pod.call("ADD")
     assert called.status == 0, called
-    said = called.stderr
-    assert "pools: pool4; dropped: elsewhere selects nodes by zone" in said, said
-    assert re.search(rf"IPv4: {POOL4[:5]}\S+ of block {POOL4[:5]}\S+ \(host:node1\)", said), said
-    assert re.search(r"(etcd at|API server:) .* ms", said), said
+    logged = called.stderr
+    assert "pools: pool4; dropped: elsewhere selects nodes by zone" in logged, logged
+    assert re.search(rf"IPv4: {POOL4[:5]}\S+ of block {POOL4[:5]}\S+ \(host:node1\)", logged), logged
+    assert re.search(r"(etcd at|API server:) .* ms", logged), logged
     pod.delete()
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
 def test_lines_of_other_modules_have_the_request_id(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """Here of a pool that cannot be read."""
+    """The line of this test is about an undecodable pool."""
     site = cluster_node.site
     assert isinstance(site, EtcdSite)
     group = site.names.api_version.partition("/")[0]

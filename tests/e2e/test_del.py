@@ -1,4 +1,4 @@
-"""DEL: everything present is deleted, a missing part is not an error, and the addresses return in their order."""
+"""DEL removes every existing part of an attachment. A missing part is not an error, and the addresses are free again."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ MakePod = Callable[..., Pod]
 
 
 def lock(node: Node, ready: bool | None) -> None:
-    """Sets the flag that a migration sets; None takes it away."""
+    """Set the flag that locks the datastore for a migration. None deletes the flag."""
     key = ResourceKey("ClusterInformation", "default")
     with store_of(node) as store:
         entry = store.get(key)
@@ -29,14 +29,14 @@ def lock(node: Node, ready: bool | None) -> None:
         store.write([Update(key, entry.value, entry.revision)])
 
 
-def test_del_before_add_is_no_error_and_changes_nothing(pods: MakePod, shared_node: Node) -> None:
+def test_del_before_add_succeeds_and_changes_nothing(pods: MakePod, shared_node: Node) -> None:
     pods().add()
     before = State.read(shared_node)
     pods().delete()
     assert State.read(shared_node) == before
 
 
-def test_del_again_is_no_error_and_changes_nothing(pods: MakePod, shared_node: Node) -> None:
+def test_repeated_del_succeeds_and_changes_nothing(pods: MakePod, shared_node: Node) -> None:
     pod = pods()
     pod.add()
     pod.delete()
@@ -45,7 +45,7 @@ def test_del_again_is_no_error_and_changes_nothing(pods: MakePod, shared_node: N
     assert State.read(shared_node) == before
 
 
-def test_del_says_nothing_on_standard_output(pods: MakePod) -> None:
+def test_del_prints_nothing_on_standard_output(pods: MakePod) -> None:
     pod = pods()
     pod.add()
     assert pod.call("DEL").stdout == b""
@@ -76,7 +76,7 @@ def test_del_works_after_the_interface_was_deleted(pods: MakePod, shared_node: N
     assert remains(shared_node) == []
 
 
-def test_del_leaves_an_interface_alone_that_somebody_else_made(pods: MakePod) -> None:
+def test_del_keeps_an_interface_of_another_program(pods: MakePod) -> None:
     pod = pods()
     pod.netns.run("ip", "link", "add", "eth0", "type", "bridge")
     pod.delete()
@@ -89,14 +89,14 @@ def test_del_leaves_an_interface_alone_that_somebody_else_made(pods: MakePod) ->
     ids=lambda broken: next(iter(broken)),
 )
 def test_del_works_with_a_netconf_that_add_would_refuse(pods: MakePod, shared_node: Node, broken: dict[str, object]) -> None:
-    """The configuration was edited while the pod ran: the pod must still go."""
+    """The configuration may have been edited while the pod was running. DEL must still remove the attachment."""
     pod = pods()
     pod.add()
     pod.delete(**broken)
     assert remains(shared_node) == []
 
 
-def test_del_takes_the_previous_result_or_not(pods: MakePod, shared_node: Node) -> None:
+def test_del_works_with_and_without_the_previous_result(pods: MakePod, shared_node: Node) -> None:
     for with_result in (True, False):
         pod = pods()
         pod.add()
@@ -112,7 +112,7 @@ def test_del_works_with_arguments_that_add_would_refuse(pods: MakePod, shared_no
     assert remains(shared_node) == []
 
 
-def test_del_of_one_container_leaves_the_others(pods: MakePod, shared_node: Node) -> None:
+def test_del_of_one_container_keeps_the_others(pods: MakePod, shared_node: Node) -> None:
     first, second = pods(), pods()
     first.add()
     second.add()
@@ -122,7 +122,7 @@ def test_del_of_one_container_leaves_the_others(pods: MakePod, shared_node: Node
     assert faults(shared_node) == []
 
 
-def test_container_name_that_starts_with_another_is_not_that_one(pods: MakePod, shared_node: Node) -> None:
+def test_del_keeps_a_container_whose_id_begins_with_the_same_text(pods: MakePod, shared_node: Node) -> None:
     short, long = pods(container="abc"), pods(container="abc.d")
     short.add()
     long.add()
@@ -149,16 +149,16 @@ def test_locked_store_refuses_add_and_del_and_nothing_changes(own_pods: MakePod,
 
 
 def test_locked_store_refuses_the_del_of_an_unknown_container(own_pods: MakePod, node: Node) -> None:
-    """It may be known to the datastore all the same."""
+    """The datastore may have an attachment of the container that the journal does not have."""
     lock(node, False)
     assert own_pods().failed("DEL").output["code"] == 105
 
 
-# addresses come back
+# released addresses
 
 
-def test_freed_addresses_are_handed_out_again_last(own_pods: MakePod, node: Node) -> None:
-    """An address rests as long as possible: something may still talk to it."""
+def test_released_address_is_assigned_last(own_pods: MakePod, node: Node) -> None:
+    """Clients may still send to a released address, so svc assigns all other addresses first."""
     node.apply_pool("tiny", "10.70.0.0/30", blockSize=30)
     first, *others = (own_pods(ipam={"ipv4_pools": ["tiny"]}) for _ in range(4))
     first.add()
@@ -171,7 +171,7 @@ def test_freed_addresses_are_handed_out_again_last(own_pods: MakePod, node: Node
     assert again.addresses == first.addresses
 
 
-def test_every_address_of_a_pool_is_really_free_again(own_pods: MakePod, node: Node) -> None:
+def test_every_address_of_a_pool_can_be_assigned_again(own_pods: MakePod, node: Node) -> None:
     node.apply_pool("tiny", "10.70.0.0/30", blockSize=30)
     seen: list[str] = []
     for _ in range(8):
@@ -184,8 +184,8 @@ def test_every_address_of_a_pool_is_really_free_again(own_pods: MakePod, node: N
     assert remains(node) == []
 
 
-def test_del_leaves_the_node_its_block(own_pods: MakePod, node: Node) -> None:
-    """Claiming one for every pod would cost, and scatter the addresses of a node."""
+def test_node_keeps_its_block_after_del(own_pods: MakePod, node: Node) -> None:
+    """Claiming a block for every pod would be slow, and would scatter the addresses of a node."""
     for _ in range(3):
         pod = own_pods()
         pod.add()

@@ -1,4 +1,4 @@
-"""A burst of calls, each of which holds descriptors of the agent: the soft limit at its start does not limit it."""
+"""A burst of calls that needs more descriptors than the soft limit with which the agent starts."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.root
 CALLS = 60
 
 
-def test_burst_beyond_the_soft_limit_is_served(node: Node, own_pods: Callable[..., Pod]) -> None:
-    """No call is refused because descriptors run out, and afterwards none is left open."""
+def test_burst_of_calls_beyond_the_soft_limit_succeeds(node: Node, own_pods: Callable[..., Pod]) -> None:
+    """No call fails because descriptors run out, and the agent closes all descriptors after the burst."""
     pods = [own_pods() for _ in range(CALLS)]
     node.stop_agent()
     node.start_agent("prlimit", "--nofile=60:4096", str(BIN / "svc-agent"))
@@ -26,7 +26,7 @@ def test_burst_beyond_the_soft_limit_is_served(node: Node, own_pods: Callable[..
         assert faults(node) == []
         list(callers.map(Pod.delete, pods))
         list(callers.map(Pod.add, pods))
-        assert _descriptors(node) <= used + 35  # each worker and deleter keeps its own socket
+        assert _descriptors(node) <= used + 35  # each worker and deleter thread has a socket
         list(callers.map(Pod.delete, pods))
     assert remains(node) == []
 

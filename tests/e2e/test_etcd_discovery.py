@@ -1,4 +1,4 @@
-"""Servers found by SRV records of a real DNS server on loopback."""
+"""Discovery of etcd servers by the SRV records of a real DNS server on loopback."""
 
 import shutil
 import subprocess
@@ -26,15 +26,15 @@ PLAIN, SECURE = "_etcd-client._tcp", "_etcd-client-ssl._tcp"
 
 
 def resolver(port: int) -> Resolver:
-    asked = Resolver(configure=False)
-    asked.nameservers = ["127.0.0.1"]
-    asked.port = port
-    return asked
+    configured = Resolver(configure=False)
+    configured.nameservers = ["127.0.0.1"]
+    configured.port = port
+    return configured
 
 
 @contextmanager
 def dns_server(*records: str, port: int = 0) -> Iterator[Resolver]:
-    """A server with SRV records as dnsmasq takes them: name, target, port, priority, weight."""
+    """Start a server with SRV records in dnsmasq's format: name, target, port, priority, weight."""
     if shutil.which("dnsmasq") is None:
         pytest.skip("needs dnsmasq (Debian: dnsmasq-base)")
     port = port or free_ports(1)[0]
@@ -52,11 +52,11 @@ def dns_server(*records: str, port: int = 0) -> Iterator[Resolver]:
         process.communicate()
 
 
-def _await(asked: Resolver, process: "subprocess.Popen[bytes]") -> None:
+def _await(dns_resolver: Resolver, process: "subprocess.Popen[bytes]") -> None:
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            asked.resolve("ready.test.", "SRV", lifetime=0.2, raise_on_no_answer=False)
+            dns_resolver.resolve("ready.test.", "SRV", lifetime=0.2, raise_on_no_answer=False)
         except Timeout:
             assert process.poll() is None
             assert time.monotonic() < until
@@ -68,12 +68,12 @@ def _await(asked: Resolver, process: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture(autouse=True)
 def system_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's own is asked again after the test."""
+    """Restore the resolver of the system after the test."""
     monkeypatch.setattr(dns.resolver, "default_resolver", None)
 
 
-def opened(asked: Resolver, domain: str = "cluster.test", **given: str) -> EtcdStore:
-    dns.resolver.default_resolver = asked
+def opened(dns_resolver: Resolver, domain: str = "cluster.test", **given: str) -> EtcdStore:
+    dns.resolver.default_resolver = dns_resolver
     return EtcdStore({"kind": "etcdv3", "etcd_discovery_srv": domain, **given}, DEFAULT)
 
 
@@ -88,59 +88,59 @@ def srv(service: str, port: int, priority: int = 0, target: str = "localhost") -
 
 
 def test_records_name_the_servers(server: Cluster) -> None:
-    """One of them is dead, whichever is asked first."""
-    with dns_server(srv(PLAIN, 1), srv(PLAIN, server.members[0].ports[0])) as asked:
+    """svc skips a server that is not running, in any order."""
+    with dns_server(srv(PLAIN, 1), srv(PLAIN, server.members[0].ports[0])) as dns_resolver:
         for domain in ("cluster.test", "cluster.test."):
-            with closing(opened(asked, domain)) as store:
+            with closing(opened(dns_resolver, domain)) as store:
                 entry = create(store, domain)
                 assert store.get(entry.key) == entry
 
 
-def test_records_for_tls_come_first(tmp_path: Path) -> None:
+def test_records_for_tls_take_precedence(tmp_path: Path) -> None:
     """The server's certificate must name the target of the record."""
     authority = Authority(tmp_path, "ours")
     with cluster(tmp_path, tls=ServerTls(*authority.issue("server", "localhost"))) as server:
-        with dns_server(srv(PLAIN, 1), srv(SECURE, server.members[0].ports[0])) as asked:
-            with closing(opened(asked, etcd_ca_cert_file=str(authority.root))) as store:
+        with dns_server(srv(PLAIN, 1), srv(SECURE, server.members[0].ports[0])) as dns_resolver:
+            with closing(opened(dns_resolver, etcd_ca_cert_file=str(authority.root))) as store:
                 create(store, "h")
 
 
-def test_records_are_taken_in_their_order() -> None:
-    """Lower priorities first."""
-    with dns_server(srv(PLAIN, 3, 30), srv(PLAIN, 1, 10), srv(PLAIN, 2, 20, "other.test")) as asked:
-        dns.resolver.default_resolver = asked
-        found = settings.discover("cluster.test", _no_faults())
+def test_records_are_used_in_the_order_of_their_priority() -> None:
+    """A lower number comes first."""
+    with dns_server(srv(PLAIN, 3, 30), srv(PLAIN, 1, 10), srv(PLAIN, 2, 20, "other.test")) as dns_resolver:
+        dns.resolver.default_resolver = dns_resolver
+        found = settings.discover("cluster.test", _no_errors())
     assert found == ["http://localhost:1", "http://other.test:2", "http://localhost:3"]
 
 
-def _no_faults() -> FieldErrors:
+def _no_errors() -> FieldErrors:
     return FieldErrors("nothing", CallerError.code)
 
 
 @pytest.mark.parametrize("domain", ["empty.test", "x" * 64])
 def test_domains_without_records_are_refused(domain: str) -> None:
-    """Naming the setting, the domain, and what to do."""
+    """The error names the setting, the domain and the fix."""
     with (
-        dns_server(srv(PLAIN, 1)) as asked,
+        dns_server(srv(PLAIN, 1)) as dns_resolver,
         pytest.raises(CallerError, match=r"etcd_discovery_srv = .* has no SRV records") as caught,
     ):
-        opened(asked, domain)
+        opened(dns_resolver, domain)
     assert "etcd_endpoints" in caught.value.details
 
 
-def test_a_silent_dns_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings are not wrong: it may come back."""
+def test_error_names_the_setting_if_dns_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is not an error of the configuration, because the DNS server may answer later."""
     monkeypatch.setattr(settings, "DISCOVERY_SECONDS", 0.5)
     with pytest.raises(StoreError, match=r"etcd_discovery_srv = 'cluster\.test': SRV records cannot be looked up") as caught:
         opened(resolver(free_ports(1)[0]))
     assert "resolv.conf" in caught.value.details
 
 
-def test_records_are_looked_up_again_when_no_server_is_left(server: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """The cluster has moved: the first call after one that failed finds it, as soon as DNS knows it."""
+def test_records_are_looked_up_again_if_no_server_answers(server: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """The cluster has moved. After a failed call, the next one finds its new servers if DNS has their records."""
     (port,) = free_ports(1)
-    with dns_server(srv(PLAIN, 1), port=port) as asked:
-        store = opened(asked)
+    with dns_server(srv(PLAIN, 1), port=port) as dns_resolver:
+        store = opened(dns_resolver)
     with closing(store):
         for _ in range(2):
             with pytest.raises(StoreError, match="does not answer"):

@@ -1,4 +1,4 @@
-"""Several etcd members, some of them dead, and connections that break: nothing is lost and nothing is done twice."""
+"""Failover between etcd members, and broken connections. No write is lost or applied twice."""
 
 import random
 import threading
@@ -16,49 +16,49 @@ from harness.proxy import proxy
 from svc.datastore.api import StoreError
 
 KILLS = 2
-OPERATIONS = 60  # of each worker after each kill, and before the first one
+OPERATIONS = 60  # per worker, before the first kill and after each one
 BREAKS = 40
-LOSSES = ((True, False), (True, False), (False, True), (False, False))  # of answers, of requests
+LOSSES = ((True, False), (True, False), (False, True), (False, False))  # of replies, of requests
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Cluster]:
+def three_members(tmp_path: Path) -> Iterator[Cluster]:
     with cluster(tmp_path, 3) as running:
         yield running
 
 
-def test_killed_leaders_lose_and_double_nothing(three: Cluster) -> None:
-    """Counters and keys are as every worker was answered, also if the leader died during a write; no worker saw an error."""
-    with session(three.endpoints) as sound, churning(three.endpoints, sound) as churn:
+def test_no_write_is_lost_or_repeated_if_leaders_are_killed(three_members: Cluster) -> None:
+    """Counters and keys match the replies to all workers, although leaders are killed. No worker gets an error."""
+    with session(three_members.endpoints) as sound, churning(three_members.endpoints, sound) as churn:
         churn.go_on(OPERATIONS)
         for _ in range(KILLS):
-            leader = three.leader()
+            leader = three_members.leader()
             leader.kill()
             churn.go_on(OPERATIONS)
-            three.restart(leader)
+            three_members.restart(leader)
 
 
-def test_broken_connections_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Requests and answers are lost at random, then the connections break."""
-    dice = random.Random("breaks")
+def test_no_write_is_lost_or_repeated_if_connections_break(tmp_path: Path) -> None:
+    """Requests and replies are lost at random, then the connections break."""
+    chance = random.Random("breaks")
     pause = threading.Event()
-    with cluster(tmp_path) as server, session(server.endpoints) as sound, proxy(server.members[0].ports[0]) as way:
-        with churning(f"http://{way.authority}", sound) as churn:
+    with cluster(tmp_path) as server, session(server.endpoints) as sound, proxy(server.members[0].ports[0]) as relay:
+        with churning(f"http://{relay.authority}", sound) as churn:
             for _ in range(BREAKS):
                 churn.go_on(3)
-                way.discard_replies, way.discard_requests = dice.choice(
+                relay.discard_replies, relay.discard_requests = chance.choice(
                     [(True, False), (True, False), (False, True), (False, False)]
                 )
-                pause.wait(0.02 * dice.random())
-                way.cut()
-                way.discard_replies = way.discard_requests = False
-                way.cut()
-        assert way.connections > BREAKS
+                pause.wait(0.02 * chance.random())
+                relay.cut()
+                relay.discard_replies = relay.discard_requests = False
+                relay.cut()
+        assert relay.connections > BREAKS
 
 
-def test_two_dead_members_are_passed_over(three: Cluster) -> None:
-    """One that is reachable is enough, as long as the cluster has a leader: here all endpoints but one are wrong."""
-    live = three.members[0].url
+def test_wrong_endpoints_are_skipped(three_members: Cluster) -> None:
+    """One reachable member is sufficient if the cluster has a leader. All other endpoints are wrong."""
+    live = three_members.members[0].url
     for endpoints in (
         f"http://127.0.0.1:1,http://127.0.0.1:2,{live}",
         f"{live},http://127.0.0.1:1",
@@ -70,31 +70,31 @@ def test_two_dead_members_are_passed_over(three: Cluster) -> None:
                 assert store.get(entry.key) == entry
 
 
-def test_a_majority_lost_is_an_error_and_then_none(three: Cluster) -> None:
-    """Nothing is written without a majority; with it, the same session goes on."""
-    with session(three.endpoints) as store:
+def test_session_works_again_after_the_loss_of_a_majority(three_members: Cluster) -> None:
+    """Without a majority, a write is an error. When the majority is back, the same session works."""
+    with session(three_members.endpoints) as store:
         create(store, "before")
-        for member in three.members[1:]:
+        for member in three_members.members[1:]:
             member.kill()
         with pytest.raises(StoreError, match=r"etcd at .* does not answer|not known"):
             create(store, "meanwhile")
-        for member in three.members[1:]:
+        for member in three_members.members[1:]:
             member.start()
-        for member in three.members:
+        for member in three_members.members:
             member.wait()
         create(store, "after")
-        names = {key.removeprefix(HANDLES) for key, _ in three.stored(HANDLES)}
+        names = {key.removeprefix(HANDLES) for key, _ in three_members.stored(HANDLES)}
         assert {"before", "after"} <= names <= {"before", "meanwhile", "after"}
 
 
-def test_a_server_without_its_cluster_is_no_witness(three: Cluster) -> None:
-    """It is reachable, and hears of no change: what it says of generations is not trusted."""
-    with session(three.members[0].url) as store:
+def test_generations_of_a_member_without_a_majority_change(three_members: Cluster) -> None:
+    """The member is reachable but receives no changes, so generations must change to invalidate caches."""
+    with session(three_members.members[0].url) as store:
         create(store, "h")
         settle(store, "IPPool")
-        for member in three.members[1:]:
+        for member in three_members.members[1:]:
             member.kill()
         until = time.monotonic() + PATIENCE
         while store.generations(("IPPool",)) == store.generations(("IPPool",)):
-            assert time.monotonic() < until, "a cache would be trusted for ever"
+            assert time.monotonic() < until, "the generations did not change, so caches would stay valid"
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Names of etcd's servers are looked up as all others are: in /etc/hosts, too, also if no nameserver answers."""
+"""Resolution of the names of etcd servers: /etc/hosts is used, even if no name server answers."""
 
 import json
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from harness.node import BIN
 pytestmark = pytest.mark.root
 
 HOST = "etcd-of-this-test.example"
-SILENT = "192.0.2.253"  # on the uplink of the node, where no machine has it
+SILENT = "192.0.2.253"  # an address in the uplink's subnet that no machine has
 
 
 @pytest.fixture
 def named_node(etcd: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterNode]:
-    """A node with a hosts file of its own, and without variables of gRPC: this process has set them when it imported svc."""
+    """Return a node with its own hosts file and without variables of gRPC, which this process set when it imported svc."""
     for variable in ("GRPC_DNS_RESOLVER", "GRPC_VERBOSITY"):
         monkeypatch.delenv(variable, raising=False)
     site = EtcdSite(etcd)
@@ -37,13 +37,13 @@ def named_node(etcd: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             yield node
         finally:
             rmtree(folder)
-            with suppress(OSError):  # another namespace has files
+            with suppress(OSError):  # the folder is not empty if another namespace has files in it
                 folder.parent.rmdir()
     site.clear()
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "one-shot"])
-def test_a_pod_comes_and_goes(named_node: ClusterNode, agent: bool) -> None:
+def test_pod_can_be_added_and_deleted(named_node: ClusterNode, agent: bool) -> None:
     if agent:
         named_node.start_agent()
     with Netns("pod") as sandbox:

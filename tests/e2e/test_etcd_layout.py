@@ -1,4 +1,4 @@
-"""What the incumbent left in a real etcd: read, gone on from, and written back byte for byte."""
+"""Documents of Calico in a real etcd. svc reads them, assigns addresses from them, and writes them back unchanged."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ from svc.model.ipam import Handle
 from svc.model.keys import AffinityQuery, BlockQuery, HandleKey, HandleQuery, Query, ResourceQuery
 from svc.names import Names
 
-INCUMBENT = Names(key_root="/calico", api_version="projectcalico.org/v3")
+CALICO = Names(key_root="/calico", api_version="projectcalico.org/v3")
 STATES = sorted((Path(__file__).parents[1] / "unit" / "fixtures").glob("etcd-*.jsonl"))
 KINDS = ("ClusterInformation", "IPPool", "IPReservation", "Node", "Profile", "WorkloadEndpoint")
 COUNT = Handle({"10.65.0.0/26": 1})
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(params=STATES, ids=[path.stem for path in STATES])
 def state(request: pytest.FixtureRequest, server: Cluster) -> dict[str, str]:
-    """Keys and documents of a captured state, put there by etcd's own tool."""
+    """Put the documents of a captured state into etcd with its own tool, and return them by key."""
     server.ctl("del", "--prefix", "/")
     items = [json.loads(line) for line in request.param.read_text().splitlines()[1:]]
     for item in items:
@@ -44,7 +44,7 @@ def state(request: pytest.FixtureRequest, server: Cluster) -> dict[str, str]:
 
 @pytest.fixture
 def store(server: Cluster) -> Iterator[EtcdStore]:
-    with closing(EtcdStore({"kind": "etcdv3", "etcd_endpoints": server.endpoints}, INCUMBENT)) as opened:
+    with closing(EtcdStore({"kind": "etcdv3", "etcd_endpoints": server.endpoints}, CALICO)) as opened:
         yield opened
 
 
@@ -54,15 +54,15 @@ def raw(server: Cluster) -> dict[str, str]:
 
 
 def test_everything_is_read_and_written_back(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
-    """Every entry, with not a byte changed."""
+    """The documents are equal byte for byte."""
     entries = [entry for query in QUERIES for entry in store.list(query)]
     assert len(entries) == len(state)
     store.write([Update(entry.key, entry.value, entry.revision) for entry in entries])
     assert raw(server) == state
 
 
-def test_addresses_are_assigned_from_there_on(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
-    """In both families, out of the same blocks, none of those held or reserved; given back, nothing is left of it."""
+def test_addresses_can_be_assigned_and_released(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
+    """svc assigns free addresses of the captured blocks, in both families. Release restores the captured allocations."""
     held = holdings(store)
     ipam = IpamService(store, "node1")
     got = take(ipam, "net1.c9", versions=(4, 6))
@@ -77,8 +77,8 @@ def test_addresses_are_assigned_from_there_on(state: dict[str, str], server: Clu
     assert holdings(store) == held
 
 
-def test_a_removed_host_leaves_no_old_key(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
-    """The one that old programs kept of it goes with its claims; that of a host whose name begins alike stays."""
+def test_removal_of_a_host_deletes_its_legacy_key(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
+    """Old programs stored this key. The key of a host whose name begins with the same text stays."""
     for host in ("node1", "node10"):
         server.put(f"/calico/ipam/v2/host/{host}", "{}")
     remove_host(store, "node1")
@@ -86,11 +86,11 @@ def test_a_removed_host_leaves_no_old_key(state: dict[str, str], server: Cluster
     remove_host(store, "node1")
 
 
-def test_a_lost_race_shows_how_the_keys_stand(server: Cluster, store: EtcdStore) -> None:
-    """Those of the whole transaction that exist: a retry need not read them."""
+def test_conflict_has_the_current_entries_of_all_keys(server: Cluster, store: EtcdStore) -> None:
+    """It has the existing entries of the whole transaction, so that a retry need not read them."""
     server.ctl("del", "--prefix", "/")
     first, second, absent = (HandleKey(name) for name in ("a", "b", "c"))
     made = store.write([Create(first, COUNT), Create(second, COUNT)])
-    with pytest.raises(Conflict) as lost:
+    with pytest.raises(Conflict) as caught:
         store.write([Create(absent, COUNT), Create(first, COUNT), Update(second, COUNT, "1")])
-    assert lost.value.observed == made
+    assert caught.value.observed == made

@@ -1,4 +1,4 @@
-"""Writes whose answers get lost on the way back, or that never arrive: each is made once, or the error says what is known."""
+"""Writes whose request or reply is lost. Each is applied once, or the error says that the outcome is not known."""
 
 import threading
 import time
@@ -40,23 +40,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def way(server: Cluster) -> Iterator[Proxy]:
+def relay(server: Cluster) -> Iterator[Proxy]:
     with proxy(server.members[0].ports[0]) as running:
         yield running
 
 
 @pytest.fixture
 def rival(server: Cluster) -> Iterator[EtcdStore]:
-    """Another client, with a connection that works."""
+    """Return a session of another client, whose connection does not break."""
     server.ctl("del", "--prefix", "/")
     with session(server.endpoints) as store:
         yield store
 
 
 @pytest.fixture
-def store(way: Proxy, rival: EtcdStore) -> Iterator[EtcdStore]:
-    """A session over the proxy, warm."""
-    with session(f"http://{way.authority}") as opened:
+def store(relay: Proxy, rival: EtcdStore) -> Iterator[EtcdStore]:
+    """Return a session over the proxy that is already connected."""
+    with session(f"http://{relay.authority}") as opened:
         opened.list(HandleQuery())
         yield opened
 
@@ -68,7 +68,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def revision(rival: EtcdStore, key: HandleKey = KEY) -> str:
-    """Empty for a key that is not there."""
+    """Return the revision of a key, or an empty string if the key does not exist."""
     with suppress(NotFound):
         return rival.get(key).revision
     return ""
@@ -81,180 +81,188 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-class Lost:
-    """A write that is carried out while its answer is held back; then things happen, and the connection breaks."""
+class ReplyLoss:
+    """A write that is applied but whose reply is lost. Before the connection breaks, `then` is called."""
 
-    def __init__(self, way: Proxy, rival: EtcdStore, pool: ThreadPoolExecutor) -> None:
-        self._way, self._rival, self._pool = way, rival, pool
+    def __init__(self, relay: Proxy, rival: EtcdStore, pool: ThreadPoolExecutor) -> None:
+        self._relay, self._rival, self._pool = relay, rival, pool
 
-    def __call__(self, store: EtcdStore, writes: list[Write], meanwhile: Callable[[], Any] = lambda: None) -> "Future[Any]":
+    def __call__(self, store: EtcdStore, writes: list[Write], then: Callable[[], Any] = lambda: None) -> "Future[Any]":
         before = revision(self._rival)
-        self._way.discard_replies = True
+        self._relay.discard_replies = True
         written = self._pool.submit(store.write, writes)
         wait_for(lambda: revision(self._rival) != before)
-        meanwhile()
-        self._way.discard_replies = False
-        self._way.cut()
+        then()
+        self._relay.discard_replies = False
+        self._relay.cut()
         return written
 
 
 @pytest.fixture
-def lost(way: Proxy, rival: EtcdStore, pool: ThreadPoolExecutor) -> Lost:
-    return Lost(way, rival, pool)
+def lose_reply(relay: Proxy, rival: EtcdStore, pool: ThreadPoolExecutor) -> ReplyLoss:
+    return ReplyLoss(relay, rival, pool)
 
 
-def test_a_create_is_recognised(store: EtcdStore, rival: EtcdStore, lost: Lost) -> None:
-    """With the revision that it made."""
-    written = lost(store, [Create(KEY, handle(1))])
+def test_applied_create_is_recognised(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
+    """The result has the revision that the write made."""
+    written = lose_reply(store, [Create(KEY, handle(1))])
     assert written.result(PATIENCE) == [rival.get(KEY)]
 
 
-def test_an_update_is_recognised(store: EtcdStore, rival: EtcdStore, lost: Lost) -> None:
+def test_applied_update_is_recognised(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
     entry = create(store, "h")
-    assert lost(store, [Update(KEY, handle(2), entry.revision)]).result(PATIENCE) == [rival.get(KEY)]
+    assert lose_reply(store, [Update(KEY, handle(2), entry.revision)]).result(PATIENCE) == [rival.get(KEY)]
     assert value(rival, KEY) == handle(2)
 
 
-def test_an_update_is_recognised_under_later_ones(store: EtcdStore, rival: EtcdStore, lost: Lost) -> None:
-    """Another client has built on it: it was applied all the same, and applying it again would count twice."""
+def test_applied_update_is_recognised_after_later_updates(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
+    """Another client has updated the key since. A second write would count twice."""
     entry = create(store, "h")
-    ours: list[Entry] = []
+    written: list[Entry] = []
 
-    def go_on() -> None:
-        ours.append(rival.get(KEY))
-        update(rival, update(rival, ours[0], 3), 4)
+    def update_again() -> None:
+        written.append(rival.get(KEY))
+        update(rival, update(rival, written[0], 3), 4)
 
-    assert lost(store, [Update(KEY, handle(2), entry.revision)], go_on).result(PATIENCE) == ours
+    assert lose_reply(store, [Update(KEY, handle(2), entry.revision)], update_again).result(PATIENCE) == written
     assert value(rival, KEY) == handle(4)
 
 
-def test_an_update_is_recognised_after_a_deletion(store: EtcdStore, rival: EtcdStore, lost: Lost) -> None:
+def test_applied_update_is_recognised_after_a_deletion(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
     entry = create(store, "h")
-    written = lost(store, [Update(KEY, handle(2), entry.revision)], lambda: rival.write([Delete(KEY)]))
+    written = lose_reply(store, [Update(KEY, handle(2), entry.revision)], lambda: rival.write([Delete(KEY)]))
     assert written.result(PATIENCE)[0].value == handle(2)
     assert revision(rival) == ""
 
 
-def test_a_create_is_recognised_under_later_updates(store: EtcdStore, rival: EtcdStore, lost: Lost) -> None:
-    ours: list[Entry] = []
+def test_applied_create_is_recognised_after_later_updates(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
+    written: list[Entry] = []
 
-    def go_on() -> None:
-        ours.append(rival.get(KEY))
-        update(rival, ours[0], 3)
+    def update_again() -> None:
+        written.append(rival.get(KEY))
+        update(rival, written[0], 3)
 
-    assert lost(store, [Create(KEY, handle(1))], go_on).result(PATIENCE) == ours
+    assert lose_reply(store, [Create(KEY, handle(1))], update_again).result(PATIENCE) == written
     assert value(rival, KEY) == handle(3)
 
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["at a revision", "at any"])
-def test_a_deletion_is_recognised(store: EtcdStore, rival: EtcdStore, lost: Lost, pinned: bool) -> None:
+def test_applied_deletion_is_recognised(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss, pinned: bool) -> None:
     entry = create(store, "h")
-    assert lost(store, [Delete(KEY, entry.revision if pinned else None)]).result(PATIENCE) == [None]
+    assert lose_reply(store, [Delete(KEY, entry.revision if pinned else None)]).result(PATIENCE) == [None]
     assert revision(rival) == ""
 
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["at a revision", "at any"])
-def test_a_deletion_spares_what_is_new(store: EtcdStore, rival: EtcdStore, lost: Lost, pinned: bool) -> None:
-    """It was applied; the same key that another client has created since is not touched."""
+def test_applied_deletion_is_not_repeated_on_a_new_key(
+    store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss, pinned: bool
+) -> None:
+    """Another client has created the same key since."""
     entry = create(store, "h")
     delete = Delete(KEY, entry.revision if pinned else None)
-    assert lost(store, [delete], lambda: create(rival, "h", 7)).result(PATIENCE) == [None]
+    assert lose_reply(store, [delete], lambda: create(rival, "h", 7)).result(PATIENCE) == [None]
     assert value(rival, KEY) == handle(7)
 
 
-def test_a_group_is_recognised(store: EtcdStore, rival: EtcdStore, lost: Lost) -> None:
-    """All kinds of writes, while another client has changed one of the keys since."""
-    guard, gone = create(store, "guard"), create(store, "gone")
+def test_applied_transaction_is_recognised(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
+    """The transaction has all kinds of writes. Another client has deleted one of its keys since."""
+    guard, deleted = create(store, "guard"), create(store, "gone")
     entry = create(store, "h")
     writes: list[Write] = [
         Check(guard.key, guard.revision),
         Create(HandleKey("new"), handle(5)),
         Update(KEY, handle(2), entry.revision),
-        Delete(gone.key, gone.revision),
+        Delete(deleted.key, deleted.revision),
     ]
-    result = lost(store, writes, lambda: rival.write([Delete(HandleKey("new"))])).result(PATIENCE)
+    result = lose_reply(store, writes, lambda: rival.write([Delete(HandleKey("new"))])).result(PATIENCE)
     assert result == [None, result[1], rival.get(KEY), None]
     assert [result[1].value, result[1].revision] == [handle(5), rival.get(KEY).revision]
 
 
-def test_nothing_is_said_to_be_done_that_somebody_else_did(
-    store: EtcdStore, rival: EtcdStore, way: Proxy, pool: ThreadPoolExecutor
+def test_lost_request_is_a_conflict_if_another_client_was_faster(
+    store: EtcdStore, rival: EtcdStore, relay: Proxy, pool: ThreadPoolExecutor
 ) -> None:
-    """The request never arrived, and the rival was faster."""
+    """The session must not report the write of the other client as its own."""
     entry = create(store, "h")
-    way.discard_requests = True
+    relay.discard_requests = True
     written = pool.submit(store.write, [Update(KEY, handle(2), entry.revision)])
-    theirs = update(rival, entry, 9)
-    way.discard_requests = False
-    way.cut()
+    rival_entry = update(rival, entry, 9)
+    relay.discard_requests = False
+    relay.cut()
     with pytest.raises(Conflict) as caught:
         written.result(PATIENCE)
     assert caught.value.key == KEY
-    assert rival.get(KEY) == theirs
+    assert rival.get(KEY) == rival_entry
 
 
-def test_what_was_there_before_is_a_conflict(store: EtcdStore, rival: EtcdStore, way: Proxy, pool: ThreadPoolExecutor) -> None:
-    """Although it looks exactly like what was to be written."""
-    theirs = create(rival, "h")
+def test_create_of_an_existing_equal_entry_is_a_conflict(
+    store: EtcdStore, rival: EtcdStore, relay: Proxy, pool: ThreadPoolExecutor
+) -> None:
+    """The reply is lost, and the existing entry equals the one to be created."""
+    rival_entry = create(rival, "h")
     store.list(HandleQuery())
-    way.discard_replies = True
+    relay.discard_replies = True
     written = pool.submit(store.write, [Create(KEY, handle(1))])
-    time.sleep(0.3)  # nothing shows that it has arrived
-    way.discard_replies = False
-    way.cut()
+    time.sleep(0.3)  # the request arrives, but changes nothing that the test could wait for
+    relay.discard_replies = False
+    relay.cut()
     with pytest.raises(Conflict):
         written.result(PATIENCE)
-    assert rival.get(KEY) == theirs
+    assert rival.get(KEY) == rival_entry
 
 
-def test_what_never_arrived_is_done_once(store: EtcdStore, rival: EtcdStore, way: Proxy, pool: ThreadPoolExecutor) -> None:
-    """When the connection is there again, within the same call."""
-    way.discard_requests = True
+def test_lost_request_is_repeated_once(store: EtcdStore, rival: EtcdStore, relay: Proxy, pool: ThreadPoolExecutor) -> None:
+    """The same call repeats it when the connection works again."""
+    relay.discard_requests = True
     written = pool.submit(store.write, [Create(KEY, handle(1))])
     time.sleep(0.3)
     assert not written.done()
-    way.discard_requests = False
-    way.cut()
+    relay.discard_requests = False
+    relay.cut()
     assert written.result(PATIENCE) == [rival.get(KEY)]
 
 
-def test_a_compacted_history_is_admitted(store: EtcdStore, rival: EtcdStore, server: Cluster, lost: Lost) -> None:
-    """It cannot be known any more, and the error says so."""
+def test_error_says_that_the_history_is_compacted(
+    store: EtcdStore, rival: EtcdStore, server: Cluster, lose_reply: ReplyLoss
+) -> None:
+    """After a compaction, the outcome of the write is not known."""
     entry = create(store, "h")
 
-    def cover_up() -> None:
+    def compact() -> None:
         last = update(rival, rival.get(KEY), 3)
         server.compact(int(last.revision))
 
     with pytest.raises(StoreError, match=r"not known.*compacted"):
-        lost(store, [Update(KEY, handle(2), entry.revision)], cover_up).result(PATIENCE)
+        lose_reply(store, [Update(KEY, handle(2), entry.revision)], compact).result(PATIENCE)
 
 
-def test_a_write_that_stays_unanswered_says_so(store: EtcdStore, rival: EtcdStore, way: Proxy, hurry: Hurry) -> None:
-    """Within its time; it may have been carried out, and here it was."""
+def test_error_says_that_the_outcome_of_a_write_is_not_known(
+    store: EtcdStore, rival: EtcdStore, relay: Proxy, hurry: Hurry
+) -> None:
+    """The write fails at its deadline. In this test, the server has applied it."""
     hurry(1.0, 0.4)
-    way.discard_replies = True
+    relay.discard_replies = True
     with pytest.raises(StoreError, match="whether it was carried out is not known"):
         store.write([Create(KEY, handle(1))])
-    way.discard_replies = False
-    way.cut()
+    relay.discard_replies = False
+    relay.cut()
     assert store.get(KEY) == rival.get(KEY)
 
 
-def test_reads_are_repeated(store: EtcdStore, rival: EtcdStore, way: Proxy, pool: ThreadPoolExecutor) -> None:
-    """They go through when the connection is there again."""
+def test_reads_are_repeated(store: EtcdStore, rival: EtcdStore, relay: Proxy, pool: ThreadPoolExecutor) -> None:
+    """The same calls return the entries when the connection works again."""
     create(rival, "h")
-    way.discard_replies = True
+    relay.discard_replies = True
     reads = [pool.submit(store.get, KEY), pool.submit(lambda: next(iter(store.list(HandleQuery()))))]
     time.sleep(0.3)
     assert not any(read.done() for read in reads)
-    way.discard_replies = False
-    way.cut()
+    relay.discard_replies = False
+    relay.cut()
     assert [read.result(PATIENCE) for read in reads] == [rival.get(KEY)] * 2
 
 
-def test_a_mute_server_is_given_up(hurry: Hurry) -> None:
-    """It takes connections and never answers: every call ends, in time, with one error that names it."""
+def test_every_call_to_a_silent_server_ends(hurry: Hurry) -> None:
+    """The server accepts connections but does not answer. Every call ends at its deadline, and the error names the server."""
     hurry(1.0, 0.4)
     with mute() as authority, session(f"http://{authority}") as store:
         calls: list[Callable[[], object]] = [
@@ -276,8 +284,8 @@ def test_a_mute_server_is_given_up(hurry: Hurry) -> None:
 
 
 @pytest.mark.parametrize(("host", "by_name"), [("127.0.0.1", False), ("localhost", True)])
-def test_a_name_may_be_why_nobody_answers(hurry: Hurry, host: str, by_name: bool) -> None:
-    """A name server that says nothing costs all of the time: then the name is as suspicious as the server."""
+def test_timeout_error_mentions_name_resolution(hurry: Hurry, host: str, by_name: bool) -> None:
+    """A silent name server can cause the timeout as well, but only if the endpoint has a host name."""
     hurry(0.5, 0.2)
     with mute() as authority, session(f"http://{host}:{authority.rpartition(':')[2]}") as store:
         with pytest.raises(StoreError, match="no answer in time") as caught:
@@ -285,8 +293,8 @@ def test_a_name_may_be_why_nobody_answers(hurry: Hurry, host: str, by_name: bool
     assert ("whether its host name resolves" in caught.value.details) == by_name
 
 
-def test_a_mute_server_is_passed_over(server: Cluster, rival: EtcdStore, hurry: Hurry) -> None:
-    """If there is another one, in any order of the servers."""
+def test_silent_server_is_skipped(server: Cluster, rival: EtcdStore, hurry: Hurry) -> None:
+    """The call uses another server, in any order of the endpoints."""
     hurry(10.0, 0.4)
     with mute() as authority:
         for number in range(6):
@@ -301,8 +309,8 @@ def _drain(watch: Any) -> None:
         list(watch)
 
 
-def test_nobody_listens() -> None:
-    """The error comes at once, with the setting and the fix."""
+def test_error_of_a_refused_connection_has_the_setting_and_the_fix() -> None:
+    """The error comes at once. A host name that does not resolve has its own error."""
     backend: Backend
     with session("http://127.0.0.1:1") as backend:
         calls: list[Callable[[], object]] = [lambda: backend.get(KEY), lambda: create(backend, "h")]
@@ -321,8 +329,8 @@ def fill(store: Backend) -> None:
         create(store, f"{number:0512}")
 
 
-def test_a_full_server_is_told(tmp_path: Path) -> None:
-    """With what to do about it, and at once."""
+def test_error_names_the_fix_for_a_full_server(tmp_path: Path) -> None:
+    """The call fails at once, and the error names the fix."""
     with cluster(tmp_path, flags=["--quota-backend-bytes=65536"]) as server, session(server.endpoints) as store:
         with pytest.raises(StoreError, match="database space exceeded") as caught:
             fill(store)

@@ -1,4 +1,4 @@
-"""How many requests a call makes to etcd, as the server counts them."""
+"""The number of requests that a call sends to etcd, as the server counts them."""
 
 import http.client
 import re
@@ -26,8 +26,8 @@ def handled(site: EtcdSite) -> int:
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
-def test_a_del_makes_two_requests(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """One to read, one to write; the node's claim adds one now and then."""
+def test_del_sends_two_requests(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """One request reads and one writes. The renewal of the node claim may add one."""
     site = cluster_node.site
     assert isinstance(site, EtcdSite)
     pods = [cluster_node.pod(sandbox(), f"c{number}") for number in range(PODS)]

@@ -1,4 +1,4 @@
-"""etcd over TLS: whom we trust, who we are, and what is said when that does not work out."""
+"""etcd over TLS: trusted authorities, client certificates, and errors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,20 +19,20 @@ LOOPBACK = ("127.0.0.1", "localhost")
 
 @dataclass(frozen=True)
 class Secured:
-    """A server that demands client certificates, and the authorities of this world."""
+    """A server that requires client certificates, its authority, and an unknown authority."""
 
     server: Cluster
-    ours: Authority
-    stranger: Authority
+    authority: Authority
+    unknown: Authority
     client: tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("etcd")
-    ours, stranger = Authority(folder, "ours"), Authority(folder, "stranger")
-    with serving(folder, ours, *ours.issue("server", *LOOPBACK), clients=True) as server:
-        yield Secured(server, ours, stranger, ours.issue("client"))
+    authority, unknown = Authority(folder, "ours"), Authority(folder, "stranger")
+    with serving(folder, authority, *authority.issue("server", *LOOPBACK), clients=True) as server:
+        yield Secured(server, authority, unknown, authority.issue("client"))
 
 
 @contextmanager
@@ -41,29 +41,29 @@ def serving(folder: Path, authority: Authority, certificate: Path, key: Path, *,
         yield running
 
 
-def demand_refusal(endpoints: str, remedy: str, **settings: Path) -> None:
-    """Both reading and writing fail with one error that names the endpoint and the remedy."""
+def require_error(endpoints: str, fix: str, **settings: Path) -> None:
+    """Require that reads and writes fail with an error that names the endpoint and the fix."""
     with session(endpoints, **settings) as store:
         calls: list[Callable[[], object]] = [lambda: store.get(HandleKey("h")), lambda: create(store, "h")]
         for call in calls:
             with pytest.raises(StoreError, match=r"etcd at .* does not answer") as caught:
                 call()
-            assert remedy in caught.value.details
+            assert fix in caught.value.details
 
 
-def test_both_sides_identify_themselves(secured: Secured) -> None:
-    """By address and by name; reads, writes and watches."""
+def test_server_and_client_authenticate_each_other(secured: Secured) -> None:
+    """The endpoint may have an address or a name."""
     certificate, key = secured.client
     for number, url in enumerate((secured.server.endpoints, secured.server.endpoints.replace("127.0.0.1", "localhost"))):
-        with session(url, ca_cert_file=secured.ours.root, cert_file=certificate, key_file=key) as store:
+        with session(url, ca_cert_file=secured.authority.root, cert_file=certificate, key_file=key) as store:
             entry = create(store, f"h.{number}")
             assert store.get(entry.key) == entry
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["right root first", "right root last"])
 def test_every_root_of_a_file_is_trusted(secured: Secured, tmp_path: Path, first: bool) -> None:
-    """Wherever it stands."""
-    roots = [secured.ours.root.read_bytes(), secured.stranger.root.read_bytes()]
+    """Its position in the file does not matter."""
+    roots = [secured.authority.root.read_bytes(), secured.unknown.root.read_bytes()]
     bundle = tmp_path / "bundle.pem"
     bundle.write_bytes(b"a comment\n" + b"\n".join(roots if first else roots[::-1]))
     certificate, key = secured.client
@@ -71,58 +71,58 @@ def test_every_root_of_a_file_is_trusted(secured: Secured, tmp_path: Path, first
         create(store, f"bundle.{first}")
 
 
-def test_another_root_is_refused(secured: Secured) -> None:
-    """We do not speak to a server that we do not know."""
+def test_server_of_an_unknown_authority_is_refused(secured: Secured) -> None:
+    """svc sends no request to a server whose certificate it does not trust."""
     certificate, key = secured.client
-    demand_refusal(
-        secured.server.endpoints, "etcd_ca_cert_file", ca_cert_file=secured.stranger.root, cert_file=certificate, key_file=key
+    require_error(
+        secured.server.endpoints, "etcd_ca_cert_file", ca_cert_file=secured.unknown.root, cert_file=certificate, key_file=key
     )
 
 
-def test_the_systems_roots_serve_without_a_file(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They do not know the test's authority, until it is made one of them."""
+def test_roots_of_the_system_are_trusted_without_a_file(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authority of the test is not one of them until SSL_CERT_FILE names it."""
     certificate, key = secured.client
-    demand_refusal(secured.server.endpoints, "etcd_ca_cert_file", cert_file=certificate, key_file=key)
-    monkeypatch.setenv("SSL_CERT_FILE", str(secured.ours.root))
+    require_error(secured.server.endpoints, "etcd_ca_cert_file", cert_file=certificate, key_file=key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(secured.authority.root))
     with session(secured.server.endpoints, cert_file=certificate, key_file=key) as store:
         create(store, "system")
 
 
-def test_a_missing_client_certificate_is_told(secured: Secured) -> None:
-    """With the settings that would give one."""
-    demand_refusal(secured.server.endpoints, "etcd_cert_file", ca_cert_file=secured.ours.root)
+def test_error_names_the_setting_of_a_missing_client_certificate(secured: Secured) -> None:
+    """The server requires a client certificate."""
+    require_error(secured.server.endpoints, "etcd_cert_file", ca_cert_file=secured.authority.root)
 
 
-@pytest.mark.parametrize("fault", ["stranger's", "expired"])
-def test_a_bad_client_certificate_is_told(secured: Secured, fault: str) -> None:
-    """The server takes it no more than none."""
-    if fault == "expired":
-        certificate, key = secured.ours.issue("late", until=yesterday())
+@pytest.mark.parametrize("defect", ["stranger's", "expired"])
+def test_error_names_the_setting_of_an_invalid_client_certificate(secured: Secured, defect: str) -> None:
+    """The server rejects certificates that have expired or are of an unknown authority."""
+    if defect == "expired":
+        certificate, key = secured.authority.issue("late", until=yesterday())
     else:
-        certificate, key = secured.stranger.issue("client")
-    demand_refusal(
-        secured.server.endpoints, "etcd_cert_file", ca_cert_file=secured.ours.root, cert_file=certificate, key_file=key
+        certificate, key = secured.unknown.issue("client")
+    require_error(
+        secured.server.endpoints, "etcd_cert_file", ca_cert_file=secured.authority.root, cert_file=certificate, key_file=key
     )
 
 
 @pytest.mark.parametrize(("name", "host", "late"), [("expired", "127.0.0.1", True), ("other", "10.1.2.3", False)])
-def test_a_bad_server_certificate_is_refused(tmp_path: Path, name: str, host: str, late: bool) -> None:
-    """It has expired, or names another host."""
+def test_invalid_server_certificate_is_refused(tmp_path: Path, name: str, host: str, late: bool) -> None:
+    """The certificate has expired, or names another host."""
     authority = Authority(tmp_path, "ours")
     certificate, key = authority.issue(name, host, until=yesterday() if late else None)
     with serving(tmp_path, authority, certificate, key) as server:
-        demand_refusal(server.endpoints, "certificate", ca_cert_file=authority.root)
+        require_error(server.endpoints, "certificate", ca_cert_file=authority.root)
 
 
-def test_schemes_must_fit_the_server(secured: Secured, tmp_path: Path) -> None:
-    """TLS to a plain server, and the other way round."""
+def test_error_names_the_scheme_that_the_server_needs(secured: Secured, tmp_path: Path) -> None:
+    """The endpoint has https for a server without TLS, or http for one with TLS."""
     with cluster(tmp_path) as plain:
-        demand_refusal(plain.endpoints.replace("http:", "https:"), "http", ca_cert_file=secured.ours.root)
-    demand_refusal(secured.server.endpoints.replace("https:", "http:"), "https")
+        require_error(plain.endpoints.replace("http:", "https:"), "http", ca_cert_file=secured.authority.root)
+    require_error(secured.server.endpoints.replace("https:", "http:"), "https")
 
 
-def test_each_server_is_held_to_its_own_name(tmp_path: Path) -> None:
-    """Of two, one shows a certificate for another host: all calls end at the good one."""
+def test_certificate_of_each_server_must_name_its_host(tmp_path: Path) -> None:
+    """One of two servers has a certificate for another host, so all calls use the other server."""
     authority = Authority(tmp_path, "ours")
     with serving(tmp_path, authority, *authority.issue("good", "localhost")) as good:
         (tmp_path / "bad").mkdir()
@@ -134,8 +134,8 @@ def test_each_server_is_held_to_its_own_name(tmp_path: Path) -> None:
                     assert store.get(entry.key) == entry
 
 
-def test_ipv6_servers_are_known_by_their_address(tmp_path: Path) -> None:
-    """Which stands in brackets in a URL, and without them in a certificate."""
+def test_certificate_may_name_the_ipv6_address_of_a_server(tmp_path: Path) -> None:
+    """The address has brackets in a URL, but not in a certificate."""
     authority = Authority(tmp_path, "ours")
     tls = ServerTls(*authority.issue("server", "::1"))
     with cluster(tmp_path, tls=tls, host="::1") as server, session(server.endpoints, ca_cert_file=authority.root) as store:
@@ -143,28 +143,30 @@ def test_ipv6_servers_are_known_by_their_address(tmp_path: Path) -> None:
         create(store, "h")
 
 
-def test_replaced_certificates_are_noticed(secured: Secured, tmp_path: Path) -> None:
-    """A new session reads the new files."""
+def test_session_is_not_current_after_its_certificate_was_replaced(secured: Secured, tmp_path: Path) -> None:
+    """A new session reads the new files. The old session still works."""
     files = {"cert_file": tmp_path / "client.pem", "key_file": tmp_path / "client.key"}
     for path, source in zip(files.values(), secured.client, strict=True):
         path.write_bytes(source.read_bytes())
-    with session(secured.server.endpoints, ca_cert_file=secured.ours.root, **files) as store:
+    with session(secured.server.endpoints, ca_cert_file=secured.authority.root, **files) as store:
         create(store, "before")
         assert store.is_current()
-        for path, source in zip(files.values(), secured.ours.issue("renewed"), strict=True):
+        for path, source in zip(files.values(), secured.authority.issue("renewed"), strict=True):
             path.write_bytes(source.read_bytes())
         assert not store.is_current()
         assert store.get(HandleKey("before"))
 
 
-def test_a_user_without_rights_is_told(secured: Secured) -> None:
-    """The certificate's common name is the user; what it lacks is said, without trying again and again."""
-    root = dict(zip(("cert", "key"), secured.ours.issue("root"), strict=True))
+def test_error_names_the_missing_rights_of_a_user(secured: Secured) -> None:
+    """The user is the common name of the certificate. svc does not retry a request that the server denies."""
+    root = dict(zip(("cert", "key"), secured.authority.issue("root"), strict=True))
     client = dict(zip(("cert", "key"), secured.client, strict=True))
-    identity = [f"--cacert={secured.ours.root}", f"--cert={root['cert']}", f"--key={root['key']}"]
+    identity = [f"--cacert={secured.authority.root}", f"--cert={root['cert']}", f"--key={root['key']}"]
 
     def as_user(files: dict[str, Path]) -> AbstractContextManager[EtcdStore]:
-        return session(secured.server.endpoints, ca_cert_file=secured.ours.root, cert_file=files["cert"], key_file=files["key"])
+        return session(
+            secured.server.endpoints, ca_cert_file=secured.authority.root, cert_file=files["cert"], key_file=files["key"]
+        )
 
     for command in ("user add root:unused", "user grant-role root root", "user add client:unused", "auth enable"):
         secured.server.ctl(*identity, *command.split())

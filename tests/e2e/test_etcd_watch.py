@@ -1,4 +1,4 @@
-"""Watches and generations through broken connections, restarts and compactions."""
+"""Watches and generations during broken connections, restarts and compactions."""
 
 import queue
 import threading
@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def way(server: Cluster) -> Iterator[Proxy]:
+def relay(server: Cluster) -> Iterator[Proxy]:
     with proxy(server.members[0].ports[0]) as running:
         yield running
 
@@ -37,14 +37,15 @@ def writer(server: Cluster) -> Iterator[EtcdStore]:
 
 
 @pytest.fixture
-def store(way: Proxy) -> Iterator[EtcdStore]:
-    """A session whose connection can be broken."""
-    with session(f"http://{way.authority}") as opened:
+def store(relay: Proxy) -> Iterator[EtcdStore]:
+    """Return a session whose connection the test can break."""
+    with session(f"http://{relay.authority}") as opened:
         yield opened
 
 
 @contextmanager
-def told(watch: Watch) -> Iterator["queue.Queue[Event]"]:
+def events_of(watch: Watch) -> Iterator["queue.Queue[Event]"]:
+    """Read a watch in a thread, and return the queue of its events."""
     events: queue.Queue[Event] = queue.Queue()
 
     def read() -> None:
@@ -65,27 +66,27 @@ def pool(name: str) -> Resource:
     return Resource("IPPool", {"name": name}, {"cidr": "10.0.0.0/24"})
 
 
-def pause_reading(way: Proxy) -> None:
-    """From now on the session hears nothing, and does not get through."""
-    way.discard_replies = True
-    way.cut()
+def disconnect(relay: Proxy) -> None:
+    """Break the connection, and discard all replies until `reconnect`."""
+    relay.discard_replies = True
+    relay.cut()
 
 
-def go_on(way: Proxy) -> None:
-    way.discard_replies = False
-    way.cut()
+def reconnect(relay: Proxy) -> None:
+    relay.discard_replies = False
+    relay.cut()
 
 
-def test_a_broken_watch_goes_on_where_it_was(store: EtcdStore, writer: EtcdStore, way: Proxy) -> None:
-    """Every change is reported once, also those during the interruption."""
-    with told(store.watch(HandleQuery())) as events:
+def test_watch_continues_after_its_connection_broke(store: EtcdStore, writer: EtcdStore, relay: Proxy) -> None:
+    """The watch reports every change once, also those of the interruption."""
+    with events_of(store.watch(HandleQuery())) as events:
         first = create(writer, "a")
         assert events.get(timeout=PATIENCE) == Event(first.key, first)
-        pause_reading(way)
+        disconnect(relay)
         second = update(writer, first, 2)
         writer.write([Delete(first.key)])
         third = create(writer, "b")
-        go_on(way)
+        reconnect(relay)
         expected = [Event(second.key, second), Event(first.key, None), Event(third.key, third)]
         assert [events.get(timeout=PATIENCE) for _ in range(3)] == expected
         last = create(writer, "last")
@@ -93,25 +94,25 @@ def test_a_broken_watch_goes_on_where_it_was(store: EtcdStore, writer: EtcdStore
         assert events.empty()
 
 
-def test_a_compacted_watch_lists_again(store: EtcdStore, writer: EtcdStore, way: Proxy, server: Cluster) -> None:
-    """And tells of the keys that are gone."""
-    gone, kept = create(writer, "gone"), create(writer, "kept")
-    with told(store.watch(HandleQuery())) as events:
-        assert [events.get(timeout=PATIENCE).key for _ in range(2)] == [gone.key, kept.key]
-        pause_reading(way)
-        writer.write([Delete(gone.key)])
+def test_watch_lists_all_keys_after_a_compaction(store: EtcdStore, writer: EtcdStore, relay: Proxy, server: Cluster) -> None:
+    """The watch reports deleted keys as well."""
+    deleted, kept = create(writer, "gone"), create(writer, "kept")
+    with events_of(store.watch(HandleQuery())) as events:
+        assert [events.get(timeout=PATIENCE).key for _ in range(2)] == [deleted.key, kept.key]
+        disconnect(relay)
+        writer.write([Delete(deleted.key)])
         new = create(writer, "new")
         server.compact(int(new.revision))
-        go_on(way)
-        expected = [Event(gone.key, None), Event(kept.key, kept), Event(new.key, new)]
+        reconnect(relay)
+        expected = [Event(deleted.key, None), Event(kept.key, kept), Event(new.key, new)]
         assert [events.get(timeout=PATIENCE) for _ in range(3)] == expected
         last = create(writer, "last")
         assert events.get(timeout=PATIENCE) == Event(last.key, last)
 
 
-def test_a_watch_survives_a_restart(server: Cluster, writer: EtcdStore) -> None:
-    """Of the server, by itself."""
-    with session(server.endpoints) as store, told(store.watch(HandleQuery())) as events:
+def test_watch_continues_after_a_restart_of_the_server(server: Cluster, writer: EtcdStore) -> None:
+    """The reader of the watch has to do nothing for this."""
+    with session(server.endpoints) as store, events_of(store.watch(HandleQuery())) as events:
         first = create(writer, "a")
         assert events.get(timeout=PATIENCE) == Event(first.key, first)
         server.members[0].kill()
@@ -120,20 +121,20 @@ def test_a_watch_survives_a_restart(server: Cluster, writer: EtcdStore) -> None:
         assert events.get(timeout=PATIENCE) == Event(second.key, second)
 
 
-def test_a_watch_may_begin_without_a_server(server: Cluster, writer: EtcdStore) -> None:
-    """It tells what it finds when there is one."""
+def test_watch_can_begin_without_a_server(server: Cluster, writer: EtcdStore) -> None:
+    """When the server starts, the watch reports the existing keys."""
     first = create(writer, "a")
     server.members[0].kill()
-    with session(server.endpoints) as store, told(store.watch(HandleQuery())) as events:
+    with session(server.endpoints) as store, events_of(store.watch(HandleQuery())) as events:
         server.restart(server.members[0])
         assert events.get(timeout=PATIENCE) == Event(first.key, first)
 
 
-def test_generations_never_stand_still_while_nobody_watches(store: EtcdStore, writer: EtcdStore, way: Proxy) -> None:
-    """A cache filled while the connection was broken is not trusted, nor one from before; then they stand still again."""
+def test_generations_change_on_every_call_without_a_watch(store: EtcdStore, writer: EtcdStore, relay: Proxy) -> None:
+    """Caches from before or during the interruption become invalid. Afterwards, the generations are stable again."""
     settle(store, "IPPool")
     before = store.generations(("IPPool",))
-    pause_reading(way)
+    disconnect(relay)
     numbers = {before}
     reached = threading.Event()
     for _ in range(int(PATIENCE / 0.01)):
@@ -143,13 +144,15 @@ def test_generations_never_stand_still_while_nobody_watches(store: EtcdStore, wr
         reached.wait(0.01)
     assert store.generations(("IPPool",)) != store.generations(("IPPool",))
     writer.write([Create(ResourceKey("IPPool", "p"), pool("p"))])
-    go_on(way)
+    reconnect(relay)
     settle(store, "IPPool")
     assert store.generations(("IPPool",)) not in numbers
 
 
-def test_what_is_not_ours_is_left_out(server: Cluster, writer: EtcdStore, caplog: pytest.LogCaptureFixture) -> None:
-    """By lists, gets and watches; what cannot be decoded leaves a line in the log."""
+def test_undecodable_and_unknown_keys_are_left_out(
+    server: Cluster, writer: EtcdStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lists and watches omit them. The store logs keys that it cannot decode."""
     good = create(writer, "good")
     for key, text in (
         (f"{HANDLES}bad", "no JSON"),
@@ -160,22 +163,22 @@ def test_what_is_not_ours_is_left_out(server: Cluster, writer: EtcdStore, caplog
         server.put(key, text)
     assert list(writer.list(HandleQuery())) == [good]
     assert "bad" in caplog.text
-    with told(writer.watch(HandleQuery())) as events:
+    with events_of(writer.watch(HandleQuery())) as events:
         assert events.get(timeout=PATIENCE) == Event(good.key, good)
         server.put(f"{HANDLES}good", "no JSON")
         assert events.get(timeout=PATIENCE) == Event(good.key, None)
 
 
 def test_long_lists_are_read_in_pages(writer: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of one moment, each entry once."""
+    """The list has every entry once."""
     monkeypatch.setattr("svc.datastore.etcd.store.PAGE", 7)
     written = writer.write([Create(HandleKey(f"h.{number:03}"), handle(number)) for number in range(50)])
     assert list(writer.list(HandleQuery())) == written
     assert list(writer.list(ResourceQuery("IPPool"))) == []
 
 
-def test_closed_store_says_so(server: Cluster) -> None:
-    """Closing twice is fine; using it afterwards is a StoreError, and its watches have ended."""
+def test_calls_of_a_closed_store_fail(server: Cluster) -> None:
+    """They raise StoreError, and the watches of the store have ended. A second close has no effect."""
     with session(server.endpoints) as store:
         create(store, "h")
         watch = store.watch(HandleQuery())

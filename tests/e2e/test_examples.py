@@ -1,4 +1,4 @@
-"""The files of examples/ work as they are: only servers, certificates and paths are those of the test."""
+"""The files of examples/. The tests change only servers, certificates, paths and the node name."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.root
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LISTS = {"embedded": "embedded.conflist", "etcdv3": "etcd.conflist", "orch": "kubernetes.conflist"}
 PLUGINS = ("portmap", "bandwidth", "host-local")
-OF_SERVERS = ("etcd_", "orch")  # fields that name servers, or what is needed to reach them
+OF_SERVERS = ("etcd_", "orch")  # prefixes of fields for servers and their access
 POD = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
 
 everywhere = pytest.mark.parametrize("site", EVERYWHERE, indirect=True, scope="module")
@@ -32,13 +32,13 @@ embedded = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="m
 
 @pytest.fixture(scope="module")
 def agent_program() -> tuple[str, ...]:
-    """It hardly holds ADDs, though each test begins with another datastore."""
+    """Return an agent that holds ADDs only briefly after a change of the datastore, because each test changes it."""
     return agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 0.1})
 
 
 @pytest.fixture
 def empty_node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
-    """A node in a new datastore, with the plugins that the network lists chain."""
+    """Return a node in a new datastore, with the plugins that the network lists chain."""
     for plugin in PLUGINS:
         demand_plugin(plugin)
         with suppress(FileExistsError):
@@ -53,7 +53,7 @@ def empty_node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
 
 
 def listed(name: str, node: ClusterNode) -> dict[str, Any]:
-    """An example of a network list, for the servers and directories of the node."""
+    """Return an example of a network list, adapted to the servers and directories of the node."""
     found: dict[str, Any] = json.loads((EXAMPLES / name).read_text())
     plugin = found["plugins"][0]
     kept = {field: value for field, value in plugin.items() if not field.startswith(OF_SERVERS)}
@@ -83,8 +83,10 @@ def attach(node: ClusterNode, sandbox: Netns, config: dict[str, Any], args: str 
 
 
 @everywhere
-def test_network_list_with_pools(empty_node: ClusterNode, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
-    """On the datastore that it is for, with the pools of the example."""
+def test_network_list_works_with_the_example_pools(
+    empty_node: ClusterNode, sandbox: Callable[[], Netns], tmp_path: Path
+) -> None:
+    """Each network list is tested on its datastore."""
     network = listed(LISTS[empty_node.site.config["datastore_type"]], empty_node)
     (tmp_path / "network.conflist").write_text(json.dumps(network))
     config = install(empty_node, tmp_path, "--netconf", str(tmp_path / "network.conflist"))
@@ -97,16 +99,16 @@ def test_network_list_with_pools(empty_node: ClusterNode, sandbox: Callable[[], 
 
 
 @embedded
-def test_reservation_is_kept(empty_node: ClusterNode) -> None:
-    """It shows what it reserves."""
+def test_example_reservation_can_be_applied(empty_node: ClusterNode) -> None:
+    """`svcctl reservation get` shows its ranges."""
     empty_node.ctl("reservation", "apply", "-f", str(EXAMPLES / "reservation.yaml"))
     shown = empty_node.ctl("reservation", "get").stdout.split()
     assert {"gateways", "10.244.0.0/28,fd10:244::/124"} <= set(shown)
 
 
 @embedded
-def test_host_local(empty_node: ClusterNode, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
-    """Its ranges are those of the example."""
+def test_host_local_list_works(empty_node: ClusterNode, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """The addresses are in the ranges of the example."""
     (tmp_path / "network.conflist").write_text(json.dumps(listed("host-local.conflist", empty_node)))
     config = install(empty_node, tmp_path, "--netconf", str(tmp_path / "network.conflist"))
     v4, v6 = attach(empty_node, sandbox(), config)
@@ -115,8 +117,8 @@ def test_host_local(empty_node: ClusterNode, sandbox: Callable[[], Netns], tmp_p
 
 
 @embedded
-def test_installation_of_an_operator(empty_node: ClusterNode, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
-    """It makes its pools, and the network waits for policy."""
+def test_installation_resource_works(empty_node: ClusterNode, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """svcctl applies its pools, and the network waits for policy."""
     config = install(empty_node, tmp_path, "--installation", str(EXAMPLES / "installation.yaml"), "--apply-pools")
     assert config["policy_setup_timeout_seconds"] == 30
     v4, v6 = attach(empty_node, sandbox(), {**config, "nodename": empty_node.name})

@@ -1,4 +1,4 @@
-"""The node's disk is full: every caller gets an error, nothing is lost, and it works again when there is space."""
+"""A full disk of the node: calls fail with an error, no state is lost, and calls work again when there is space."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.root
 SPACE = "2m"
 MakePod = Callable[[], Pod]
 
-# An agent that allocates the reserve again every moment.
-HASTY = agent_with({f"{server.__name__}.PERIOD_SECONDS": 0.1, f"{maintenance.__name__}.RETRY_SECONDS": 0.1})
+# An agent that allocates the reserve again every 0.1 s.
+FREQUENT_MAINTENANCE = agent_with({f"{server.__name__}.PERIOD_SECONDS": 0.1, f"{maintenance.__name__}.RETRY_SECONDS": 0.1})
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """Its state directory is a file system of its own, which is small."""
+    """Start a node whose state directory is a small file system."""
     state = tmp_path / "node" / "state"
     state.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SPACE}", "tmpfs", state], check=True)
@@ -48,7 +48,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def cluster(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """The same with a datastore that nodes share, whose disk has room."""
+    """Start such a node on a shared datastore, whose disk is not full."""
     state = tmp_path / "node" / "state"
     state.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SPACE}", "tmpfs", state], check=True)
@@ -80,44 +80,44 @@ def fill(node: Node) -> Path:
     return ballast
 
 
-def fails_in_time(make: MakePod) -> dict[str, object]:
-    """What is written before may still fit: the error of the first ADD that does not."""
+def first_error(make: MakePod) -> dict[str, object]:
+    """Return the error of the first ADD that fails. Earlier ADDs may succeed, because their writes still fit."""
     for _ in range(200):
         called = make().call("ADD")
         if called.status:
             return dict(called.output)
-    raise AssertionError("the disk never was full")
+    raise AssertionError("no ADD failed, so the disk did not become full")
 
 
 def status(node: Node, config: dict[str, Any]) -> Called:
     return node.call("STATUS", config, container="", ifname="")
 
 
-def demand_status_tells(node: Node, config: dict[str, Any], file: str) -> None:
-    """Before any ADD has failed, and no longer than the disk is full."""
-    wait_until(lambda: status(node, config).status == 0)  # the client of the datastore is loaded
+def require_error_of_status(node: Node, config: dict[str, Any], file: str) -> None:
+    """Require that STATUS reports a full disk before an ADD fails, and succeeds when there is space."""
+    wait_until(lambda: status(node, config).status == 0)  # the first call loads the client of the datastore
     for _ in range(2):
         ballast = fill(node)
-        told = status(node, config).output
-        assert (told["code"], str(node.state_dir / file) in told["msg"]) == (50, True), told
-        assert "disk is full" in told["msg"]
-        assert "free space on its file system" in told["details"]
+        error = status(node, config).output
+        assert (error["code"], str(node.state_dir / file) in error["msg"]) == (50, True), error
+        assert "disk is full" in error["msg"]
+        assert "free space on its file system" in error["details"]
         ballast.unlink()
         assert status(node, config).status == 0
 
 
-def test_status_tells_of_a_full_disk(node: Node, make: MakePod) -> None:
+def test_status_reports_a_full_disk(node: Node, make: MakePod) -> None:
     pod = make()
     pod.add()
-    demand_status_tells(node, netconf(), "journal.db")
+    require_error_of_status(node, netconf(), "journal.db")
     pod.delete()
 
 
-def test_status_tells_of_a_full_disk_in_a_cluster(cluster: ClusterNode) -> None:
-    demand_status_tells(cluster, cluster.netconf(), "journal.db")
+def test_status_reports_a_full_disk_in_a_cluster(cluster: ClusterNode) -> None:
+    require_error_of_status(cluster, cluster.netconf(), "journal.db")
 
 
-def test_full_disk(node: Node, make: MakePod) -> None:
+def test_calls_work_again_when_the_disk_has_space(node: Node, make: MakePod) -> None:
     kept = make()
     kept.add()
     ballast = fill(node)
@@ -127,18 +127,18 @@ def test_full_disk(node: Node, make: MakePod) -> None:
         made.append(make())
         return made[-1]
 
-    error = fails_in_time(another)
+    error = first_error(another)
     assert error["code"] == 104
     assert "database or disk is full" in str(error["msg"])
     assert "free space on its file system" in str(error["details"])
-    told = status(node, netconf(ipam={"assign_ipv6": "true"})).output
-    assert told["code"] == 50
-    assert "full" in told["msg"]
+    reported = status(node, netconf(ipam={"assign_ipv6": "true"})).output
+    assert reported["code"] == 50
+    assert "full" in reported["msg"]
     failed = made[-1]
     assert failed.netns.links() == []
     assert kept.check().status == 0
     ballast.unlink()
-    assert status(node, netconf(ipam={"assign_ipv6": "true"})).status == 0, "at once"
+    assert status(node, netconf(ipam={"assign_ipv6": "true"})).status == 0, "STATUS must succeed at once"
     failed.add()
     assert failed.check().status == 0
     assert faults(node) == []
@@ -147,14 +147,14 @@ def test_full_disk(node: Node, make: MakePod) -> None:
     assert remains(node) == []
 
 
-def demand_only_pending(node: Node) -> None:
+def require_only_pending_releases(node: Node) -> None:
     with closing(Journal(node.state_dir / "journal.db")) as journal:
         assert {record.state for record in journal.all()} <= {"deleting"}
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
-def test_delete_on_a_full_disk(node: Node, make: MakePod, agent: bool) -> None:
-    """Each succeeds at once: its interface goes, and what it holds in the store is released when there is room again."""
+def test_del_on_a_full_disk_leaves_pending_releases(node: Node, make: MakePod, agent: bool) -> None:
+    """Each DEL succeeds and removes the interface. The agent releases the addresses when there is space."""
     pods = [make() for _ in range(8)]
     for pod in pods:
         pod.add()
@@ -164,7 +164,7 @@ def test_delete_on_a_full_disk(node: Node, make: MakePod, agent: bool) -> None:
     for pod in pods:
         pod.delete()
     assert [pod.netns.links() for pod in pods] == [[]] * len(pods)
-    demand_only_pending(node)
+    require_only_pending_releases(node)
     if agent:
         node.stop_agent()
     ballast.unlink()
@@ -175,8 +175,10 @@ def test_delete_on_a_full_disk(node: Node, make: MakePod, agent: bool) -> None:
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
 @pytest.mark.parametrize("reachable", [True, False], ids=["reachable", "unreachable"])
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
-def test_delete_in_a_cluster(cluster: ClusterNode, sandbox: Callable[[], Netns], reachable: bool, agent: bool) -> None:
-    """The datastore has room: what it holds is released at once, or the reserve keeps what is to be released later."""
+def test_del_on_a_full_disk_in_a_cluster_succeeds(
+    cluster: ClusterNode, sandbox: Callable[[], Netns], reachable: bool, agent: bool
+) -> None:
+    """svc releases the addresses at once if it can reach the datastore. Otherwise, the reserve stores pending releases."""
     pods = [cluster.pod(sandbox(), f"c{number}") for number in range(2)]
     for pod in pods:
         pod.add()
@@ -187,7 +189,7 @@ def test_delete_in_a_cluster(cluster: ClusterNode, sandbox: Callable[[], Netns],
         for pod in pods:
             pod.delete()
     assert [pod.netns.links() for pod in pods] == [[]] * len(pods)
-    demand_only_pending(cluster)
+    require_only_pending_releases(cluster)
     assert bool(cluster_remains([cluster])) is not reachable
     if agent:
         cluster.stop_agent()
@@ -196,8 +198,8 @@ def test_delete_in_a_cluster(cluster: ClusterNode, sandbox: Callable[[], Netns],
     wait_until(lambda: cluster_remains([cluster]) == [])
 
 
-def test_delete_without_room_to_open_the_journal(cluster: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """The reserve is used up, and the datastore answers: the calls and the agent need no file of their own."""
+def test_del_works_without_space_to_open_the_journal(cluster: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """The reserve is used up, but the datastore answers, so calls and agent need no file on the full disk."""
     pods = []
     for name in ("c0", "c1", "c2", "c3"):
         cluster.site.add_pod(name)
@@ -208,20 +210,20 @@ def test_delete_without_room_to_open_the_journal(cluster: ClusterNode, sandbox: 
     pods[0].delete()
     ballast = fill(cluster)
     pods[1].delete()
-    cluster.start_agent(*HASTY)
+    cluster.start_agent(*FREQUENT_MAINTENANCE)
     pods[2].delete()
     assert [pod.netns.links() for pod in pods[:3]] == [[]] * 3
     assert "the disk is full" in str(status(cluster, cluster.netconf()).output)
     ballast.unlink()
     wait_until(lambda: cluster.ctl("pending", "get", check=False).returncode == 0)
     pods[3].delete()
-    collect = {**cluster.netconf(), "cni.dev/valid-attachments": []}  # rows that could not be removed
+    collect = {**cluster.netconf(), "cni.dev/valid-attachments": []}  # also removes journal entries that DEL could not remove
     assert cluster.call("GC", collect, container="", ifname="").status == 0
     assert cluster_remains([cluster]) == []
 
 
-def test_delete_without_room_for_the_embedded_store(node: Node, make: MakePod) -> None:
-    """It cannot release. A container that was never attached is gone, and the error of the others names the disk."""
+def test_del_without_space_for_the_embedded_store_names_the_disk(node: Node, make: MakePod) -> None:
+    """svc cannot release addresses. DEL of a container that was never attached still succeeds."""
     never, *pods = [make() for _ in range(3)]
     for pod in pods:
         pod.add()

@@ -1,4 +1,4 @@
-"""Readiness gates: an ADD goes on when all of them answer, and keeps nothing when they do not."""
+"""Readiness gates: an ADD continues when all gates are ready, and leaves nothing if they are not."""
 
 import ssl
 from collections.abc import Callable, Iterator
@@ -32,14 +32,14 @@ def tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
     return context
 
 
-# open
+# ready
 
 
 @pytest.mark.parametrize("code", [200, 204, 299, 300, 304, 399])
-def test_status_from_200_to_399_is_open(pods: MakePod, serve: Serve, code: int) -> None:
+def test_status_from_200_to_399_means_ready(pods: MakePod, serve: Serve, code: int) -> None:
     gate = serve(status(code))
     assert pods(readiness_gates=[gate.url]).add()["ips"]
-    assert gate.asked == 1, "an open gate is asked once"
+    assert gate.asked == 1, "svc must send one request to a gate that is ready"
 
 
 def redirect(target: str, code: int = 302) -> Behaviour:
@@ -47,7 +47,7 @@ def redirect(target: str, code: int = 302) -> Behaviour:
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_redirects_are_followed_to_the_answer_that_counts(pods: MakePod, serve: Serve, code: int) -> None:
+def test_redirects_are_followed(pods: MakePod, serve: Serve, code: int) -> None:
     page = serve(status(503))
     gate = serve(redirect(page.url, code))
     pod = pods(readiness_gates=[gate.url], **SHORT)
@@ -57,7 +57,7 @@ def test_redirects_are_followed_to_the_answer_that_counts(pods: MakePod, serve: 
     assert page.heads[-1].startswith("GET /ready HTTP/1.1")
 
 
-def test_redirect_may_be_relative_and_lead_to_https(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+def test_redirect_may_be_relative_or_lead_to_https(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
     authority = Authority(tmp_path, "mine")
     page = serve(status(200), tls=tls(authority, "127.0.0.1"))
     gate = serve(redirect(page.url))
@@ -71,8 +71,8 @@ def test_redirect_may_be_relative_and_lead_to_https(pods: MakePod, serve: Serve,
     assert page.heads[1].startswith("GET /up?x=1 HTTP/1.1")
 
 
-def test_redirects_have_an_end(pods: MakePod, serve: Serve) -> None:
-    """A gate that redirects to itself stays closed, and is asked eleven times a probe."""
+def test_number_of_redirects_is_limited(pods: MakePod, serve: Serve) -> None:
+    """A gate that redirects to itself is not ready, and gets eleven requests in a probe."""
     gate = serve(to_itself)
     details = refused(pods(readiness_gates=[gate.url], **SHORT))["details"]
     assert f"{gate.url}: redirects more than 10 times (redirected to {gate.url})" in details
@@ -80,7 +80,7 @@ def test_redirects_have_an_end(pods: MakePod, serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "why"),
+    ("target", "problem"),
     [
         ("ftp://a/", "redirects to 'ftp://a/', which is not an http or https URL"),
         ("http://user:s3cr3t@127.0.0.1/?s3cr3t", "redirects to 'http://...@127.0.0.1/?...', which has credentials"),
@@ -88,10 +88,10 @@ def test_redirects_have_an_end(pods: MakePod, serve: Serve) -> None:
     ],
     ids=["scheme", "credentials", "malformed"],
 )
-def test_redirect_to_what_cannot_be_asked_keeps_the_gate_closed(pods: MakePod, serve: Serve, target: str, why: str) -> None:
+def test_redirect_to_an_unusable_url_means_not_ready(pods: MakePod, serve: Serve, target: str, problem: str) -> None:
     gate = serve(redirect(target))
     details = refused(pods(readiness_gates=[gate.url], **SHORT))["details"]
-    assert f"{gate.url}: {why}" in details
+    assert f"{gate.url}: {problem}" in details
     assert "s3cr3t" not in details
 
 
@@ -104,19 +104,19 @@ def test_redirect_from_https_to_http_is_not_followed(pods: MakePod, serve: Serve
     assert page.asked == 0
 
 
-def test_redirects_share_the_time_of_a_probe(pods: MakePod, serve: Serve) -> None:
+def test_redirects_share_the_timeout_of_a_probe(pods: MakePod, serve: Serve) -> None:
     mute = serve(silent)
     gate = serve(redirect(f"{mute.url}?token=s3cr3t"))
     details = refused(pods(readiness_gates=[gate.url], readiness_gates_timeout_seconds=7))["details"]
     assert f"{gate.url}: timed out without an answer (redirected to {mute.url}?...)" in details
 
 
-def test_interim_answers_are_not_the_answer(pods: MakePod, serve: Serve) -> None:
+def test_interim_replies_are_skipped(pods: MakePod, serve: Serve) -> None:
     gate = serve(raw(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"))
     pods(readiness_gates=[gate.url]).add()
 
 
-def test_request_is_what_the_url_says(pods: MakePod, serve: Serve) -> None:
+def test_request_has_path_query_and_host_of_the_url(pods: MakePod, serve: Serve) -> None:
     gate = serve(status(200))
     pods(readiness_gates=[f"{gate.url}/a%20b?x=1&y=%2F#part"]).add()
     lines = gate.heads[0].split("\r\n")
@@ -124,30 +124,30 @@ def test_request_is_what_the_url_says(pods: MakePod, serve: Serve) -> None:
     assert f"Host: 127.0.0.1:{gate.port}" in lines
 
 
-def test_ipv6_address_in_brackets(pods: MakePod, serve: Serve) -> None:
+def test_url_may_have_an_ipv6_address_in_brackets(pods: MakePod, serve: Serve) -> None:
     gate = serve(status(200), host="::1")
     assert gate.url.startswith("http://[::1]:")
     pods(readiness_gates=[gate.url]).add()
     assert f"Host: [::1]:{gate.port}" in gate.heads[0]
 
 
-def test_name_is_resolved(pods: MakePod, serve: Serve) -> None:
+def test_url_may_have_a_host_name(pods: MakePod, serve: Serve) -> None:
     gate = serve(status(200))
     pods(readiness_gates=[gate.url.replace("127.0.0.1", "localhost")]).add()
 
 
-def test_gate_that_opens_during_the_call(pods: MakePod, serve: Serve, shared_node: Node) -> None:
+def test_add_continues_when_a_gate_becomes_ready(pods: MakePod, serve: Serve, shared_node: Node) -> None:
     gate = serve(status(503))
     pod = pods(readiness_gates=[gate.url], **LONG)
     calling = pod.begin("ADD")
     wait_until(lambda: gate.asked > 2)
     assert not calling.is_over
-    assert remains(shared_node) == [f"waiting row of {pod.container} eth0"], "nothing is taken before the gate is open"
+    assert remains(shared_node) == [f"waiting row of {pod.container} eth0"], "svc must assign nothing before the gate is ready"
     gate.behaviour = status(200)
     assert calling.result().status == 0
 
 
-def test_server_that_starts_during_the_call(pods: MakePod, serve: Serve, shared_node: Node) -> None:
+def test_add_continues_when_the_server_of_a_gate_starts(pods: MakePod, serve: Serve, shared_node: Node) -> None:
     port, other = free_port(shared_node.netns), serve(status(503))
     urls = [f"http://127.0.0.1:{port}/", other.url]
     calling = pods(readiness_gates=urls, **LONG).begin("ADD")
@@ -157,8 +157,8 @@ def test_server_that_starts_during_the_call(pods: MakePod, serve: Serve, shared_
     assert calling.result().status == 0
 
 
-def test_attachment_that_stands_needs_no_gate(pods: MakePod, serve: Serve) -> None:
-    """The pod runs: nothing is started that could depend on it."""
+def test_identical_add_does_not_wait_for_a_gate(pods: MakePod, serve: Serve) -> None:
+    """The pod is already running, so nothing starts that depends on the gate."""
     gate = serve(status(200))
     pod = pods(readiness_gates=[gate.url], **SHORT)
     pod.add()
@@ -166,7 +166,7 @@ def test_attachment_that_stands_needs_no_gate(pods: MakePod, serve: Serve) -> No
     assert pod.call("ADD").output == pod.result
 
 
-def test_delete_looks_at_no_gate(pods: MakePod, serve: Serve, shared_node: Node) -> None:
+def test_del_does_not_probe_a_gate(pods: MakePod, serve: Serve, shared_node: Node) -> None:
     gate = serve(status(200))
     pod = pods(readiness_gates=[gate.url])
     pod.add()
@@ -177,8 +177,8 @@ def test_delete_looks_at_no_gate(pods: MakePod, serve: Serve, shared_node: Node)
     assert remains(shared_node) == []
 
 
-def test_ipam_plugin_waits_too(pods: MakePod, serve: Serve, shared_node: Node) -> None:
-    """It is what gives the address."""
+def test_ipam_plugin_waits_for_the_gates(pods: MakePod, serve: Serve, shared_node: Node) -> None:
+    """The IPAM plugin assigns the address."""
     gate = serve(status(503))
     pod = pods(plugin="svc-ipam", readiness_gates=[gate.url], **SHORT)
     assert pod.failed("ADD").output["code"] == 115
@@ -186,7 +186,7 @@ def test_ipam_plugin_waits_too(pods: MakePod, serve: Serve, shared_node: Node) -
     assert pod.add()["ips"]
 
 
-# closed
+# not ready
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_ipam_plugin_waits_too(pods: MakePod, serve: Serve, shared_node: Node) -
     ],
     ids=["404", "503", "400", "silent", "dribbling", "resetting", "empty", "half", "other", "interim", "garbage"],
 )
-def test_closed_gate_fails_the_add(pods: MakePod, serve: Serve, behaviour: Behaviour, answer: str) -> None:
-    """Within the time that is given, with its last answer; DEL and a second ADD work as ever."""
+def test_add_fails_if_a_gate_is_not_ready(pods: MakePod, serve: Serve, behaviour: Behaviour, answer: str) -> None:
+    """The error comes at the timeout and has the last answer of the gate. DEL and a second ADD work."""
     gate = serve(behaviour)
     pod = pods(readiness_gates=[gate.url], **SHORT)
     output = refused(pod)
@@ -218,28 +218,28 @@ def test_closed_gate_fails_the_add(pods: MakePod, serve: Serve, behaviour: Behav
     pod.add()
 
 
-def test_nobody_listens(pods: MakePod, shared_node: Node) -> None:
+def test_error_says_that_the_connection_was_refused(pods: MakePod, shared_node: Node) -> None:
     url = f"http://127.0.0.1:{free_port(shared_node.netns)}/"
     assert f"{url}: connection refused" in refused(pods(readiness_gates=[url], **SHORT))["details"]
 
 
-def test_name_that_does_not_resolve(pods: MakePod) -> None:
+def test_error_says_that_a_name_does_not_resolve(pods: MakePod) -> None:
     url = "http://nobody.invalid/"
     details = refused(pods(readiness_gates=[url], **SHORT))["details"]
     assert f"{url}: " in details
-    assert "resolve" in details or "timed out" in details, "where there is no name server to say no, it takes long"
+    assert "resolve" in details or "timed out" in details, "without a name server, the lookup may time out"
 
 
-def test_each_gate_is_told_with_its_answer(pods: MakePod, serve: Serve) -> None:
-    opened, closed, mute = serve(status(200)), serve(status(500)), serve(silent)
-    output = refused(pods(readiness_gates=[opened.url, closed.url, mute.url], **SHORT))
+def test_error_lists_each_gate_with_its_last_answer(pods: MakePod, serve: Serve) -> None:
+    ready, failing, mute = serve(status(200)), serve(status(500)), serve(silent)
+    output = refused(pods(readiness_gates=[ready.url, failing.url, mute.url], **SHORT))
     assert output["msg"] == "2 of 3 readiness gates did not open within 1 s"
-    for gate, answer in ((opened, "status 200"), (closed, "status 500"), (mute, "timed out without an answer")):
+    for gate, answer in ((ready, "status 200"), (failing, "status 500"), (mute, "timed out without an answer")):
         assert f"{gate.url}: {answer}" in output["details"]
 
 
-def test_query_of_a_gate_is_shown_to_nobody(pods: MakePod, serve: Serve) -> None:
-    """It may be what lets the asker in."""
+def test_query_of_a_gate_is_redacted(pods: MakePod, serve: Serve) -> None:
+    """The query may have a secret."""
     gate = serve(status(500))
     pod = pods(readiness_gates=[f"{gate.url}?token=s3cr3t"], log_level="DEBUG", **SHORT)
     called = pod.failed("ADD")
@@ -248,12 +248,12 @@ def test_query_of_a_gate_is_shown_to_nobody(pods: MakePod, serve: Serve) -> None
     assert "token=s3cr3t" in gate.heads[0]
 
 
-def test_gates_are_asked_side_by_side(pods: MakePod, serve: Serve) -> None:
-    """A silent one does not keep the others from being asked again and again."""
-    mute, closed = serve(silent), serve(status(503))
-    calling = pods(readiness_gates=[mute.url, closed.url], **LONG).begin("ADD")
-    wait_until(lambda: closed.asked > 2)
-    mute.behaviour = closed.behaviour = status(200)
+def test_gates_are_probed_in_parallel(pods: MakePod, serve: Serve) -> None:
+    """A silent gate does not delay the probes of the others."""
+    mute, failing = serve(silent), serve(status(503))
+    calling = pods(readiness_gates=[mute.url, failing.url], **LONG).begin("ADD")
+    wait_until(lambda: failing.asked > 2)
+    mute.behaviour = failing.behaviour = status(200)
     calling.kill()
 
 
@@ -282,8 +282,8 @@ def test_certificate_of_another_host_is_not_trusted(pods: MakePod, serve: Serve,
 
 
 @pytest.mark.parametrize("content", [None, "", "nonsense"])
-def test_authorities_that_cannot_be_read(pods: MakePod, serve: Serve, tmp_path: Path, content: str | None) -> None:
-    """The file is named: the gate is in order."""
+def test_error_names_an_unusable_file_of_authorities(pods: MakePod, serve: Serve, tmp_path: Path, content: str | None) -> None:
+    """The gate itself is ready."""
     gate = serve(status(200), tls=tls(Authority(tmp_path, "mine"), "127.0.0.1"))
     file = tmp_path / "authorities.pem"
     if content is not None:
@@ -292,12 +292,12 @@ def test_authorities_that_cannot_be_read(pods: MakePod, serve: Serve, tmp_path: 
     assert f"{gate.url}: readiness_gates_ca_file '{file}' is of no use: " in details
 
 
-def test_https_gate_that_speaks_http(pods: MakePod, serve: Serve) -> None:
+def test_https_url_of_a_server_without_tls_means_not_ready(pods: MakePod, serve: Serve) -> None:
     url = serve(raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")).url.replace("http:", "https:")
     refused(pods(readiness_gates=[url], **SHORT))
 
 
-# bad input
+# invalid input
 
 
 @pytest.mark.parametrize(
@@ -305,8 +305,8 @@ def test_https_gate_that_speaks_http(pods: MakePod, serve: Serve) -> None:
     ["", "ready", "ftp://a/", "http://", "http:///x", "http://a:0/", "http://a:99999/", "http://a:x/", "http://[::1/", "http://[1.2]/",
      "http://a b/", "http://a/\n", "http://user:word@a/", "http://a..b/", "http://é/", "http://" + 64 * "a" + "/"],
 )  # fmt: skip
-def test_malformed_url_is_a_fault_of_the_configuration(pods: MakePod, url: str) -> None:
-    """Told with every other one, before anything is asked."""
+def test_malformed_url_is_a_field_error(pods: MakePod, url: str) -> None:
+    """svc reports it together with all other field errors, before it sends a request."""
     output = pods(readiness_gates=["http://127.0.0.1:1/", url], mtu=1).failed("ADD").output
     assert output["code"] == 7
     assert "2 errors" in output["msg"]
@@ -316,17 +316,17 @@ def test_malformed_url_is_a_fault_of_the_configuration(pods: MakePod, url: str) 
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 3601, 2**40])
-def test_time_that_is_out_of_range_is_refused(pods: MakePod, seconds: int) -> None:
+def test_timeout_that_is_out_of_range_is_refused(pods: MakePod, seconds: int) -> None:
     output = pods(readiness_gates=["http://a/"], readiness_gates_timeout_seconds=seconds).failed("ADD").output
     assert f"readiness_gates_timeout_seconds = {seconds} is out of range" in output["msg"]
 
 
-def test_more_gates_than_can_be_asked(pods: MakePod) -> None:
+def test_too_many_gates_are_refused(pods: MakePod) -> None:
     output = pods(readiness_gates=[f"http://a/{n}" for n in range(33)]).failed("ADD").output
     assert "has 33 URLs" in output["msg"]
 
 
-def test_proxies_of_the_environment_are_ignored(own_pods: MakePod, node: Node) -> None:
+def test_proxy_variables_of_the_environment_are_ignored(own_pods: MakePod, node: Node) -> None:
     node.stop_agent()
     with serving(status(200), inside=node.netns) as gate, serving(status(200), inside=node.netns) as proxy:
         node.start_agent(http_proxy=proxy.url, HTTP_PROXY=proxy.url, all_proxy=proxy.url, ALL_PROXY=proxy.url)
@@ -334,7 +334,7 @@ def test_proxies_of_the_environment_are_ignored(own_pods: MakePod, node: Node) -
         assert (gate.asked, proxy.asked) == (1, 0)
 
 
-def test_outcome_has_its_phase(pods: MakePod, serve: Serve) -> None:
+def test_log_has_the_duration_of_the_gates_phase(pods: MakePod, serve: Serve) -> None:
     called: Called = pods(readiness_gates=[serve(status(200)).url]).call("ADD")
     assert " gates=" in called.stderr
     assert " policy=" not in called.stderr

@@ -1,4 +1,4 @@
-"""Calls that wait at a readiness gate: effects on other calls, the end of the agent during them, and without an agent."""
+"""Calls that wait at a readiness gate: their effect on other calls, the end of the agent, and calls without an agent."""
 
 import json
 import os
@@ -28,7 +28,7 @@ MakePod = Callable[..., Pod]
 
 
 def waiting(node: Node) -> int:
-    """Calls that the agent has under way: each keeps its namespace open."""
+    """Return the number of in-flight calls of the agent. Each has a descriptor of its namespace."""
     found = 0
     for fd in Path(f"/proc/{node.agent_pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -40,7 +40,7 @@ def waiting(node: Node) -> int:
 
 
 def begin_adds(node: Node, number: int, gate: GateServer, sandbox: Netns) -> list[Calling]:
-    """Each of a container of its own; they never come as far as to the sandbox."""
+    """Start ADDs of different containers. They may share a sandbox because they do not get to wire it."""
     made = [Pod(node, sandbox, f"waiting-{n}", _configuration(gate)) for n in range(number)]
     return [pod.begin("ADD") for pod in made]
 
@@ -52,10 +52,10 @@ def _configuration(gate: GateServer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_waiting_calls_hold_nothing_that_others_need(
+def test_parked_calls_do_not_delay_other_calls(
     own_pods: MakePod, node: Node, own_gate: GateServer, sandbox: Callable[[], Netns]
 ) -> None:
-    """Three hundred of them: other pods come and go, with a dozen threads, and the gate is asked for all of them at once."""
+    """Three hundred calls are parked. The agent needs few threads, and one probe of the gate serves all calls."""
     calls = begin_adds(node, 300, own_gate, sandbox())
     try:
         wait_until(lambda: waiting(node) == 300)
@@ -74,7 +74,7 @@ def test_waiting_calls_hold_nothing_that_others_need(
     wait_until(lambda: waiting(node) == 0 and remains(node) == [])
 
 
-def test_crowd_passes_when_the_gate_opens(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_all_parked_calls_continue_when_the_gate_is_ready(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     made = [own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(12)]
     calls = [pod.begin("ADD") for pod in made]
     wait_until(lambda: waiting(node) == 12)
@@ -83,22 +83,22 @@ def test_crowd_passes_when_the_gate_opens(own_pods: MakePod, node: Node, own_gat
     assert faults(node) == []
 
 
-def test_delete_ends_the_wait_of_its_container(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """It comes after the ADD, which leaves nothing, and is not made to wait for the gate."""
+def test_del_ends_the_parked_add_of_its_container(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """The ADD fails and leaves nothing. The DEL does not wait for the gate."""
     pod, other = (own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(2))
-    calling, goes_on = pod.begin("ADD"), other.begin("ADD")
+    calling, still_parked = pod.begin("ADD"), other.begin("ADD")
     wait_until(lambda: waiting(node) == 2 and own_gate.asked > 1)
     pod.delete()
     called = calling.result()
     assert called.output["code"] == 3
     assert "its DEL has come" in called.output["msg"]
-    assert not goes_on.is_over
-    goes_on.kill()
+    assert not still_parked.is_over
+    still_parked.kill()
     wait_until(lambda: "the runtime has given up" in node.log.read_text())
     assert remains(node) == []
 
 
-def test_client_that_is_killed_ends_its_wait(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_kill_of_the_client_ends_its_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     calling = pod.begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
@@ -110,11 +110,11 @@ def test_client_that_is_killed_ends_its_wait(own_pods: MakePod, node: Node, own_
     pod.add()
 
 
-# the agent's end
+# the end of the agent
 
 
-def test_next_agent_goes_on_with_what_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """The executables hold on: no pod fails, and none starts before its gate is open."""
+def test_next_agent_continues_parked_calls(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """The executables send their calls to the next agent. No ADD fails, or ends before its gate is ready."""
     pods = [own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(5)]
     calls = [pod.begin("ADD") for pod in pods]
     wait_until(lambda: waiting(node) == 5 and own_gate.asked > 0)
@@ -130,8 +130,8 @@ def test_next_agent_goes_on_with_what_waits(own_pods: MakePod, node: Node, own_g
     assert remains(node) == []
 
 
-def test_wait_does_not_start_over(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """It ends when it would have ended without the agent's end."""
+def test_restart_of_the_agent_does_not_extend_the_timeout(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """The deadline of the call stays the same."""
     began = time.monotonic()
     calling = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=6).begin("ADD")
     wait_until(lambda: waiting(node) == 1)
@@ -143,8 +143,8 @@ def test_wait_does_not_start_over(own_pods: MakePod, node: Node, own_gate: GateS
     assert remains(node) == []
 
 
-def test_delete_between_two_agents_ends_the_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """After it was answered nothing of the container appears."""
+def test_del_between_two_agents_ends_the_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """After the reply to the DEL, svc creates nothing for the container."""
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     calling = pod.begin("ADD")
     wait_until(lambda: waiting(node) == 1)
@@ -156,8 +156,10 @@ def test_delete_between_two_agents_ends_the_call(own_pods: MakePod, node: Node, 
     assert remains(node) == []
 
 
-def test_executable_of_the_last_release_is_refused_as_ever(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """It cannot go on elsewhere."""
+def test_parked_call_of_an_older_executable_fails_when_the_agent_stops(
+    own_pods: MakePod, node: Node, own_gate: GateServer
+) -> None:
+    """An executable of protocol 1 cannot continue the call with another agent."""
     own_gate.behaviour = silent
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     variables = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": "eth0", "CNI_NETNS": pod.netns.path}
@@ -170,8 +172,8 @@ def test_executable_of_the_last_release_is_refused_as_ever(own_pods: MakePod, no
     assert remains(node) == []
 
 
-def test_call_goes_on_without_an_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """Where none comes while the wait lasts."""
+def test_parked_call_continues_without_an_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """No other agent starts before the deadline."""
     pod = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=8)
     calling = pod.begin("ADD")
     wait_until(lambda: waiting(node) == 1)
@@ -181,7 +183,7 @@ def test_call_goes_on_without_an_agent(own_pods: MakePod, node: Node, own_gate: 
     assert faults(node) == []
 
 
-def test_killed_agent_leaves_nothing_of_what_waited(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_killed_agent_leaves_nothing_of_a_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     calling = pod.begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
@@ -198,13 +200,9 @@ def test_killed_agent_leaves_nothing_of_what_waited(own_pods: MakePod, node: Nod
 # without an agent
 
 
-def alone(node: Node) -> None:
+def test_one_shot_call_waits_for_the_gate(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """It does not delay other calls."""
     node.stop_agent()
-
-
-def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """And delays no other call during its wait."""
-    alone(node)
     pod, other = own_pods(readiness_gates=[own_gate.url], **LONG), own_pods()
     calling = pod.begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
@@ -215,8 +213,8 @@ def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, own_gate: Ga
     assert faults(node) == []
 
 
-def test_agent_that_starts_meanwhile_is_not_kept_from_it(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    alone(node)
+def test_agent_can_start_while_a_one_shot_call_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    node.stop_agent()
     calling = own_pods(readiness_gates=[own_gate.url], **LONG).begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
     node.start_agent()
@@ -225,10 +223,10 @@ def test_agent_that_starts_meanwhile_is_not_kept_from_it(own_pods: MakePod, node
     assert faults(node) == []
 
 
-def test_one_shot_error_is_that_of_the_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_one_shot_call_has_the_error_of_the_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     pod = own_pods(readiness_gates=[own_gate.url], **SHORT)
     served = refused(pod)
-    alone(node)
+    node.stop_agent()
     assert _bare(refused(pod)) == _bare(served)
 
 

@@ -1,4 +1,4 @@
-"""GC: what the runtime no longer knows goes, what it knows stays, and nothing of anybody else is touched."""
+"""GC removes attachments that the runtime does not list. It keeps those of other nodes, networks and programs."""
 
 import os
 from collections.abc import Callable
@@ -33,26 +33,27 @@ HOST = os.uname().nodename.lower()
 
 
 def gc(node: Node, plugin: str = "svc", **config: Any) -> Called:
-    """The call is about a network, not about a container."""
+    """Call GC, which is for a network and names no container."""
     return node.call("GC", netconf(**config), plugin=plugin, container="", ifname="")
 
 
 def keep(*pods: Pod) -> dict[str, Any]:
-    """What the runtime says of the attachments that it knows."""
+    """Return the field that lists the valid attachments."""
     return {"cni.dev/valid-attachments": [{"containerID": pod.container, "ifname": pod.ifname} for pod in pods]}
 
 
 def leak(node: Node, handle: str, by: str = HOST) -> str:
-    """An address held by a container that this node has no memory of; another process writes it."""
+    """Assign an address, without a journal entry, to a handle. Return the address."""
     with store_of(node) as store:
         (allocation,) = IpamService(store, by).assign(Assign(handle, {"node": by})).allocations
     return str(allocation.address)
 
 
 @field(
-    "cni.dev/valid-attachments", "What the network has beside them goes. `cni.dev/attachments`, its older name, is understood."
+    "cni.dev/valid-attachments",
+    "GC removes all other attachments of the network. The older name `cni.dev/attachments` is accepted.",
 )
-def test_gc_takes_down_what_is_not_valid(pods: MakePod, shared_node: Node) -> None:
+def test_gc_removes_attachments_that_are_not_valid(pods: MakePod, shared_node: Node) -> None:
     known, unknown = pods(ipam={"assign_ipv6": "true"}), pods(ipam={"assign_ipv6": "true"})
     known.add()
     unknown.add()
@@ -63,7 +64,7 @@ def test_gc_takes_down_what_is_not_valid(pods: MakePod, shared_node: Node) -> No
     assert faults(shared_node) == []
 
 
-def test_gc_leaves_valid_attachments_untouched(pods: MakePod, shared_node: Node) -> None:
+def test_gc_does_not_change_valid_attachments(pods: MakePod, shared_node: Node) -> None:
     made = [pods() for _ in range(3)]
     for pod in made:
         pod.add()
@@ -74,7 +75,7 @@ def test_gc_leaves_valid_attachments_untouched(pods: MakePod, shared_node: Node)
 
 
 @pytest.mark.parametrize("nothing", [None, []], ids=["null", "empty"])
-def test_nothing_valid_means_that_everything_goes(pods: MakePod, shared_node: Node, nothing: Any) -> None:
+def test_gc_with_an_empty_list_removes_all_attachments(pods: MakePod, shared_node: Node, nothing: Any) -> None:
     """A runtime without pods of the network sends null."""
     for _ in range(2):
         pods().add()
@@ -82,7 +83,7 @@ def test_nothing_valid_means_that_everything_goes(pods: MakePod, shared_node: No
     assert remains(shared_node) == []
 
 
-def test_missing_list_is_refused_and_nothing_goes(pods: MakePod, shared_node: Node) -> None:
+def test_gc_without_a_list_is_refused(pods: MakePod, shared_node: Node) -> None:
     pod = pods()
     pod.add()
     before = State.read(shared_node)
@@ -92,7 +93,7 @@ def test_missing_list_is_refused_and_nothing_goes(pods: MakePod, shared_node: No
     assert State.read(shared_node) == before
 
 
-def test_older_name_of_the_list_is_understood(pods: MakePod, shared_node: Node) -> None:
+def test_older_name_of_the_list_is_accepted(pods: MakePod, shared_node: Node) -> None:
     known, unknown = pods(), pods()
     known.add()
     unknown.add()
@@ -104,7 +105,7 @@ def test_older_name_of_the_list_is_understood(pods: MakePod, shared_node: Node) 
 @pytest.mark.parametrize(
     "listed", [7, "all", {}, [7], [{"containerID": "a"}], [{"containerID": "", "ifname": "eth0"}], [{"ifname": "eth0"}]]
 )
-def test_malformed_list_is_refused_and_nothing_goes(pods: MakePod, shared_node: Node, listed: Any) -> None:
+def test_gc_with_a_malformed_list_is_refused(pods: MakePod, shared_node: Node, listed: Any) -> None:
     pods().add()
     before = State.read(shared_node)
     called = gc(shared_node, **{"cni.dev/valid-attachments": listed})
@@ -113,7 +114,7 @@ def test_malformed_list_is_refused_and_nothing_goes(pods: MakePod, shared_node: 
     assert State.read(shared_node) == before
 
 
-def test_one_interface_of_a_container_may_go_and_another_stay(pods: MakePod, shared_node: Node) -> None:
+def test_gc_can_remove_one_interface_of_a_container(pods: MakePod, shared_node: Node) -> None:
     first = pods()
     first.add()
     second = first.copy(ifname="eth1")
@@ -124,7 +125,7 @@ def test_one_interface_of_a_container_may_go_and_another_stay(pods: MakePod, sha
     assert faults(shared_node) == []
 
 
-def test_gc_again_finds_nothing_to_do(pods: MakePod, shared_node: Node) -> None:
+def test_repeated_gc_changes_nothing(pods: MakePod, shared_node: Node) -> None:
     pods().add()
     assert gc(shared_node, **keep()).status == 0
     before = State.read(shared_node)
@@ -132,7 +133,7 @@ def test_gc_again_finds_nothing_to_do(pods: MakePod, shared_node: Node) -> None:
     assert State.read(shared_node) == before
 
 
-def test_gc_works_after_the_sandboxes_are_gone(pods: MakePod, shared_node: Node) -> None:
+def test_gc_works_after_the_sandbox_was_deleted(pods: MakePod, shared_node: Node) -> None:
     pod = pods()
     pod.add()
     pod.netns.delete()
@@ -141,7 +142,7 @@ def test_gc_works_after_the_sandboxes_are_gone(pods: MakePod, shared_node: Node)
 
 
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.0", "1.0.0"])
-def test_gc_came_with_1_1_0(pods: MakePod, shared_node: Node, version: str) -> None:
+def test_versions_before_1_1_0_do_not_have_gc(pods: MakePod, shared_node: Node, version: str) -> None:
     pods().add()
     before = State.read(shared_node)
     assert gc(shared_node, cniVersion=version, **keep()).output["code"] == 1
@@ -170,7 +171,7 @@ def test_locked_store_refuses_gc(own_pods: MakePod, node: Node) -> None:
 # addresses without a record on this node
 
 
-def test_address_of_a_forgotten_container_is_freed(pods: MakePod, shared_node: Node) -> None:
+def test_gc_releases_the_address_of_an_unknown_container(pods: MakePod, shared_node: Node) -> None:
     pod = pods()
     pod.add()
     address = leak(shared_node, "net.ghost")
@@ -179,8 +180,8 @@ def test_address_of_a_forgotten_container_is_freed(pods: MakePod, shared_node: N
     assert faults(shared_node) == []
 
 
-def test_address_of_a_container_that_the_runtime_knows_is_kept(pods: MakePod, shared_node: Node) -> None:
-    """Its journal row may be lost, its pod may live."""
+def test_gc_keeps_the_address_of_a_valid_container(pods: MakePod, shared_node: Node) -> None:
+    """Its journal entry may be lost although its pod is running."""
     ghost = pods(container="ghost")
     address = leak(shared_node, "net.ghost")
     assert gc(shared_node, **keep(ghost)).status == 0
@@ -189,15 +190,15 @@ def test_address_of_a_container_that_the_runtime_knows_is_kept(pods: MakePod, sh
 
 
 @pytest.mark.parametrize("node", ["other-node", f"{HOST}-2"])
-def test_address_that_another_node_assigned_is_kept(pods: MakePod, shared_node: Node, node: str) -> None:
+def test_gc_keeps_an_address_that_another_node_assigned(pods: MakePod, shared_node: Node, node: str) -> None:
     address = leak(shared_node, "net.far-away", by=node)
     assert gc(shared_node, **keep()).status == 0
     assert audit(shared_node).allocations == {address: "net.far-away"}
     pods(container="far-away").delete()
 
 
-def test_address_alive_in_a_valid_attachment_is_kept_whoever_holds_it(pods: MakePod, shared_node: Node) -> None:
-    """A damaged store says that the address belongs to a container that is gone; a pod uses it."""
+def test_gc_keeps_the_address_of_a_valid_attachment_under_another_handle(pods: MakePod, shared_node: Node) -> None:
+    """In a damaged store, the handle of an unknown container has the address that a valid pod uses."""
     pod = pods()
     pod.add()
     handle = f"net.{pod.container}"
@@ -219,7 +220,7 @@ def test_address_alive_in_a_valid_attachment_is_kept_whoever_holds_it(pods: Make
 # networks
 
 
-def test_other_networks_are_left_alone(pods: MakePod, shared_node: Node) -> None:
+def test_gc_keeps_attachments_of_other_networks(pods: MakePod, shared_node: Node) -> None:
     here, there = pods(name="here"), pods(name="there")
     here.add()
     there.add()
@@ -232,8 +233,10 @@ def test_other_networks_are_left_alone(pods: MakePod, shared_node: Node) -> None
 
 
 @pytest.mark.parametrize(("name", "longer"), [("a", "a.b"), ("a.b", "a.b.c"), ("net", "net-2")])
-def test_network_whose_name_goes_on_is_another_one(pods: MakePod, shared_node: Node, name: str, longer: str) -> None:
-    """The name and the container are joined by a dot, and either may have dots."""
+def test_gc_keeps_a_network_whose_name_begins_with_the_same_text(
+    pods: MakePod, shared_node: Node, name: str, longer: str
+) -> None:
+    """A dot joins network and container in a handle, and both may contain dots."""
     pod = pods(name=longer)
     pod.add()
     address = leak(shared_node, handle_of(DEFAULT, longer, "ghost"))
@@ -245,7 +248,7 @@ def test_network_whose_name_goes_on_is_another_one(pods: MakePod, shared_node: N
 
 @pytest.fixture
 def lost(pods: MakePod, shared_node: Node) -> Pod:
-    """A pod whose row and sandbox are gone."""
+    """Return a pod that has lost its journal entry and its interface."""
     pod = pods()
     pod.add()
     with closing(Journal(shared_node.state_dir / "journal.db")) as journal:
@@ -258,7 +261,7 @@ def lost(pods: MakePod, shared_node: Node) -> Pod:
 
 @pytest.mark.parametrize("is_free", [False, True], ids=["allocated", "free"])
 def test_gc_deletes_the_endpoint_of_an_unknown_container(lost: Pod, pods: MakePod, shared_node: Node, *, is_free: bool) -> None:
-    """With the address, or after another program has released it. Endpoints of live attachments stay."""
+    """GC also releases the address, if no other program has released it. Endpoints of valid attachments stay."""
     live = pods()
     live.add()
     if is_free:
@@ -272,9 +275,9 @@ def test_gc_deletes_the_endpoint_of_an_unknown_container(lost: Pod, pods: MakePo
 
 @pytest.mark.parametrize("kept", ["address of another", "node", "orchestrator", "valid", "row", "interface"])
 def test_gc_keeps_other_endpoints(lost: Pod, pods: MakePod, shared_node: Node, kept: str) -> None:
-    """Those of other nodes and programs, and of containers that the runtime, the journal or the kernel knows."""
+    """Other nodes or programs may own them, or the container may be in the list, the journal or the kernel."""
     other = pods(container=lost.container, ifname="eth1", name="second")
-    heir = pods(args=f"IP={lost.addresses[0]}")
+    successor = pods(args=f"IP={lost.addresses[0]}")
     with store_of(shared_node) as store:
         (entry,) = (each for each in store.list(ResourceQuery(ENDPOINT)) if each.value.spec["containerID"] == lost.container)
         if kept in ("node", "orchestrator"):
@@ -282,12 +285,12 @@ def test_gc_keeps_other_endpoints(lost: Pod, pods: MakePod, shared_node: Node, k
             store.write([Update(entry.key, replace(entry.value, spec=spec), entry.revision)])
         if kept == "address of another":
             IpamService(store, HOST).release(Release(handle_of(DEFAULT, "net", lost.container)))
-            heir.add()
+            successor.add()
         if kept == "row":
             other.add()
         if kept == "interface":
             shared_node.netns.run("ip", "link", "add", lost.host_name, "type", "bridge")
-        called = gc(shared_node, **keep(*([lost] if kept == "valid" else []), heir))
+        called = gc(shared_node, **keep(*([lost] if kept == "valid" else []), successor))
         assert called.status == 0, called
         assert store.find(entry.key) is not None
         store.write([Delete(entry.key)])

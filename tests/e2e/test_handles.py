@@ -1,4 +1,4 @@
-"""Handles on every datastore: no two attachments share one, for any names of networks and containers."""
+"""Handles on every datastore: two attachments never share one, for any names of networks and containers."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def site(request: pytest.FixtureRequest, home: Path) -> Site:
 
 @pytest.fixture
 def make(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
-    """Make attachments of pods that are called `web-NUMBER`."""
+    """Return a function that makes attachments of pods `web-NUMBER`."""
     made: list[Pod] = []
 
     def attach(network: str, container: str) -> Pod:
@@ -40,18 +40,18 @@ def make(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> Iterator[Ma
         pod.call("DEL")
 
 
-def forget_attachments(node: ClusterNode) -> None:
+def delete_journal_entries(node: ClusterNode) -> None:
     with closing(sqlite3.connect(node.state_dir / "journal.db", isolation_level=None)) as connection:
         connection.execute("DELETE FROM attachments")
 
 
-def collect(pod: Pod, *valid: Pod) -> Any:
+def run_gc(pod: Pod, *valid: Pod) -> Any:
     attachments: Any = [{"containerID": each.container, "ifname": each.ifname} for each in valid]
     return pod.call("GC", **{"cni.dev/valid-attachments": attachments})
 
 
-def test_dots_do_not_make_two_attachments_one(make: MakePod, cluster_node: ClusterNode) -> None:
-    """DEL of one, known or forgotten, leaves the other."""
+def test_names_with_dots_have_different_handles(make: MakePod, cluster_node: ClusterNode) -> None:
+    """DEL of one attachment keeps the other, with and without its journal entry."""
     one, other = make("net", "a.b"), make("net.a", "b")
     one.add()
     other.add()
@@ -59,18 +59,18 @@ def test_dots_do_not_make_two_attachments_one(make: MakePod, cluster_node: Clust
     one.delete()
     assert audit([cluster_node]).allocations == {other.addresses[0]: "net..a.b"}
     one.add()
-    forget_attachments(cluster_node)
+    delete_journal_entries(cluster_node)
     other.delete()
     assert list(audit([cluster_node]).allocations) == one.addresses
 
 
-def test_gc_frees_containers_with_a_dot(make: MakePod, cluster_node: ClusterNode) -> None:
-    """And nothing of another network whose name begins like this one."""
-    gone, valid, other = make("net", "a.b"), make("net", "c.d"), make("net.a", "b")
-    for pod in (gone, valid, other):
+def test_gc_releases_addresses_of_containers_with_dots(make: MakePod, cluster_node: ClusterNode) -> None:
+    """GC keeps the addresses of a network whose name begins with the same text."""
+    invalid, valid, other = make("net", "a.b"), make("net", "c.d"), make("net.a", "b")
+    for pod in (invalid, valid, other):
         pod.add()
-    forget_attachments(cluster_node)
-    called = collect(gone, valid)
+    delete_journal_entries(cluster_node)
+    called = run_gc(invalid, valid)
     assert called.status == 0, called
     assert set(audit([cluster_node]).allocations) == {*valid.addresses, *other.addresses}
 
@@ -78,7 +78,7 @@ def test_gc_frees_containers_with_a_dot(make: MakePod, cluster_node: ClusterNode
 @pytest.mark.parametrize(
     ("network", "container"), [("Net_1", "a_B"), ("n-.t.", "c-"), ("n" * 124, "c" * 128), ("n." * 62, "c." * 64)]
 )
-def test_any_name_that_is_allowed_is_served(make: MakePod, cluster_node: ClusterNode, network: str, container: str) -> None:
+def test_every_valid_name_has_a_handle(make: MakePod, cluster_node: ClusterNode, network: str, container: str) -> None:
     pod = make(network, container)
     pod.add()
     assert list(audit([cluster_node]).allocations) == pod.addresses
@@ -87,6 +87,6 @@ def test_any_name_that_is_allowed_is_served(make: MakePod, cluster_node: Cluster
     pod.delete()
     assert audit([cluster_node]).allocations == {}
     pod.add()
-    forget_attachments(cluster_node)
+    delete_journal_entries(cluster_node)
     pod.delete()
     assert audit([cluster_node]).allocations == {}

@@ -1,4 +1,4 @@
-"""Our plugin with Debian's host-local: the addresses are its, everything else is as ever."""
+"""svc with Debian's host-local, which assigns the addresses."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ LINK = "169.254.1.1"
 
 
 def routes(pod: Pod, family: str = "-4") -> list[tuple[str, str]]:
-    """Into the container, by destination and next hop; those that the kernel makes by itself are left out."""
+    """Return destination and next hop of the container's routes, without those that the kernel adds."""
     found = pod.netns.ip(family, "route")
     return [(route["dst"], route.get("gateway", "")) for route in found if route.get("protocol") != "kernel"]
 
@@ -34,7 +34,7 @@ def pings(pod: Pod, address: str) -> bool:
 # an attachment
 
 
-def test_result_has_the_address_alone(local: MakePod, local_node: Node) -> None:
+def test_result_has_the_address_but_no_routes(local: MakePod, local_node: Node) -> None:
     pod = local(cniVersion="1.0.0")
     pod.add()
     assert pod.result == {
@@ -50,12 +50,12 @@ def test_result_has_the_address_alone(local: MakePod, local_node: Node) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])
-def test_every_version_is_served(local: MakePod, local_node: Node, version: str) -> None:
-    """Debian's supports no version newer than 1.0.0: svc calls it with one that it supports."""
+def test_every_version_is_supported(local: MakePod, local_node: Node, version: str) -> None:
+    """Debian's host-local supports versions up to 1.0.0, so svc calls it with a version that it supports."""
     pod = local(V4, V6, cniVersion=version)
     first = pod.call("ADD")
     assert (first.status, first.output["cniVersion"]) == (0, version)
-    assert pod.call("ADD").stdout == first.stdout, "what stands is only reported"
+    assert pod.call("ADD").stdout == first.stdout, "an identical ADD must return the recorded result"
     assert sorted(held(local_node).values()) == [pod.container, pod.container]
     pod.delete()
     assert held(local_node) == {}
@@ -69,7 +69,7 @@ def test_containers_reach_each_other_in_both_families(local: MakePod) -> None:
     assert all(pings(second, address) for address in first.addresses)
 
 
-def test_endpoint_and_journal_are_as_ever(local: MakePod, local_node: Node) -> None:
+def test_endpoint_and_journal_have_the_addresses(local: MakePod, local_node: Node) -> None:
     pod = local(V4, V6)
     pod.add()
     assert faults(local_node) == []
@@ -79,14 +79,14 @@ def test_endpoint_and_journal_are_as_ever(local: MakePod, local_node: Node) -> N
     assert entry.value.spec["ipNetworks"] == [f"{pod.addresses[0]}/32", f"{pod.addresses[1]}/128"]
 
 
-def test_every_group_of_ranges_gives_an_address(local: MakePod) -> None:
+def test_every_group_of_ranges_assigns_an_address(local: MakePod) -> None:
     pod = local(V4, "10.72.0.0/24", V6)
     pod.add()
     assert pod.addresses == ["10.71.0.2", "10.72.0.2", "fd71::2"]
     assert pod.check().status == 0
 
 
-def test_ranges_of_a_group_follow_each_other(local: MakePod) -> None:
+def test_ranges_of_a_group_are_used_in_their_order(local: MakePod) -> None:
     group = [{"subnet": V4, "rangeStart": "10.71.0.9", "rangeEnd": "10.71.0.9"}, {"subnet": "10.72.0.0/24"}]
     first, second = local(group), local(group)
     first.add()
@@ -94,21 +94,21 @@ def test_ranges_of_a_group_follow_each_other(local: MakePod) -> None:
     assert [*first.addresses, *second.addresses] == ["10.71.0.9", "10.72.0.2"]
 
 
-def test_plain_subnet_will_do(local: MakePod) -> None:
+def test_subnet_can_replace_ranges(local: MakePod) -> None:
     pod = local(more={"ranges": [], "subnet": V4, "gateway": "10.71.0.99"})
     pod.add()
-    assert pod.addresses == ["10.71.0.1"], "the gateway's address is spared"
+    assert pod.addresses == ["10.71.0.1"], "host-local must not assign the gateway's address"
     assert routes(pod) == [("default", LINK), (LINK, "")]
 
 
-def test_address_in_the_arguments_is_its_business(local: MakePod) -> None:
+def test_host_local_handles_a_requested_address(local: MakePod) -> None:
     pod = local(args="IP=10.71.0.77;K8S_POD_NAME=web;K8S_POD_NAMESPACE=default")
     pod.add()
     assert pod.addresses == ["10.71.0.77"]
     assert "10.99.0.1" in str(local(args="IP=10.99.0.1").failed("ADD").output)
 
 
-def test_resolver_settings_are_passed_on(local: MakePod, local_node: Node) -> None:
+def test_result_has_the_resolver_settings(local: MakePod, local_node: Node) -> None:
     file = local_node.directory / "resolv.conf"
     file.write_text("nameserver 192.0.2.53\nsearch example.org\n")
     pod = local(more={"resolvConf": str(file)})
@@ -119,7 +119,7 @@ def test_resolver_settings_are_passed_on(local: MakePod, local_node: Node) -> No
 # routes
 
 
-def test_routes_are_the_only_ones_and_have_our_next_hop(local: MakePod) -> None:
+def test_configured_routes_replace_the_default_route(local: MakePod) -> None:
     custom = [{"dst": "10.9.8.7/16", "gw": "10.71.0.1"}, {"gw": "10.71.0.1"}, {"dst": "fd09::/64"}]
     pod = local(V4, more={"routes": custom})
     pod.add()
@@ -128,7 +128,7 @@ def test_routes_are_the_only_ones_and_have_our_next_hop(local: MakePod) -> None:
     assert pod.check().status == 0
 
 
-def test_default_routes_may_come_first(local: MakePod) -> None:
+def test_default_routes_can_be_added_to_configured_routes(local: MakePod) -> None:
     custom = [{"dst": "10.9.0.0/16"}, {"dst": "fd09::/64"}, {"dst": "0.0.0.0/0"}]
     pod = local(V4, V6, more={"routes": custom}, include_default_routes=True)
     pod.add()
@@ -137,14 +137,14 @@ def test_default_routes_may_come_first(local: MakePod) -> None:
 
 
 @pytest.mark.parametrize("routes_given", [None, [], [{"gw": "10.71.0.1"}]])
-def test_each_family_has_its_default_route_otherwise(local: MakePod, routes_given: Any) -> None:
+def test_each_family_has_a_default_route_without_configured_routes(local: MakePod, routes_given: Any) -> None:
     pod = local(V4, V6, more={"routes": routes_given})
     pod.add()
     assert routes(pod) == [("default", LINK), (LINK, "")]
     assert [dst for dst, _ in routes(pod, "-6")] == ["default"]
 
 
-def test_check_misses_a_route_of_the_network(local: MakePod) -> None:
+def test_check_reports_a_missing_route_of_the_network(local: MakePod) -> None:
     pod = local(more={"routes": [{"dst": "10.9.0.0/16"}]})
     pod.add()
     pod.netns.run("ip", "route", "delete", "10.9.0.0/16")
@@ -152,10 +152,10 @@ def test_check_misses_a_route_of_the_network(local: MakePod) -> None:
     assert (error["code"], "no route to 10.9.0.0/16" in error["details"]) == (107, True)
 
 
-# again and again
+# repeated calls and lost records
 
 
-def test_address_that_was_freed_behind_our_back_is_not_returned_again(local: MakePod, local_node: Node) -> None:
+def test_repeated_add_replaces_an_address_that_host_local_has_lost(local: MakePod, local_node: Node) -> None:
     pod = local()
     pod.add()
     (data_dir(local_node) / "net" / pod.addresses[0]).unlink()
@@ -167,7 +167,7 @@ def test_address_that_was_freed_behind_our_back_is_not_returned_again(local: Mak
     assert held(local_node) == {pod.addresses[0]: pod.container}
 
 
-def test_del_may_come_first_and_twice(local: MakePod, local_node: Node) -> None:
+def test_del_can_come_first_and_twice(local: MakePod, local_node: Node) -> None:
     pod = local()
     pod.delete()
     pod.add()
@@ -177,7 +177,7 @@ def test_del_may_come_first_and_twice(local: MakePod, local_node: Node) -> None:
     assert remains(local_node) == []
 
 
-def test_interfaces_of_one_container_have_addresses_of_their_own(local: MakePod, local_node: Node) -> None:
+def test_interfaces_of_one_container_have_different_addresses(local: MakePod, local_node: Node) -> None:
     first = local()
     first.add()
     second = first.copy(ifname="eth1")
@@ -187,7 +187,7 @@ def test_interfaces_of_one_container_have_addresses_of_their_own(local: MakePod,
     assert first.check().status == 0
 
 
-def test_gc_frees_what_is_not_valid(local: MakePod, local_node: Node) -> None:
+def test_gc_releases_addresses_of_attachments_that_are_not_valid(local: MakePod, local_node: Node) -> None:
     known, unknown = local(), local()
     known.add()
     unknown.add()
@@ -198,7 +198,7 @@ def test_gc_frees_what_is_not_valid(local: MakePod, local_node: Node) -> None:
     assert known.check().status == 0
 
 
-def test_it_works_without_an_agent(own_local: MakePod, node: Node) -> None:
+def test_calls_work_without_an_agent(own_local: MakePod, node: Node) -> None:
     node.stop_agent()
     pod = own_local(V4, V6)
     pod.add()
@@ -210,7 +210,7 @@ def test_it_works_without_an_agent(own_local: MakePod, node: Node) -> None:
     assert remains(node) == []
 
 
-def test_attachment_of_an_earlier_boot_is_freed_at_the_start(own_local: MakePod, node: Node) -> None:
+def test_del_works_after_the_agent_was_killed_and_the_interface_deleted(own_local: MakePod, node: Node) -> None:
     pod = own_local()
     pod.add()
     node.kill_agent()
@@ -231,41 +231,41 @@ def test_del_works_without_the_journal(own_local: MakePod, node: Node) -> None:
     assert remains(node) == []
 
 
-# beside our own IPAM
+# together with the IPAM of svc
 
 
-def test_both_kinds_of_networks_live_in_one_agent(local: MakePod, pods: MakePod, local_node: Node) -> None:
-    mine, its = pods(name="own"), local()
-    mine.add()
-    its.add()
-    assert pings(mine, its.addresses[0])
-    assert pings(its, mine.addresses[0])
+def test_one_agent_works_for_networks_with_either_ipam(local: MakePod, pods: MakePod, local_node: Node) -> None:
+    svc_pod, local_pod = pods(name="own"), local()
+    svc_pod.add()
+    local_pod.add()
+    assert pings(svc_pod, local_pod.addresses[0])
+    assert pings(local_pod, svc_pod.addresses[0])
     assert faults(local_node) == []
-    mine.delete()
-    assert its.check().status == 0
-    its.delete()
+    svc_pod.delete()
+    assert local_pod.check().status == 0
+    local_pod.delete()
 
 
-def test_network_that_changes_its_ipam_still_frees_what_it_had(local: MakePod, pods: MakePod, local_node: Node) -> None:
-    """In both directions: what the attachment was made with counts."""
-    its, mine = local(), pods()
-    its.add()
-    mine.add()
-    its.config, mine.config = mine.config, its.config
-    its.delete()
+def test_del_releases_addresses_after_a_change_of_the_ipam(local: MakePod, pods: MakePod, local_node: Node) -> None:
+    """The IPAM of the ADD releases the address. The configuration of the DEL does not matter."""
+    local_pod, svc_pod = local(), pods()
+    local_pod.add()
+    svc_pod.add()
+    local_pod.config, svc_pod.config = svc_pod.config, local_pod.config
+    local_pod.delete()
     assert held(local_node) == {}
-    mine.delete()
+    svc_pod.delete()
     assert remains(local_node) == []
 
 
-def test_our_ipam_plugin_refuses_such_a_network(local: MakePod) -> None:
+def test_svc_ipam_plugin_refuses_a_host_local_network(local: MakePod) -> None:
     pod = local()
     pod.plugin = "svc-ipam"
     assert "but the IPAM plugin of svc was called" in pod.failed("ADD").output["msg"]
     pod.delete()
 
 
-def test_many_at_a_time_have_an_address_each(local: MakePod, local_node: Node) -> None:
+def test_parallel_adds_get_different_addresses(local: MakePod, local_node: Node) -> None:
     made = [local(V4, V6) for _ in range(12)]
     with ThreadPoolExecutor(12) as threads:
         list(threads.map(Pod.add, made))

@@ -1,4 +1,4 @@
-"""host-local on datastores that nodes share, with the ranges that the orchestrator has given to the node."""
+"""host-local on shared datastores, with the pod CIDRs of the Kubernetes node."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +25,8 @@ WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
 
 
 @pytest.fixture
-def there(orch_site: Site, etcd_site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """A node in a ready datastore, where it is `node1` and has a range of each family, and a pod; it also reaches an etcd."""
+def kube_node(orch_site: Site, etcd_site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    """Start `node1`, which has a pod CIDR of each family and a pod in the Kubernetes datastore, and also reaches an etcd."""
     with ClusterNode(tmp_path / "node", "node1", orch_site, etcd_site) as node:
         offer(node)
         furnish(orch_site)
@@ -61,127 +61,127 @@ def in_range(addresses: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("words", [DUAL, ("USEPODCIDR", "usepodcidripv6"), ("usePodCidr", V6)], ids=["both", "case", "one"])
-def test_addresses_come_from_the_ranges_of_the_node(there: ClusterNode, sandbox: Sandbox, words: tuple[str, ...]) -> None:
-    pod = pod_of(there, sandbox(), *words)
+def test_addresses_are_in_the_pod_cidrs_of_the_node(kube_node: ClusterNode, sandbox: Sandbox, words: tuple[str, ...]) -> None:
+    pod = pod_of(kube_node, sandbox(), *words)
     pod.add()
     assert in_range(pod.addresses)
     assert pod.call("ADD").output == pod.result
     assert pod.check().status == 0
-    assert set(held(there)) == set(pod.addresses)
+    assert set(held(kube_node)) == set(pod.addresses)
     pod.delete()
 
 
-def test_range_may_be_of_ipv6(there: ClusterNode, sandbox: Sandbox) -> None:
-    add_node(there.site, "six", V6)
-    pod = pod_of(there, sandbox(), "usePodCidrIPv6", orch={**there.site.config["orch"], "node_name": "six"})
+def test_pod_cidr_can_be_ipv6_only(kube_node: ClusterNode, sandbox: Sandbox) -> None:
+    add_node(kube_node.site, "six", V6)
+    pod = pod_of(kube_node, sandbox(), "usePodCidrIPv6", orch={**kube_node.site.config["orch"], "node_name": "six"})
     pod.add()
     assert pod.addresses[0].startswith("fd71:5::")
     pod.delete()
 
 
-def test_plain_subnet_may_be_the_word_too(there: ClusterNode, sandbox: Sandbox) -> None:
-    config = there.netconf(ipam={"type": "host-local", "dataDir": str(data_dir(there)), "subnet": "usePodCidr"})
-    pod = Pod(there, sandbox(), CONTAINER, config, args=WEB)
+def test_subnet_can_be_the_pod_cidr(kube_node: ClusterNode, sandbox: Sandbox) -> None:
+    config = kube_node.netconf(ipam={"type": "host-local", "dataDir": str(data_dir(kube_node)), "subnet": "usePodCidr"})
+    pod = Pod(kube_node, sandbox(), CONTAINER, config, args=WEB)
     pod.add()
     assert pod.addresses[0].startswith("10.71.5.")
     pod.delete()
 
 
-def test_ranges_may_be_those_of_another_node(there: ClusterNode, sandbox: Sandbox) -> None:
-    add_node(there.site, "other", "10.71.6.0/24")
-    access = {**there.site.config["orch"], "node_name": "other"}
-    pod = pod_of(there, sandbox(), "usePodCidr", orch=access)
+def test_pod_cidr_of_another_node_can_be_used(kube_node: ClusterNode, sandbox: Sandbox) -> None:
+    add_node(kube_node.site, "other", "10.71.6.0/24")
+    access = {**kube_node.site.config["orch"], "node_name": "other"}
+    pod = pod_of(kube_node, sandbox(), "usePodCidr", orch=access)
     pod.add()
     assert pod.addresses[0].startswith("10.71.6.")
     pod.delete()
 
 
 @pytest.mark.parametrize(
-    ("node", "words", "fault"),
+    ("node", "words", "problem"),
     [
         ("bare", ("usePodCidr",), "node 'bare' has no IPv4 pod CIDR for usePodCidr"),
         ("single", ("usePodCidr", "usePodCidrIPv6"), "node 'single' has no IPv6 pod CIDR for usePodCidrIPv6"),
         ("nobody", ("usePodCidr",), 'nodes "nobody" not found'),
     ],
 )
-def test_missing_range_names_the_node(
-    there: ClusterNode, sandbox: Sandbox, node: str, words: tuple[str, ...], fault: str
+def test_error_names_the_node_without_a_pod_cidr(
+    kube_node: ClusterNode, sandbox: Sandbox, node: str, words: tuple[str, ...], problem: str
 ) -> None:
-    add_node(there.site, "bare")
-    add_node(there.site, "single", "10.71.7.0/24")
-    pod = pod_of(there, sandbox(), *words, orch={**there.site.config["orch"], "node_name": node})
+    add_node(kube_node.site, "bare")
+    add_node(kube_node.site, "single", "10.71.7.0/24")
+    pod = pod_of(kube_node, sandbox(), *words, orch={**kube_node.site.config["orch"], "node_name": node})
     error = pod.failed("ADD").output
-    assert (error["code"], fault in error["msg"]) == (111, True)
+    assert (error["code"], problem in error["msg"]) == (111, True)
     assert "subnet" in error["details"] or "orch.node_name" in error["details"]
-    assert remains([there]) == []
+    assert remains([kube_node]) == []
     status = pod.failed("STATUS").output
-    assert (status["code"], fault in status["msg"]) == (50, True)
+    assert (status["code"], problem in status["msg"]) == (50, True)
 
 
-def test_network_without_the_words_asks_nobody(there: ClusterNode, sandbox: Sandbox) -> None:
-    pod = pod_of(there, sandbox(), "10.71.8.0/24", orch={**there.site.config["orch"], "node_name": "nobody"})
+def test_network_without_pod_cidrs_does_not_read_the_node(kube_node: ClusterNode, sandbox: Sandbox) -> None:
+    pod = pod_of(kube_node, sandbox(), "10.71.8.0/24", orch={**kube_node.site.config["orch"], "node_name": "nobody"})
     pod.add()
     assert pod.addresses[0].startswith("10.71.8.")
     pod.delete()
 
 
-def test_release_asks_the_orchestrator_nothing(there: ClusterNode, sandbox: Sandbox) -> None:
-    """On a datastore of the node: its server may be gone, and so may the node."""
-    pod = pod_of(there, sandbox(), datastore_type="embedded")
+def test_check_and_del_do_not_read_the_node(kube_node: ClusterNode, sandbox: Sandbox) -> None:
+    """The datastore is the embedded one. The API server is unreachable, and the Kubernetes node is deleted."""
+    pod = pod_of(kube_node, sandbox(), datastore_type="embedded")
     pod.add()
     assert in_range(pod.addresses)
-    kube_of(there.site).call("DELETE", f"{NODES}/node1")
-    with there.cut_off(there.site):
+    kube_of(kube_node.site).call("DELETE", f"{NODES}/node1")
+    with kube_node.cut_off(kube_node.site):
         assert pod.check().status == 0
         pod.delete()
-        assert held(there) == {}
+        assert held(kube_node) == {}
 
 
-def test_del_without_the_journal_needs_no_ranges_either(there: ClusterNode, sandbox: Sandbox) -> None:
-    pod = pod_of(there, sandbox())
+def test_del_without_the_journal_does_not_need_the_pod_cidrs(kube_node: ClusterNode, sandbox: Sandbox) -> None:
+    pod = pod_of(kube_node, sandbox())
     pod.add()
-    there.stop_agent()
-    (there.state_dir / "journal.db").unlink()
-    there.start_agent()
-    kube_of(there.site).call("DELETE", f"{NODES}/node1")
+    kube_node.stop_agent()
+    (kube_node.state_dir / "journal.db").unlink()
+    kube_node.start_agent()
+    kube_of(kube_node.site).call("DELETE", f"{NODES}/node1")
     pod.delete()
-    assert held(there) == {}
+    assert held(kube_node) == {}
 
 
-def test_orchestrators_pod_learns_of_its_address(there: ClusterNode, sandbox: Sandbox) -> None:
-    pod = pod_of(there, sandbox(), policy={"type": "orch"})
+def test_kubernetes_pod_gets_its_addresses(kube_node: ClusterNode, sandbox: Sandbox) -> None:
+    pod = pod_of(kube_node, sandbox(), policy={"type": "orch"})
     pod.add()
     assert in_range(pod.addresses)
-    ((_, networks),) = audit([there]).endpoints.items()
+    ((_, networks),) = audit([kube_node]).endpoints.items()
     assert networks == [f"{pod.addresses[0]}/32", f"{pod.addresses[1]}/128"]
     pod.delete()
 
 
-def test_etcd_may_keep_the_rest(there: ClusterNode, etcd_site: Site, sandbox: Sandbox) -> None:
-    """The endpoint there, the ranges from the orchestrator."""
+def test_endpoint_can_be_in_etcd(kube_node: ClusterNode, etcd_site: Site, sandbox: Sandbox) -> None:
+    """etcd stores the endpoint, and the pod CIDRs come from Kubernetes."""
     assert isinstance(etcd_site, EtcdSite)
     with session(etcd_site) as store:
         set_ready(store)
-    pod = pod_of(there, sandbox(), **etcd_site.config)
+    pod = pod_of(kube_node, sandbox(), **etcd_site.config)
     pod.add()
     assert in_range(pod.addresses)
     assert pod.check().status == 0
     with session(etcd_site) as store:
         assert len(store.list(ResourceQuery("WorkloadEndpoint"))) == 1
     pod.delete()
-    assert held(there) == {}
+    assert held(kube_node) == {}
     etcd_site.clear()
 
 
-def test_status_says_when_the_deployment_does_not_go_by_the_ranges(there: ClusterNode, sandbox: Sandbox) -> None:
-    pod = pod_of(there, sandbox())
+def test_status_warns_if_use_pod_cidr_is_not_set(kube_node: ClusterNode, sandbox: Sandbox) -> None:
+    pod = pod_of(kube_node, sandbox())
     for _ in range(2):
         pod.add()
         pod.delete()
     assert "USE_POD_CIDR is not true" in pod.call("STATUS").stderr
-    assert there.log.read_text().count("USE_POD_CIDR is not true") == 1, "the agent says so once"
-    there.stop_agent()
-    there.start_agent(USE_POD_CIDR="true")
-    pod.delete()  # an agent's first call takes longer than a STATUS may
+    assert kube_node.log.read_text().count("USE_POD_CIDR is not true") == 1, "the agent must log the warning once"
+    kube_node.stop_agent()
+    kube_node.start_agent(USE_POD_CIDR="true")
+    pod.delete()  # the first call of an agent takes longer than the timeout of a STATUS
     called = pod.call("STATUS")
     assert (called.status, "USE_POD_CIDR" in called.stderr) == (0, False)

@@ -1,4 +1,4 @@
-"""What fails in networks of host-local: the error names it, and no address is lost."""
+"""Failures in networks of host-local. The error names the cause, and no address is lost."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ V4, V6 = "10.71.0.0/24", "fd71::/112"
 
 
 @pytest.mark.parametrize(
-    ("more", "fault"),
+    ("more", "problem"),
     [
         ({"ipv4_pools": ["pool4"]}, "ipam.ipv4_pools"),
         ({"assign_ipv6": "true"}, "ipam.assign_ipv6"),
@@ -26,16 +26,16 @@ V4, V6 = "10.71.0.0/24", "fd71::/112"
         ({"subnet": "usePodCidr"}, "orch.kubeconfig is missing"),
     ],
 )
-def test_fault_of_the_network_is_told_before_anything_is_done(local: MakePod, local_node: Node, more: Any, fault: str) -> None:
+def test_error_of_the_network_comes_before_any_side_effect(local: MakePod, local_node: Node, more: Any, problem: str) -> None:
     pod = local(more=more)
     error = pod.failed("ADD").output
-    assert (error["code"], fault in error["msg"]) == (7, True)
+    assert (error["code"], problem in error["msg"]) == (7, True)
     assert remains(local_node) == []
     pod.delete()
 
 
-def test_status_tells_a_full_range_before_an_add_fails(local: MakePod) -> None:
-    """Its /30 has one address beside the gateway's; the other family has room."""
+def test_status_reports_a_full_range_before_an_add_fails(local: MakePod) -> None:
+    """The /30 has one address besides that of the gateway. The other family has free addresses."""
     pod = local("10.71.0.0/30", V6)
     assert pod.call("STATUS").status == 0
     pod.add()
@@ -46,15 +46,15 @@ def test_status_tells_a_full_range_before_an_add_fails(local: MakePod) -> None:
     assert pod.call("STATUS").status == 0
 
 
-def test_exhausted_range_is_told_as_by_status(local: MakePod, local_node: Node) -> None:
+def test_add_and_status_report_an_exhausted_range_alike(local: MakePod, local_node: Node) -> None:
     group = [{"subnet": V4, "rangeStart": "10.71.0.9", "rangeEnd": "10.71.0.9"}]
     first, second = local(group), local(group, V6)
     first.add()
     error = second.failed("ADD").output
     assert (error["code"], error["msg"]) == (114, "host-local: no address is free in 10.71.0.9-10.71.0.9")
-    asked = second.failed("STATUS").output
-    assert (asked["code"], asked["msg"]) == (50, f"not ready: {error['msg']}")
-    assert error["details"].partition(" [")[0] == asked["details"].partition(" [")[0]
+    status = second.failed("STATUS").output
+    assert (status["code"], status["msg"]) == (50, f"not ready: {error['msg']}")
+    assert error["details"].partition(" [")[0] == status["details"].partition(" [")[0]
     assert error["details"].startswith("delete pods, enlarge the ranges, or remove what deleted containers have left")
     assert held(local_node) == {"10.71.0.9": first.container}
     assert list(pod_links(local_node)) == [first.host_name]
@@ -62,7 +62,7 @@ def test_exhausted_range_is_told_as_by_status(local: MakePod, local_node: Node) 
     assert second.netns.links() == []
 
 
-def test_address_is_freed_when_the_wiring_fails(local: MakePod, local_node: Node) -> None:
+def test_address_is_released_if_the_wiring_fails(local: MakePod, local_node: Node) -> None:
     pod = local()
     pod.netns.run("ip", "link", "add", "eth0", "type", "bridge")
     assert pod.failed("ADD").output["code"] == 108
@@ -70,7 +70,7 @@ def test_address_is_freed_when_the_wiring_fails(local: MakePod, local_node: Node
     assert remains(local_node) == []
 
 
-def test_missing_plugin_is_told_and_nothing_is_owed(own_local: MakePod, node: Node) -> None:
+def test_failed_add_with_a_missing_plugin_leaves_no_pending_release(own_local: MakePod, node: Node) -> None:
     withdraw(node)
     pod = own_local()
     for verb, code in (("ADD", 114), ("STATUS", 50)):
@@ -82,8 +82,8 @@ def test_missing_plugin_is_told_and_nothing_is_owed(own_local: MakePod, node: No
     assert remains(node) == []
 
 
-def test_directory_that_is_a_file_is_told_and_nothing_is_owed(local: MakePod, local_node: Node) -> None:
-    """Each try of a pod would leave a release that can never be paid."""
+def test_failed_add_with_a_file_as_directory_leaves_no_pending_release(local: MakePod, local_node: Node) -> None:
+    """Otherwise, each attempt would leave a pending release that cannot succeed."""
     file = local_node.directory / "no-directory"
     file.touch()
     pod = local(more={"dataDir": str(file)})
@@ -93,8 +93,8 @@ def test_directory_that_is_a_file_is_told_and_nothing_is_owed(local: MakePod, lo
     assert remains(local_node) == []
 
 
-def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: Node) -> None:
-    """As with a datastore that is gone: the DEL is answered, the interface goes, the address stays held until it is freed."""
+def test_release_is_pending_while_the_plugin_is_missing(own_local: MakePod, node: Node) -> None:
+    """DEL succeeds and removes the interface. The address stays assigned until the plugin is back."""
     pod, other = own_local(), own_local(ipam={"type": "svc-ipam"}, name="other")
     pod.add()
     other.add()
@@ -108,7 +108,7 @@ def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: N
     }
     assert node.stop_agent() == 0
     node.start_agent()
-    assert list(held(node).values()) == [pod.container], "still owed after a start without it"
+    assert list(held(node).values()) == [pod.container], "the release must still be pending after a start without the plugin"
     assert node.stop_agent() == 0
     offer(node)
     node.start_agent()
@@ -116,12 +116,12 @@ def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: N
     assert [record.id.container_id for record in audit(node).records] == [other.container]
 
 
-def test_status_hears_of_the_plugin(local: MakePod) -> None:
+def test_status_succeeds_with_the_plugin(local: MakePod) -> None:
     assert local().call("STATUS").status == 0
 
 
-def test_locked_store_takes_no_endpoint_either(own_local: MakePod, node: Node) -> None:
-    """No write of an address tells of it here."""
+def test_locked_datastore_refuses_add_with_host_local(own_local: MakePod, node: Node) -> None:
+    """svc writes no address to the datastore here, so it must check the lock before it writes the endpoint."""
     pod, other = own_local(), own_local()
     pod.add()
     node.svcctl("clusterinfo", "lock")

@@ -1,4 +1,4 @@
-"""The IPAM plugin by itself, and as the IPAM of other main plugins."""
+"""The IPAM plugin alone, and as the IPAM of other main plugins."""
 
 import ipaddress
 import json
@@ -24,7 +24,7 @@ DUAL = {"assign_ipv6": "true"}
 
 @pytest.fixture
 def attach(pods: MakePod) -> Callable[..., Pod]:
-    """Makes containers whose interface another plugin would make."""
+    """Make containers whose interface another plugin would make."""
 
     def make(**options: Any) -> Pod:
         return pods(**{"plugin": "svc-ipam", "type": "bridge", **options})
@@ -37,15 +37,15 @@ def block(address: str) -> str:
 
 
 def network(address: str) -> str:
-    """The block as a route's destination: without host bits, because the kernel refuses a route with them."""
+    """Return the block without host bits, because the kernel refuses a route with host bits."""
     return str(ipaddress.ip_interface(block(address)).network)
 
 
-# by itself
+# alone
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.1", "0.4.0"])
-def test_addresses_come_with_the_length_of_their_block(attach: MakePod, version: str) -> None:
+def test_addresses_have_the_prefix_length_of_their_block(attach: MakePod, version: str) -> None:
     pod = attach(cniVersion=version, ipam=DUAL)
     pod.add()
     v4, v6 = pod.addresses
@@ -57,7 +57,7 @@ def test_addresses_come_with_the_length_of_their_block(attach: MakePod, version:
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.1.0"])
-def test_newer_versions_do_not_tell_the_family(attach: MakePod, version: str) -> None:
+def test_results_of_newer_versions_lack_the_family(attach: MakePod, version: str) -> None:
     pod = attach(cniVersion=version)
     pod.add()
     (v4,) = pod.addresses
@@ -65,7 +65,7 @@ def test_newer_versions_do_not_tell_the_family(attach: MakePod, version: str) ->
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
-def test_older_versions_have_one_address_a_family(attach: MakePod, version: str) -> None:
+def test_results_of_older_versions_have_one_address_per_family(attach: MakePod, version: str) -> None:
     called = attach(cniVersion=version, ipam=DUAL).call("ADD")
     assert set(called.output) == {"cniVersion", "ip4", "ip6"}
     assert ipaddress.ip_interface(called.output["ip4"]["ip"]).network.prefixlen == 26
@@ -73,13 +73,13 @@ def test_older_versions_have_one_address_a_family(attach: MakePod, version: str)
 
 
 @pytest.mark.parametrize(("address", "length"), [("10.65.3.4", 32), ("fd65::304", 128)])
-def test_address_asked_for_comes_alone(attach: MakePod, address: str, length: int) -> None:
+def test_requested_address_is_the_only_one(attach: MakePod, address: str, length: int) -> None:
     pod = attach(ipam=DUAL, args=f"IP={address}")
     pod.add()
     assert [ip["address"] for ip in pod.result["ips"]] == [f"{address}/{length}"]
 
 
-def test_nothing_is_wired_and_no_endpoint_is_written(attach: MakePod, shared_node: Node) -> None:
+def test_add_makes_neither_an_interface_nor_an_endpoint(attach: MakePod, shared_node: Node) -> None:
     pod = attach()
     pod.add()
     assert pod.netns.links() == []
@@ -89,8 +89,8 @@ def test_nothing_is_wired_and_no_endpoint_is_written(attach: MakePod, shared_nod
 
 
 @pytest.mark.parametrize("path", ["/run/netns/none", "/etc/hostname", "/proc/self/ns/net", "vm-7", "../relative", "\udcff"])
-def test_namespace_is_not_looked_at(attach: MakePod, shared_node: Node, path: str) -> None:
-    """The main plugin's business; some call the IPAM plugin before there is one."""
+def test_path_of_the_sandbox_is_not_checked(attach: MakePod, shared_node: Node, path: str) -> None:
+    """Some main plugins call the IPAM plugin before the sandbox exists."""
     pod = attach()
     for verb in ("ADD", "CHECK", "DEL"):
         called = pod.call(verb, netns=path, prevResult=pod.result)
@@ -104,7 +104,7 @@ def test_identical_add_returns_the_same_addresses(attach: MakePod) -> None:
     assert pod.call("ADD").stdout == pod.call("ADD").stdout
 
 
-def test_interfaces_of_one_container_have_addresses_of_their_own(attach: MakePod, shared_node: Node) -> None:
+def test_interfaces_of_one_container_have_different_addresses(attach: MakePod, shared_node: Node) -> None:
     first = attach()
     first.add()
     second = first.copy(ifname="eth1")
@@ -114,12 +114,12 @@ def test_interfaces_of_one_container_have_addresses_of_their_own(attach: MakePod
     assert list(audit(shared_node).allocations) == first.addresses
 
 
-def test_unknown_arguments_are_refused_unless_they_are_to_be_ignored(attach: MakePod) -> None:
+def test_unknown_arguments_are_refused_without_ignore_unknown(attach: MakePod) -> None:
     assert attach(args="FOO=bar").failed("ADD").output["code"] == 4
     attach(args="IgnoreUnknown=true;FOO=bar").add()
 
 
-def test_check_finds_an_address_that_was_freed(attach: MakePod, shared_node: Node) -> None:
+def test_check_fails_if_the_address_was_released(attach: MakePod, shared_node: Node) -> None:
     pod = attach()
     pod.add()
     assert pod.check().status == 0
@@ -129,8 +129,8 @@ def test_check_finds_an_address_that_was_freed(attach: MakePod, shared_node: Nod
     assert (error["code"], pod.addresses[0] in error["details"]) == (107, True)
 
 
-def test_check_takes_the_main_plugins_result(attach: MakePod) -> None:
-    """With interfaces, and with what else later plugins added."""
+def test_check_accepts_the_main_plugins_result(attach: MakePod) -> None:
+    """That result also has interfaces and what later plugins added."""
     pod = attach()
     pod.add()
     whole = {
@@ -142,7 +142,7 @@ def test_check_takes_the_main_plugins_result(attach: MakePod) -> None:
     assert pod.check(prevResult=whole).status == 0
 
 
-def test_del_may_come_first_and_twice(attach: MakePod, shared_node: Node) -> None:
+def test_del_succeeds_before_the_add_and_when_repeated(attach: MakePod, shared_node: Node) -> None:
     pod = attach()
     pod.delete()
     pod.add()
@@ -151,7 +151,7 @@ def test_del_may_come_first_and_twice(attach: MakePod, shared_node: Node) -> Non
     assert remains(shared_node) == []
 
 
-def test_gc_frees_what_is_not_valid(attach: MakePod, shared_node: Node) -> None:
+def test_gc_releases_addresses_of_invalid_attachments(attach: MakePod, shared_node: Node) -> None:
     known, unknown = attach(), attach()
     known.add()
     unknown.add()
@@ -161,12 +161,12 @@ def test_gc_frees_what_is_not_valid(attach: MakePod, shared_node: Node) -> None:
     assert faults(shared_node) == []
 
 
-def test_status_is_told(attach: MakePod) -> None:
+def test_status_fails_if_a_pool_does_not_exist(attach: MakePod) -> None:
     assert attach().call("STATUS").status == 0
     assert attach(ipam={"ipv4_pools": ["nowhere"]}).failed("STATUS").output["code"] == 50
 
 
-def test_it_works_without_an_agent(own_pods: MakePod, node: Node) -> None:
+def test_plugin_works_without_an_agent(own_pods: MakePod, node: Node) -> None:
     node.stop_agent()
     pod = own_pods(plugin="svc-ipam", type="bridge")
     pod.add()
@@ -181,7 +181,7 @@ def test_it_works_without_an_agent(own_pods: MakePod, node: Node) -> None:
 
 @pytest.fixture
 def below(pods: MakePod) -> Callable[..., Attached]:
-    """Makes containers on a reference plugin; they speak no newer version than 1.0.0."""
+    """Make containers on a reference plugin. Reference plugins support CNI 1.0.0 at most."""
 
     def make(kind: str, **config: Any) -> Attached:
         demand_plugin(kind)
@@ -192,12 +192,12 @@ def below(pods: MakePod) -> Callable[..., Attached]:
 
 @pytest.fixture
 def bridge(below: Callable[..., Attached], shared_node: Node) -> Any:
-    """On one bridge, which goes with the test."""
+    """Make containers on one bridge, and delete the bridge after the test."""
     yield lambda: below("bridge", bridge="br0")
     shared_node.netns.run("ip", "link", "delete", "br0")
 
 
-def test_bridge_takes_our_address(bridge: Callable[[], Attached], shared_node: Node) -> None:
+def test_bridge_uses_the_assigned_address(bridge: Callable[[], Attached], shared_node: Node) -> None:
     bridge().add()
     first = bridge().add()
     assert first.pod.netns.addresses("eth0") == [block(first.address)]
@@ -212,29 +212,29 @@ def test_containers_on_a_bridge_reach_each_other(bridge: Callable[[], Attached])
     assert first.pod.netns.run("ping", "-c", "1", "-W", "1", second.address, check=False).returncode == 0
 
 
-def test_bridge_that_fails_frees_our_address(bridge: Callable[[], Attached], shared_node: Node) -> None:
-    """It calls our DEL, without a result."""
+def test_failed_add_of_bridge_releases_the_address(bridge: Callable[[], Attached], shared_node: Node) -> None:
+    """The bridge plugin calls DEL of svc-ipam without a result."""
     first = bridge()
     first.pod.netns.run("ip", "link", "add", "eth0", "type", "bridge")
     assert first.call("ADD").status == 1
     assert remains(shared_node) == []
 
 
-def test_our_refusal_comes_through_the_bridge(bridge: Callable[[], Attached]) -> None:
-    refused = bridge()
-    refused.pod.config["ipam"]["ipv4_pools"] = ["nowhere"]
-    assert "(nowhere) does not exist" in json.dumps(refused.call("ADD").output)
+def test_bridge_passes_on_the_error(bridge: Callable[[], Attached]) -> None:
+    attached = bridge()
+    attached.pod.config["ipam"]["ipv4_pools"] = ["nowhere"]
+    assert "(nowhere) does not exist" in json.dumps(attached.call("ADD").output)
 
 
 def on_ptp(address: str) -> dict[str, str]:
-    """What ptp needs: the length of the pool, and the next hop that it puts on the host's side."""
+    """Return the address as ptp needs it: with the pool's prefix length and a gateway for the host's side."""
     length, gateway = (112, "fe80::ecee:eeff:feee:eeee") if ":" in address else (16, "169.254.1.1")
     return {"address": f"{address}/{length}", "gateway": gateway}
 
 
 @pytest.mark.parametrize(("ipam", "args"), [({}, ""), ({}, "IP=10.65.3.4"), (DUAL, "")])
-def test_ptp_is_given_gateways_and_no_route_to_the_pool(attach: MakePod, ipam: dict[str, str], args: str) -> None:
-    """It makes that one by itself, and fails over one that is there already."""
+def test_result_for_ptp_has_gateways_and_no_route_to_the_pool(attach: MakePod, ipam: dict[str, str], args: str) -> None:
+    """ptp adds the route to the pool itself, and fails if the route exists."""
     pod = attach(type="ptp", ipam=ipam, args=args)
     pod.add()
     beyond = {"routes": [{"dst": "::/0"}]} if ipam else {}
@@ -243,11 +243,11 @@ def test_ptp_is_given_gateways_and_no_route_to_the_pool(attach: MakePod, ipam: d
 
 
 def reach(source: Attached, address: str) -> bool:
-    """Within seconds: the kernel looks for duplicates of the gateway's IPv6 address first."""
+    """Ping the address for up to 5 s: the kernel first checks the gateway's IPv6 address for duplicates."""
     return source.pod.netns.run("ping", "-c", "1", "-w", "5", address, check=False).returncode == 0
 
 
-def test_ptp_takes_our_addresses(below: Callable[..., Attached], shared_node: Node) -> None:
+def test_ptp_uses_the_assigned_addresses(below: Callable[..., Attached], shared_node: Node) -> None:
     first, second = below("ptp", ipam=DUAL).add(), below("ptp", ipam=DUAL).add()
     for one, other in ((first, second), (second, first)):
         assert one.pod.netns.addresses("eth0") == [on_ptp(address)["address"] for address in one.addresses]
@@ -260,7 +260,7 @@ def test_ptp_takes_our_addresses(below: Callable[..., Attached], shared_node: No
     assert set(audit(shared_node).allocations) == set(second.addresses)
 
 
-def test_containers_of_several_blocks_reach_each_other_by_ptp(below: Callable[..., Attached]) -> None:
+def test_containers_of_several_blocks_reach_each_other_through_ptp(below: Callable[..., Attached]) -> None:
     first, second = below("ptp").add(), below("ptp")
     second.pod.args = "IP=10.65.200.1"
     second.add()
@@ -268,14 +268,14 @@ def test_containers_of_several_blocks_reach_each_other_by_ptp(below: Callable[..
     assert reach(second, first.address)
 
 
-def test_containers_on_ptp_and_on_ours_reach_each_other(below: Callable[..., Attached], pods: MakePod) -> None:
-    its, mine = below("ptp").add(), pods(name="own")
-    mine.add()
-    assert reach(its, mine.addresses[0])
-    assert mine.netns.run("ping", "-c", "1", "-w", "5", its.address, check=False).returncode == 0
+def test_containers_on_ptp_and_on_svc_reach_each_other(below: Callable[..., Attached], pods: MakePod) -> None:
+    other, pod = below("ptp").add(), pods(name="own")
+    pod.add()
+    assert reach(other, pod.addresses[0])
+    assert pod.netns.run("ping", "-c", "1", "-w", "5", other.address, check=False).returncode == 0
 
 
-def test_ptp_that_fails_frees_our_address(below: Callable[..., Attached], shared_node: Node) -> None:
+def test_failed_add_of_ptp_releases_the_address(below: Callable[..., Attached], shared_node: Node) -> None:
     first = below("ptp")
     first.pod.netns.run("ip", "link", "add", "eth0", "type", "bridge")
     assert first.call("ADD").status == 1
@@ -283,8 +283,8 @@ def test_ptp_that_fails_frees_our_address(below: Callable[..., Attached], shared
 
 
 @pytest.mark.parametrize("kind", ["ptp", "bridge"])
-def test_gc_frees_what_is_below_another_plugin(below: Callable[..., Attached], shared_node: Node, kind: str) -> None:
-    """The reference plugins do not forward GC: a runtime that wants one calls ours."""
+def test_gc_releases_addresses_below_another_plugin(below: Callable[..., Attached], shared_node: Node, kind: str) -> None:
+    """The reference plugins do not forward GC, so the runtime calls svc-ipam."""
     known, unknown = below(kind, **BRIDGE[kind]).add(), below(kind, **BRIDGE[kind]).add()
     keep: dict[str, Any] = {
         "cniVersion": "1.1.0",

@@ -1,4 +1,4 @@
-"""kill -9 at every step, of a one-shot call and of the agent: the next start leaves nothing, and the same call works."""
+"""kill -9 at each step of a one-shot call or of the agent: the next start cleans up, and the same call then works."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from harness.state import audit, faults, remains
 
 pytestmark = pytest.mark.root
 
-OWN = {"assign_ipv6": "true"}
-MINE = (sys.executable, kill_point.__file__)
+DUAL = {"assign_ipv6": "true"}
+KILL_PROGRAM = (sys.executable, kill_point.__file__)
 AGENT, ONE_SHOT = "svc.agent.main", "svc.cni.__main__"
 DELETE_STEPS = {
     "unwire": "svc.attach.teardown:unwire",
@@ -32,7 +32,7 @@ DELETE_STEPS = {
 
 @pytest.fixture(scope="module")
 def bare_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Without an agent: each test starts its own, and leaves the node empty."""
+    """A node without an agent: each test starts its own, and leaves the node empty."""
     with Node(tmp_path_factory.mktemp("node") / "node", agent=False) as node:
         node.apply_pools()
         yield node
@@ -49,8 +49,8 @@ def node(bare_node: Node) -> Iterator[Node]:
 
 @pytest.fixture(params=["svc-ipam", "host-local"])
 def pod(node: Node, request: pytest.FixtureRequest) -> Iterator[Pod]:
-    """With addresses of each kind."""
-    ipam: dict[str, Any] = OWN
+    """A pod with addresses of svc-ipam, and one with addresses of host-local."""
+    ipam: dict[str, Any] = DUAL
     if request.param == "host-local":
         offer(node)
         ipam = section(node, "10.71.0.0/24", "fd71::/112")
@@ -58,21 +58,25 @@ def pod(node: Node, request: pytest.FixtureRequest) -> Iterator[Pod]:
         yield Pod(node, netns, "c1", netconf(ipam=ipam))
 
 
-def call_once(pod: Pod, verb: str, *mine: str) -> "subprocess.CompletedProcess[bytes]":
-    """A call without an agent, as the executable would make it, with a mine in its way, if any."""
+def call_once(pod: Pod, verb: str, *kill_at: str) -> "subprocess.CompletedProcess[bytes]":
+    """Make a one-shot call as the executable does. Kill it at the point `kill_at`, if one is given."""
     program = (ONE_SHOT, "--name", "svc", "--install", str(pod.node.bin_dir / "svc.install"))
     environment = {
         "CNI_COMMAND": verb, "CNI_CONTAINERID": pod.container, "CNI_NETNS": pod.netns.path, "CNI_IFNAME": pod.ifname,
         "CNI_PATH": str(pod.node.bin_dir), "PATH": os.environ["PATH"],
     }  # fmt: skip
-    started = (*MINE, *mine, *program) if mine else (sys.executable, "-m", program[0].removesuffix(".__main__"), *program[1:])
+    started = (
+        (*KILL_PROGRAM, *kill_at, *program)
+        if kill_at
+        else (sys.executable, "-m", program[0].removesuffix(".__main__"), *program[1:])
+    )
     return subprocess.run(
         ["ip", "netns", "exec", pod.node.netns.name, *started],
         input=json.dumps(pod.config).encode(), capture_output=True, check=False, env=environment,
     )  # fmt: skip
 
 
-def works_from_end_to_end(pod: Pod) -> None:
+def add_check_and_delete(pod: Pod) -> None:
     pod.add()
     assert pod.check().status == 0
     assert faults(pod.node) == []
@@ -82,7 +86,7 @@ def works_from_end_to_end(pod: Pod) -> None:
 
 @points(ADD_STEPS)
 def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, when: str) -> None:
-    """After the last step it is complete, though the reply was not sent: the runtime's DEL takes it down."""
+    """After its last step the ADD is complete, although no reply was sent: the runtime's DEL removes the attachment."""
     assert call_once(pod, "ADD", step, when).returncode == -signal.SIGKILL
     node.start_agent()
     if (step.endswith("record_result"), when) == (True, "after"):
@@ -90,13 +94,13 @@ def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, whe
         pod.delete()
     assert remains(node) == []
     assert pod.netns.links() == []
-    works_from_end_to_end(pod)
+    add_check_and_delete(pod)
 
 
 @points(ADD_STEPS)
 def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, when: str) -> None:
-    """The runtime gets a failure; it need not even call DEL, but for the last step."""
-    node.start_agent(*MINE, step, when, AGENT)
+    """The runtime gets an error. It need not call DEL, except after the last step."""
+    node.start_agent(*KILL_PROGRAM, step, when, AGENT)
     called = pod.failed("ADD")
     assert "closed the connection" in called.output["msg"]
     assert node.wait_agent() == -signal.SIGKILL
@@ -108,25 +112,25 @@ def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, 
         pod.delete()
     assert remains(node) == []
     assert pod.netns.links() == []
-    works_from_end_to_end(pod)
+    add_check_and_delete(pod)
 
 
 @points(DELETE_STEPS)
-def test_killed_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str, when: str) -> None:
-    """Runtimes repeat it until it succeeds. Another agent has been started in between."""
-    node.start_agent(*MINE, step, when, AGENT)
+def test_next_delete_completes_a_killed_one(node: Node, pod: Pod, step: str, when: str) -> None:
+    """Runtimes repeat a DEL until it succeeds. A new agent serves the second one."""
+    node.start_agent(*KILL_PROGRAM, step, when, AGENT)
     pod.add()
     assert "closed the connection" in pod.failed("DEL").output["msg"]
     assert node.wait_agent() == -signal.SIGKILL
     node.start_agent()
     pod.delete()
     assert remains(node) == []
-    works_from_end_to_end(pod)
+    add_check_and_delete(pod)
 
 
 @pytest.mark.parametrize("step", DELETE_STEPS.values(), ids=DELETE_STEPS)
-def test_killed_one_shot_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str) -> None:
-    """By one without an agent, too."""
+def test_next_one_shot_delete_completes_a_killed_one(node: Node, pod: Pod, step: str) -> None:
+    """No agent runs during either DEL."""
     pod.add()
     assert call_once(pod, "DEL", step, "after").returncode == -signal.SIGKILL
     pod.delete()
@@ -134,8 +138,8 @@ def test_killed_one_shot_delete_is_finished_by_the_next(node: Node, pod: Pod, st
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL"])
-def test_one_shot_call_that_comes_late_is_served_by_the_agent(node: Node, pod: Pod, verb: str) -> None:
-    """It found no agent, and had to wait until one had started, which serves the same container by now."""
+def test_late_one_shot_call_is_served_by_the_agent(node: Node, pod: Pod, verb: str) -> None:
+    """The call found no agent. While it waited, an agent started and attached the same container."""
     node.start_agent()
     result = pod.add()
     late = call_once(pod, verb)

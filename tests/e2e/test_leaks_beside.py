@@ -1,6 +1,6 @@
-"""The leak gate on a machine where another program makes and deletes namespaces and links all the time.
+"""The leak check on a machine where another program constantly makes and deletes namespaces and links.
 
-The machine is a network and a mount namespace of its own, so that the names of this program are seen by these tests only.
+The machine is a private network and mount namespace, so only these tests see the names of that program.
 """
 
 import os
@@ -16,7 +16,7 @@ from harness.shim import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-PATIENCE = 120.0  # seconds
+TIMEOUT_SECONDS = 120.0
 
 MACHINE = """set -eu
 ip link set lo up
@@ -54,7 +54,7 @@ def test_next():
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Of a short name: that of a socket has 107 bytes at most."""
+    """Make a directory with a short name, because the path of a socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="svc-") as name:
         yield Path(name)
 
@@ -63,11 +63,12 @@ def pytest_on_machine(folder: Path, *arguments: str) -> "subprocess.CompletedPro
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     return subprocess.run(
         ["unshare", "--net", "--mount", "--propagation=private", "sh", "-c", MACHINE, sys.executable, str(folder), *arguments],
-        cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True, timeout=PATIENCE,
+        cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True,
+        timeout=TIMEOUT_SECONDS,
     )  # fmt: skip
 
 
-def test_other_programs_neither_fail_a_test_nor_lose_anything(folder: Path) -> None:
+def test_leak_check_ignores_other_programs(folder: Path) -> None:
     done = pytest_on_machine(folder, "tests/netns/test_shared.py", "tests/e2e/test_del.py::test_del_frees_both_families")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
@@ -80,8 +81,8 @@ def test_own_leaks_are_found_and_removed(folder: Path) -> None:
     )
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert "2 passed, 1 error" in done.stdout
-    told = next(line for line in done.stdout.splitlines() if line.startswith("left behind: "))
+    report = next(line for line in done.stdout.splitlines() if line.startswith("left behind: "))
     for part in ("namespace svc-left-", "link left-link in", "link svcleft in", "sleep 1000001", "left-mount"):
-        assert part in told, told
-    assert len(told.split("; ")) == 5, told
+        assert part in report, report
+    assert len(report.split("; ")) == 5, report
     assert done.stdout.splitlines()[-1] == "left: lo:"

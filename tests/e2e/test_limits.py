@@ -1,5 +1,4 @@
-"""An agent that the system gives no further descriptor, or no further thread, while it runs: calls are answered, and when the
-limit is lifted it goes on as before."""
+"""An agent that reaches its limit of descriptors or threads: it answers calls, and recovers when the limit is lifted."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -20,18 +19,18 @@ INTERNAL = 100
 
 
 def burst(pods: list[Pod], verb: str) -> list[Called]:
-    """All at once; the refusals, each of which says what is wanting."""
+    """Run the calls concurrently and return those that failed. None may fail with an internal error."""
     with ThreadPoolExecutor(CALLS) as callers:
         answers = list(callers.map(lambda pod: pod.call(verb), pods))
-    refusals = [called for called in answers if called.status]
-    for called in refusals:
+    failures = [called for called in answers if called.status]
+    for called in failures:
         assert set(called.output) == {"cniVersion", "code", "msg", "details"}, called
         assert called.output["code"] != INTERNAL, called
-    return refusals
+    return failures
 
 
-def go_on(node: Node, pods: list[Pod]) -> None:
-    """Remains are cleared, every pod comes up, and nothing is left of any after its DEL."""
+def require_recovery(node: Node, pods: list[Pod]) -> None:
+    """Require that DEL removes what is left, that each ADD then succeeds, and that its DEL leaves nothing."""
     with ThreadPoolExecutor(CALLS) as callers:
         list(callers.map(Pod.delete, pods))
         assert remains(node) == []
@@ -45,10 +44,10 @@ def count(node: Node, what: str) -> int:
     return len(list(Path(f"/proc/{node.agent_pid}/{what}").iterdir()))
 
 
-def test_want_of_descriptors_passes(node: Node, own_pods: Callable[..., Pod]) -> None:
-    """Calls wait, or are refused; none keeps a descriptor. Each thread may have a socket of its own."""
+def test_agent_recovers_from_a_lack_of_descriptors(node: Node, own_pods: Callable[..., Pod]) -> None:
+    """Calls wait or fail, and none keeps a descriptor. Each thread may keep one socket."""
     pods = [own_pods() for _ in range(CALLS)]
-    go_on(node, pods)
+    require_recovery(node, pods)
     used = count(node, "fd")
     before = resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE)
     resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, (used + 6, before[1]))
@@ -56,7 +55,7 @@ def test_want_of_descriptors_passes(node: Node, own_pods: Callable[..., Pod]) ->
         burst(pods, "ADD")
         burst(pods, "DEL")
     resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, before)
-    go_on(node, pods)
+    require_recovery(node, pods)
     assert count(node, "fd") <= used + count(node, "task")
 
 
@@ -68,29 +67,29 @@ def group() -> Iterator[Path]:
 
 @pytest.fixture
 def confined(node: Node, group: Path) -> Iterator[Callable[[], None]]:
-    """From when it is called, the agent gets no further thread; the limit is lifted when the group's file says so."""
+    """Return a function that stops the agent from starting threads, until `pids.max` of the group is changed."""
     yield lambda: confine(group, node.agent_pid)
     release(group, node.agent_pid)
 
 
-def test_want_of_threads_passes(node: Node, own_pods: Callable[..., Pod], group: Path, confined: Callable[[], None]) -> None:
+def test_agent_recovers_from_a_lack_of_threads(
+    node: Node, own_pods: Callable[..., Pod], group: Path, confined: Callable[[], None]
+) -> None:
     """The existing threads carry out every ADD. Separate threads delete interfaces; they start at the first DEL."""
     pods = [own_pods() for _ in range(CALLS)]
     confined()
     assert burst(pods, "ADD") == []
-    refusals = burst(pods, "DEL")
-    assert {called.output["msg"] for called in refusals} == {"the system gives no further thread"}
-    assert len(refusals) == CALLS
+    failures = burst(pods, "DEL")
+    assert {called.output["msg"] for called in failures} == {"the system gives no further thread"}
+    assert len(failures) == CALLS
     (group / "pids.max").write_text("max")
-    go_on(node, pods)
+    require_recovery(node, pods)
 
 
-def test_threads_that_are_there_do_without_others(
-    node: Node, own_pods: Callable[..., Pod], confined: Callable[[], None]
-) -> None:
+def test_existing_threads_serve_all_calls(node: Node, own_pods: Callable[..., Pod], confined: Callable[[], None]) -> None:
     pods = [own_pods() for _ in range(CALLS)]
     pods[0].add()
     pods[0].delete()
     confined()
     assert burst(pods, "ADD") == []
-    go_on(node, pods)
+    require_recovery(node, pods)

@@ -1,4 +1,4 @@
-"""Another process keeps a file of the node locked: calls wait for it side by side, and say what to do."""
+"""Another process keeps a file of the node locked: calls wait in parallel, and their errors name that process."""
 
 import os
 import sqlite3
@@ -16,14 +16,14 @@ from harness.state import remains
 pytestmark = pytest.mark.root
 
 ADDS = 12
-SECONDS = 9.0  # the time for one wait, and for what a busy machine adds to it
+MAX_SECONDS = 9.0  # for one wait, with a margin for a busy machine
 
 MakePod = Callable[..., Pod]
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Another program writes to the file, and does not end."""
+    """Keep the file locked, as another process that writes to it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -31,14 +31,14 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("file", ["journal.db", "store.db"])
-def test_adds_with_a_locked_file_fail_side_by_side(own_pods: MakePod, node: Node, file: str) -> None:
-    """They need the time of one, name the process that has the file, and leave nothing."""
+def test_adds_with_a_locked_file_fail_in_parallel(own_pods: MakePod, node: Node, file: str) -> None:
+    """Together they take the time of one wait. Their errors name the process that has the lock, and nothing is left."""
     pods = [own_pods() for _ in range(ADDS)]
     with locked(node.state_dir / file):
         began = time.monotonic()
         calls = [pod.begin("ADD") for pod in pods]
         outputs = [call.result().output for call in calls]
-        assert time.monotonic() - began < SECONDS
+        assert time.monotonic() - began < MAX_SECONDS
     assert {output["code"] for output in outputs} == {104}
     assert all(f"process {os.getpid()} (" in output["details"] for output in outputs), outputs[0]
     assert [pod.netns.links() for pod in pods] == [[]] * ADDS

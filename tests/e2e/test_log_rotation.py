@@ -1,4 +1,4 @@
-"""The log file of a network on a real node: rotated by its size, with agent and one-shot calls writing side by side."""
+"""The log file of a network on a real node: it is rotated by size, while agent and one-shot calls write to it."""
 
 import gzip
 import re
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 
 MEGABYTE = 1 << 20
-PATIENCE = 30.0  # seconds
+TIMEOUT_SECONDS = 30.0
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (DEBUG|INFO|WARNING|ERROR) \[([0-9a-f]{8})\] \S.*")
 POD = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
 
@@ -34,17 +34,17 @@ def fill(log: Path, size: int = MEGABYTE - 1) -> None:
     log.write_bytes(b"x" * (size - 1) + b"\n")
 
 
-def packed(log: Path) -> list[Path]:
+def compressed(log: Path) -> list[Path]:
     return sorted(log.parent.glob("cni-*.log.gz"))
 
 
-def await_packed(log: Path, count: int) -> list[Path]:
-    """Compression only affects the disk: it may take its time."""
-    deadline = time.monotonic() + PATIENCE
-    while len(packed(log)) < count or len(list(log.parent.iterdir())) > count + 1:
+def await_compressed(log: Path, count: int) -> list[Path]:
+    """Wait until `count` rotated files are compressed, and return them."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while len(compressed(log)) < count or len(list(log.parent.iterdir())) > count + 1:
         assert time.monotonic() < deadline, list(log.parent.iterdir())
         time.sleep(0.02)
-    return packed(log)
+    return compressed(log)
 
 
 @pytest.mark.parametrize("how", ["agent", "one-shot"])
@@ -55,7 +55,7 @@ def test_full_file_is_rotated_and_compressed(own_pods: MakePod, node: Node, log:
     called = own_pods(log_file_path=str(log), log_file_max_size=1).call("ADD")
     assert called.status == 0
     assert log.read_text() == called.stderr
-    (old,) = await_packed(log, 1)
+    (old,) = await_compressed(log, 1)
     assert len(gzip.decompress(old.read_bytes())) == MEGABYTE - 1
 
 
@@ -65,43 +65,43 @@ def test_rotated_files_are_limited_in_number_and_age(pods: MakePod, log: Path) -
         (log.parent / f"cni-{name}.log.gz").write_bytes(b"")
     pod = pods(log_file_path=str(log), log_file_max_size=1, log_file_max_count=2, log_file_max_age=7)
     pod.add()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while len(list(log.parent.iterdir())) != 3:
         assert time.monotonic() < deadline, list(log.parent.iterdir())
         time.sleep(0.02)
-    assert {path.name for path in packed(log)} == {f"cni-2999-01-01T00-00-00.00{number}.log.gz" for number in (0, 1)}
+    assert {path.name for path in compressed(log)} == {f"cni-2999-01-01T00-00-00.00{number}.log.gz" for number in (0, 1)}
 
 
-def test_calls_side_by_side_lose_no_line(pods: MakePod, log: Path) -> None:
-    """Across a rotation in their midst."""
+def test_concurrent_calls_lose_no_line(pods: MakePod, log: Path) -> None:
+    """The file is rotated during the calls."""
     fill(log, MEGABYTE - 2000)
     made = [pods(log_file_path=str(log), log_file_max_size=1) for _ in range(6)]
 
-    def come_and_go(pod: Pod) -> str:
+    def run_calls(pod: Pod) -> str:
         return "".join(pod.call(verb).stderr for verb in ("ADD", "CHECK", "DEL") * 3)
 
     with ThreadPoolExecutor(len(made)) as workers:
-        told = sorted("".join(workers.map(come_and_go, made)).splitlines())
-    found = [log.read_text(), *(gzip.decompress(path.read_bytes()).decode() for path in await_packed(log, 1))]
+        expected = sorted("".join(workers.map(run_calls, made)).splitlines())
+    found = [log.read_text(), *(gzip.decompress(path.read_bytes()).decode() for path in await_compressed(log, 1))]
     lines = sorted(line for text in found for line in text.splitlines() if not line.startswith("x"))
-    assert lines == told
+    assert lines == expected
     assert all(LINE.fullmatch(line) for line in lines)
 
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one page, which is taken."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    run("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(place))
-    (place / "ballast").write_bytes(b"x" * 4096)
-    yield place
-    run("umount", str(place))
+    """Mount a file system of one page, and fill it."""
+    mount_point = tmp_path / "disk"
+    mount_point.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(mount_point))
+    (mount_point / "ballast").write_bytes(b"x" * 4096)
+    yield mount_point
+    run("umount", str(mount_point))
 
 
 @pytest.mark.parametrize("how", ["agent", "one-shot"])
-def test_full_disk_fails_no_call(own_pods: MakePod, node: Node, full_disk: Path, how: str) -> None:
-    node.stop_agent()  # one that runs already does not see the mount
+def test_call_succeeds_on_a_full_disk(own_pods: MakePod, node: Node, full_disk: Path, how: str) -> None:
+    node.stop_agent()  # a running agent does not see the mount
     if how == "agent":
         node.start_agent()
     called = own_pods(log_file_path=str(full_disk / "cni.log")).call("ADD")
@@ -109,8 +109,8 @@ def test_full_disk_fails_no_call(own_pods: MakePod, node: Node, full_disk: Path,
     assert f"log file '{full_disk}/cni.log' cannot be written: No space left on device" in called.stderr
 
 
-def test_line_that_a_full_disk_cuts_off_is_taken_back(full_disk: Path) -> None:
-    """Or the next one would be glued to it."""
+def test_incomplete_line_on_a_full_disk_is_removed(full_disk: Path) -> None:
+    """Otherwise the next line would be appended to it."""
     (full_disk / "ballast").write_bytes(b"")
     log = full_disk / "cni.log"
     assert not append(str(log), b"whole\n", MEGABYTE)
@@ -121,7 +121,7 @@ def test_line_that_a_full_disk_cuts_off_is_taken_back(full_disk: Path) -> None:
 
 
 def test_lines_name_the_pod(pods: MakePod, log: Path) -> None:
-    """Those of an error, too."""
+    """This includes the lines of an error."""
     pod = pods(args=POD, log_file_path=str(log))
     pod.add()
     pod.failed("ADD", mtu=60)
@@ -132,7 +132,7 @@ def test_lines_name_the_pod(pods: MakePod, log: Path) -> None:
 
 
 def test_add_is_one_line_with_its_phases(pods: MakePod, log: Path) -> None:
-    """Nothing else stands in the log at the level that is the default, once forwarding is on."""
+    """At the default level the log has no other line if forwarding is already enabled."""
     pods().add()
     pods(log_file_path=str(log)).add()
     (line,) = log.read_text().splitlines()

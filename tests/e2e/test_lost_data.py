@@ -21,7 +21,7 @@ from harness.orch import PODS
 from harness.pod import Pod
 from harness.polling import wait_until
 from harness.port_forward import PortForward
-from harness.state import audit as node_books
+from harness.state import audit as node_audit
 from harness.state import faults as node_faults
 from harness.state import remains as node_remains
 from harness.state import store_of
@@ -42,11 +42,11 @@ from svc.model.resource import Resource
 pytestmark = pytest.mark.root
 
 POOL = "10.77.0.0/29"
-HELD_SECONDS = 10.0  # by agents that need half of the usual time
+HELD_SECONDS = 10.0  # for agents with half of the usual time
 LIVE, NEW = 5, 3  # pods of the two nodes: as many as the pool has addresses
 AGENT = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": HELD_SECONDS})
-HARDLY_HOLDING = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 1.0})
-OURS = (HandleQuery(), AffinityQuery(), BlockQuery())  # a node claims its addresses again as soon as a block vanishes
+SHORT_HOLD_AGENT = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 1.0})
+IPAM_QUERIES = (HandleQuery(), AffinityQuery(), BlockQuery())  # blocks last, because nodes restore when one vanishes
 
 MakePod = Callable[[ClusterNode, str], Pod]
 
@@ -107,31 +107,31 @@ def _information(guid: str) -> Resource:
     return Resource(READY.kind, {"name": READY.name, "uid": READY.name}, spec)
 
 
-def lose(site: Site) -> None:
+def wipe_and_initialise(site: Site) -> None:
     """Delete what the plugin has written, and initialise the datastore again; pods and nodes of the API server stay."""
     if not isinstance(site, OrchSite):
         site.clear()
         initialise(site)
         return
     with session(site) as store:
-        wipe(store, *OURS, ResourceQuery("IPPool"), ResourceQuery(READY.kind))
+        wipe(store, *IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery(READY.kind))
     initialise(site, nodes=False)
 
 
-def demand_kept(nodes: tuple[ClusterNode, ClusterNode], live: Sequence[Pod], pod_on: MakePod) -> None:
-    """Let the second node fill the pool: it gets none of the first one's addresses."""
+def require_kept_addresses(nodes: tuple[ClusterNode, ClusterNode], live: Sequence[Pod], pod_on: MakePod) -> None:
+    """Fill the pool from the second node, and require that it gets no address of the first one."""
     first, second = nodes
     new = [pod_on(second, f"new-{number}") for number in range(NEW)]
     began = time.monotonic()
     for pod in new:
         pod.add()
-    assert time.monotonic() - began > HELD_SECONDS - 5, "ADDs are held"
+    assert time.monotonic() - began > HELD_SECONDS - 5, "the ADDs were not held"
     further = pod_on(second, "further")
     further.failed("ADD", ipam={})
-    kept, given = ({address for pod in pods for address in pod.addresses} for pods in (live, new))
-    assert not kept & given, first.log.read_text()
-    assert len(kept | given) == LIVE + NEW
-    assert set(audit([first, second]).allocations) == kept | given
+    kept, assigned = ({address for pod in pods for address in pod.addresses} for pods in (live, new))
+    assert not kept & assigned, first.log.read_text()
+    assert len(kept | assigned) == LIVE + NEW
+    assert set(audit([first, second]).allocations) == kept | assigned
     assert faults([first, second]) == []
     assert [pod.check().status for pod in live] == [0] * LIVE
     for pod in (*live, *new):
@@ -145,16 +145,16 @@ def attach_live(node: ClusterNode, pod_on: MakePod) -> list[Pod]:
     return live
 
 
-def test_wiped_and_initialised_again(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+def test_attachments_survive_a_wipe_and_a_new_initialisation(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
     live = attach_live(nodes[0], pod_on)
     known = pod_on(nodes[1], "known")
     known.add()
     known.delete()
-    lose(nodes[0].site)
-    demand_kept(nodes, live, pod_on)
+    wipe_and_initialise(nodes[0].site)
+    require_kept_addresses(nodes, live, pod_on)
 
 
-def test_clock_set_back_after_a_loss(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+def test_clock_that_is_set_back_does_not_prolong_the_hold(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
     """ADDs are held no longer than usual."""
     node, _ = nodes
     first, *live = attach_live(node, pod_on)
@@ -176,24 +176,24 @@ def test_clock_set_back_after_a_loss(nodes: tuple[ClusterNode, ClusterNode], pod
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
-def test_wiped_and_made_ready_without_an_identity(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
-    """The clusterGUID that the nodes know is gone, which is a change, too."""
+def test_attachments_survive_a_wipe_that_removes_the_identity(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """A missing clusterGUID counts as a changed one."""
     live = attach_live(nodes[0], pod_on)
     known = pod_on(nodes[1], "known")
     known.add()
     known.delete()
     with session(nodes[0].site) as store:
-        wipe(store, *OURS)
+        wipe(store, *IPAM_QUERIES)
         put(store, READY, Resource(READY.kind, {"name": READY.name}, {"datastoreReady": True}))
-    demand_kept(nodes, live, pod_on)
+    require_kept_addresses(nodes, live, pod_on)
 
 
 @pytest.mark.parametrize("site", ["etcdv3", "orch"], indirect=True)
-def test_blocks_deleted_under_a_running_agent(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
-    """Its own ADDs find out, and get other addresses: the live ones are claimed again within seconds."""
+def test_running_agent_restores_deleted_blocks(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """ADDs of the agent get other addresses. It assigns the live addresses again within seconds."""
     live = attach_live(nodes[0], pod_on)
     with session(nodes[0].site) as store:
-        wipe(store, *OURS)
+        wipe(store, *IPAM_QUERIES)
     new = [pod_on(nodes[0], f"new-{number}") for number in range(NEW)]
     for pod in new:
         pod.add()
@@ -204,17 +204,17 @@ def test_blocks_deleted_under_a_running_agent(nodes: tuple[ClusterNode, ClusterN
         pod.delete()
 
 
-def test_store_restored_from_an_older_copy(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
-    """Pods that came since get their records back, also where a pod that went since had the address."""
+def test_attachments_survive_a_restored_older_store(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """Newer pods get their records back, even if the copy assigns the address to a pod that was deleted since."""
     pods = [Pod(node, sandbox(), f"c{number}", netconf()) for number in range(12)]
     for pod in pods[:3]:
         pod.add()
     copy = str(tmp_path / "copy.db")
     node.svcctl("store", "backup", copy)
     pods[0].delete()
-    heir = pods[0].copy(container="heir", args=f"IP={pods[0].addresses[0]}")
-    heir.add()
-    assert heir.addresses == pods[0].addresses
+    successor = pods[0].copy(container="successor", args=f"IP={pods[0].addresses[0]}")
+    successor.add()
+    assert successor.addresses == pods[0].addresses
     for pod in pods[3:6]:
         pod.add()
     node.stop_agent()
@@ -223,15 +223,15 @@ def test_store_restored_from_an_older_copy(node: Node, sandbox: Callable[[], Net
     for pod in pods[6:]:
         pod.add()
     wait_until(lambda: node_faults(node) == [])
-    assert [pod.check().status for pod in (heir, *pods[1:])] == [0] * 12
-    for pod in (heir, *pods[1:]):
+    assert [pod.check().status for pod in (successor, *pods[1:])] == [0] * 12
+    for pod in (successor, *pods[1:]):
         pod.delete()
     assert node_remains(node) == []
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["svcctl", "copy"])
 @pytest.mark.parametrize("has_agent", [True, False], ids=["agent", "oneshot"])
-def test_older_store_of_another_main_plugin(
+def test_addresses_stay_unique_with_an_older_store_below_another_plugin(
     sandbox: Callable[[], Netns], tmp_path: Path, *, has_agent: bool, by_hand: bool
 ) -> None:
     """No route of the host shows that the addresses are assigned; only the allocations do."""
@@ -264,7 +264,7 @@ def test_older_store_of_another_main_plugin(
         node.close()
 
 
-def test_etcd_with_an_empty_data_directory(
+def test_attachments_survive_an_empty_data_directory_of_etcd(
     etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod
 ) -> None:
     live = attach_live(etcd_nodes[0], pod_on)
@@ -276,13 +276,13 @@ def test_etcd_with_an_empty_data_directory(
     shutil.rmtree(member.folder / member.name)
     own_etcd.start()
     initialise(etcd_nodes[0].site)
-    demand_kept(etcd_nodes, live, pod_on)
+    require_kept_addresses(etcd_nodes, live, pod_on)
 
 
-def test_etcd_restored_from_an_older_snapshot(
+def test_attachments_survive_an_older_snapshot_of_etcd(
     etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod, tmp_path: Path
 ) -> None:
-    """Its revisions run backwards; clusterGUID and cluster id are the same."""
+    """The revisions of etcd run backwards, and its clusterGUID and cluster ID stay the same."""
     node = etcd_nodes[0]
     before, after = pod_on(node, "before"), pod_on(node, "after")
     before.add()
@@ -297,10 +297,10 @@ def test_etcd_restored_from_an_older_snapshot(
         pod.delete()
 
 
-def test_etcd_restored_while_no_agent_ran(
+def test_attachments_survive_a_restored_etcd_while_no_agent_runs(
     etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod, tmp_path: Path
 ) -> None:
-    """The agents record the last revision that they saw when they end, not only when they compare attachments and blocks."""
+    """An agent records the last revision that it saw after each comparison, and also when it ends."""
     snapshot = str(tmp_path / "snapshot.db")
     live = [pod_on(etcd_nodes[0], f"live-{number}") for number in range(LIVE)]
     known = pod_on(etcd_nodes[1], "known")
@@ -319,10 +319,10 @@ def test_etcd_restored_while_no_agent_ran(
     restore_snapshot(own_etcd, snapshot)
     for node in etcd_nodes:
         node.start_agent(recovered=False)
-    demand_kept(etcd_nodes, live, pod_on)
+    require_kept_addresses(etcd_nodes, live, pod_on)
 
 
-def test_etcd_restored_under_other_endpoints(
+def test_attachments_survive_an_etcd_restored_under_other_endpoints(
     etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod, tmp_path: Path
 ) -> None:
     """The nodes recognise it by its clusterGUID, and know from its cluster id that data was lost."""
@@ -344,10 +344,10 @@ def test_etcd_restored_under_other_endpoints(
             node.call("STATUS", node.netconf())
         for pod in live:
             pod.config |= site.config
-        demand_kept(etcd_nodes, live, pod_on)
+        require_kept_addresses(etcd_nodes, live, pod_on)
 
 
-def test_etcd_restored_under_other_endpoints_without_an_agent(own_etcd: Cluster, pod_on: MakePod, tmp_path: Path) -> None:
+def test_add_claims_for_older_pods_in_an_etcd_under_other_endpoints(own_etcd: Cluster, pod_on: MakePod, tmp_path: Path) -> None:
     """The first ADD claims what the older pods have."""
     snapshot, site, (port,) = str(tmp_path / "snapshot.db"), EtcdSite(own_etcd), free_ports(1)
     initialise(site)
@@ -377,8 +377,8 @@ def restore_snapshot(etcd: Cluster, snapshot: str, *flags: str) -> None:
     etcd.start()
 
 
-def test_etcd_is_known_by_its_cluster_id(own_etcd: Cluster) -> None:
-    """Another one with the clusterGUID of before, whose revisions have come further."""
+def test_etcd_is_identified_by_its_cluster_id(own_etcd: Cluster) -> None:
+    """Another etcd has the same clusterGUID and higher revisions."""
     identity = StoreIdentity("datastore etcdv3")
     with session(EtcdSite(own_etcd)) as store:
         put(store, READY, _information("guid"))
@@ -398,35 +398,35 @@ def test_etcd_is_known_by_its_cluster_id(own_etcd: Cluster) -> None:
 
 
 @pytest.mark.parametrize("site", ["orch"], indirect=True)
-def test_endpoint_on_a_pod_is_written_again(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
-    """Where an older state of the API server's objects has lost it; not on a pod that is gone."""
+def test_lost_endpoint_of_a_pod_is_written_again(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """The agent restores the annotations of the pod, and ignores a deleted pod."""
     node = nodes[0]
-    pod, gone = pod_on(node, "web"), pod_on(node, "gone")
+    pod, deleted = pod_on(node, "web"), pod_on(node, "deleted")
     pod.add()
-    gone.add()
+    deleted.add()
     node.stop_agent()
     assert isinstance(node.site, OrchSite)
-    node.site.kube.call("DELETE", f"{PODS}/gone?gracePeriodSeconds=0")
-    notes = dict.fromkeys(f"{node.site.names.annotation_prefix}/{note}" for note in ("podIP", "podIPs", "containerID"))
-    node.site.kube.call("PATCH", f"{PODS}/web", {"metadata": {"annotations": notes}}, "application/merge-patch+json")
+    node.site.kube.call("DELETE", f"{PODS}/deleted?gracePeriodSeconds=0")
+    annotations = dict.fromkeys(f"{node.site.names.annotation_prefix}/{name}" for name in ("podIP", "podIPs", "containerID"))
+    node.site.kube.call("PATCH", f"{PODS}/web", {"metadata": {"annotations": annotations}}, "application/merge-patch+json")
     with session(node.site) as store:
-        wipe(store, *OURS)
+        wipe(store, *IPAM_QUERIES)
     node.start_agent()
-    wait_until(lambda: set(audit([node]).allocations) == {*pod.addresses, *gone.addresses})
+    wait_until(lambda: set(audit([node]).allocations) == {*pod.addresses, *deleted.addresses})
     wait_until(lambda: pod.check().status == 0)
     pod.delete()
-    gone.delete()
+    deleted.delete()
 
 
 def test_endpoint_gets_the_profiles_of_all_networks_again(node: Node, sandbox: Callable[[], Netns]) -> None:
-    """Of those that share the interface."""
+    """Both networks share one interface."""
     first = Pod(node, sandbox(), "live", netconf())
     second = first.copy(config={**first.config, "name": "second"})
     first.add()
     second.add()
     node.stop_agent()
     with store_of(node) as store:
-        wipe(store, *OURS, ResourceQuery(ENDPOINT))
+        wipe(store, *IPAM_QUERIES, ResourceQuery(ENDPOINT))
     node.start_agent()
     wait_until(lambda: _profiles(node) == [["net", "second"]])
     assert second.check().status == 0
@@ -440,14 +440,14 @@ def _profiles(node: Node) -> list[list[str]]:
     return [each.spec["profiles"] for each in found if isinstance(each, Resource)]
 
 
-def test_block_deleted_by_hand_comes_back(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
-    """After the next comparison, which a start of the agent begins with; nothing is held for it."""
+def test_deleted_block_is_restored_without_a_hold(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """The agent restores the block in the comparison after its start, and holds no ADD for that."""
     node = nodes[0]
     pod = pod_on(node, "web")
     pod.add()
     node.stop_agent()
     with session(node.site) as store:
-        wipe(store, *OURS)
+        wipe(store, *IPAM_QUERIES)
     node.start_agent()
     wait_until(lambda: set(audit([node]).allocations) == set(pod.addresses))
     assert faults([node]) == []
@@ -459,35 +459,35 @@ def test_block_deleted_by_hand_comes_back(nodes: tuple[ClusterNode, ClusterNode]
     pod.delete()
 
 
-def test_foreign_holder_is_told_and_not_replaced(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+def test_foreign_handle_is_reported_and_not_replaced(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
     node = nodes[0]
     pod, other = pod_on(node, "web"), pod_on(node, "other")
     pod.add()
     node.stop_agent()
     with session(node.site) as store:
-        wipe(store, *OURS)
+        wipe(store, *IPAM_QUERIES)
         ipam = IpamService(store, "node2")
-        ipam.assign(Assign("net.stranger", {}, addresses=(Address(pod.addresses[0]),)))
+        ipam.assign(Assign("net.foreign", {}, addresses=(Address(pod.addresses[0]),)))
         node.start_agent()
-        wait_until(lambda: "net.stranger" in pod.call("STATUS").stderr)
+        wait_until(lambda: "net.foreign" in pod.call("STATUS").stderr)
         other.add()
-        assert ipam.holds("net.stranger", [Address(pod.addresses[0])])
+        assert ipam.holds("net.foreign", [Address(pod.addresses[0])])
         other.delete()
         pod.delete()
-        assert ipam.holds("net.stranger", [Address(pod.addresses[0])])
-        wipe(store, *OURS)
+        assert ipam.holds("net.foreign", [Address(pod.addresses[0])])
+        wipe(store, *IPAM_QUERIES)
 
 
-def test_replaced_file_of_a_single_node(node: Node, sandbox: Callable[[], Netns]) -> None:
-    """Its pods get their records back in the new one."""
+def test_attachments_survive_a_replaced_store_file(node: Node, sandbox: Callable[[], Netns]) -> None:
+    """The pods of the node get their records back in the new file."""
     node.stop_agent()
-    node.start_agent(*HARDLY_HOLDING)
+    node.start_agent(*SHORT_HOLD_AGENT)
     pod = Pod(node, sandbox(), "live", netconf())
     pod.add()
     for file in node.state_dir.glob(f"{EMBEDDED_FILE}*"):
         file.unlink()
     node.apply_pools()
-    wait_until(lambda: set(node_books(node).allocations) == set(pod.addresses))
+    wait_until(lambda: set(node_audit(node).allocations) == set(pod.addresses))
     wait_until(lambda: _profiles(node) == [["net"]])
     other = Pod(node, sandbox(), "new", netconf())
     other.add()

@@ -1,4 +1,4 @@
-"""A handle that the datastore has lost: DEL and GC free what the journal and the blocks show."""
+"""Handles that the datastore has lost: DEL and GC release the addresses in the journal and in the blocks."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def lose_handles(node: ClusterNode) -> None:
             store.write([Delete(entry.key, entry.revision)])
 
 
-def test_a_del_frees_what_journal_and_block_show(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+def test_del_releases_the_addresses_in_journal_and_block(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
     cluster_node.site.add_pod("web-0")
     pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
     pod.add()
@@ -29,7 +29,7 @@ def test_a_del_frees_what_journal_and_block_show(cluster_node: ClusterNode, sand
     assert remains([cluster_node]) == []
 
 
-def test_gc_frees_what_blocks_show(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+def test_gc_releases_the_addresses_in_blocks(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
     cluster_node.site.add_pod("web-0")
     pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
     pod.add()
@@ -41,8 +41,8 @@ def test_gc_frees_what_blocks_show(cluster_node: ClusterNode, sandbox: Callable[
 
 
 @pytest.mark.parametrize("site", ["orch"], indirect=True)
-def test_gc_counts_handles_without_addresses_again(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """Where an ADD's write has come after the release; not those of another node, network or valid container."""
+def test_gc_removes_handles_without_addresses(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """Such handles exist if an ADD writes after the release. Handles of other networks and of valid containers stay."""
     cluster_node.site.add_pod("web-0")
     pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
     pod.add()

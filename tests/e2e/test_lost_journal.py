@@ -1,4 +1,4 @@
-"""The journal is lost or damaged while pods live: kernel and datastore tell what it has forgotten."""
+"""The journal is lost or damaged while pods are attached: svc restores it from the kernel and the datastore."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,12 +26,12 @@ WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
 
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """One for each test: its agent is ended."""
+    """A node for each test, because the tests stop its agent."""
     with ClusterNode(tmp_path / "node", "node1", site) as node:
         yield node
 
 
-def lose(node: Node) -> None:
+def remove_files(node: Node) -> None:
     for path in node.state_dir.glob("journal.db*"):
         path.unlink()
 
@@ -52,7 +52,7 @@ def break_rows(node: Node) -> None:
         journal._connection.execute("UPDATE attachments SET record = '{\"id\"'")
 
 
-LOSSES = {"missing": lose, "garbage": damage_file, "empty": empty_file, "bad rows": break_rows}
+LOSSES = {"missing": remove_files, "garbage": damage_file, "empty": empty_file, "bad rows": break_rows}
 
 
 def restart(node: Node, damage: Callable[[Node], None], *, agent: bool = True) -> None:
@@ -65,8 +65,10 @@ def restart(node: Node, damage: Callable[[Node], None], *, agent: bool = True) -
 
 @pytest.mark.parametrize("damage", LOSSES.values(), ids=LOSSES.keys())
 @pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
-def test_attachments_outlive_their_rows(own_pods: MakePod, node: Node, damage: Callable[[Node], None], args: str) -> None:
-    """The agent serves; a repeated ADD gives the first one's result, CHECK finds nothing, DEL of each takes what is its."""
+def test_attachments_survive_the_loss_of_their_rows(
+    own_pods: MakePod, node: Node, damage: Callable[[Node], None], args: str
+) -> None:
+    """A repeated ADD returns the first result, CHECK succeeds, and each DEL removes only its own attachment."""
     first = own_pods(args=args, ipam={"assign_ipv6": "true"})
     second = first.copy(ifname="eth1")
     first.add()
@@ -86,21 +88,21 @@ def test_attachments_outlive_their_rows(own_pods: MakePod, node: Node, damage: C
     assert remains(node) == []
 
 
-def test_attachment_without_an_agent(own_pods: MakePod, node: Node) -> None:
-    """The next one-shot call restores the row."""
+def test_one_shot_call_restores_the_row(own_pods: MakePod, node: Node) -> None:
+    """The journal is lost before an ADD, and again before a DEL."""
     pod = own_pods()
     pod.add()
-    restart(node, lose, agent=False)
+    restart(node, remove_files, agent=False)
     assert pod.copy().add() == pod.result
-    lose(node)
+    remove_files(node)
     pod.delete()
     assert remains(node) == []
 
 
-def test_older_journal_has_a_row_of_an_earlier_sandbox(
+def test_row_of_an_earlier_sandbox_does_not_affect_the_current_one(
     own_pods: MakePod, node: Node, sandbox: Callable[[], Netns], tmp_path: Path
 ) -> None:
-    """Its interface has the name of the live one, and another index: the live one gets its row, and keeps its address."""
+    """Both sandboxes have interfaces of one name, but with different indexes. The current one keeps its address."""
     earlier = own_pods(args=WEB)
     earlier.add()
     node.stop_agent()
@@ -108,26 +110,26 @@ def test_older_journal_has_a_row_of_an_earlier_sandbox(
         shutil.copy(path, tmp_path)
     node.start_agent()
     earlier.delete()
-    live = own_pods(args=WEB)
-    live.add()
+    current = own_pods(args=WEB)
+    current.add()
 
-    def put_back(node: Node) -> None:
-        lose(node)
+    def restore_older_journal(node: Node) -> None:
+        remove_files(node)
         for path in tmp_path.glob("journal.db*"):
             shutil.copy(path, node.state_dir)
 
-    restart(node, put_back)
-    assert live.check().status == 0
-    assert live.copy().add() == live.result
+    restart(node, restore_older_journal)
+    assert current.check().status == 0
+    assert current.copy().add() == current.result
     earlier.delete()
-    assert live.check().status == 0
+    assert current.check().status == 0
     assert faults(node) == []
-    live.delete()
+    current.delete()
     assert remains(node) == []
 
 
-def test_journal_that_is_lost_in_use(own_pods: MakePod, node: Node) -> None:
-    """The agent meets a row that it cannot decode."""
+def test_agent_restores_a_row_that_it_cannot_decode(own_pods: MakePod, node: Node) -> None:
+    """The row is damaged while the agent runs."""
     pod = own_pods()
     pod.add()
     break_rows(node)
@@ -138,9 +140,9 @@ def test_journal_that_is_lost_in_use(own_pods: MakePod, node: Node) -> None:
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
-def test_attachment_of_a_cluster(web: Pod, cluster_node: ClusterNode, agent: bool) -> None:
+def test_attachment_in_a_cluster_survives_a_lost_journal(web: Pod, cluster_node: ClusterNode, agent: bool) -> None:
     web.add()
-    restart(cluster_node, lose, agent=agent)
+    restart(cluster_node, remove_files, agent=agent)
     assert web.check().status == 0
     assert web.copy().add() == web.result
     assert cluster_faults([cluster_node]) == []
@@ -149,10 +151,10 @@ def test_attachment_of_a_cluster(web: Pod, cluster_node: ClusterNode, agent: boo
     web.delete()
 
 
-def test_pending_release_outlives_the_file_under_the_agent(web: Pod, cluster_node: ClusterNode) -> None:
-    """Removed while the agent runs; the release is noted after that, and the agent is killed before it could be made good."""
+def test_pending_release_survives_the_removal_of_the_journal(web: Pod, cluster_node: ClusterNode) -> None:
+    """After the removal the running agent records the release, and is killed before it retries the release."""
     web.add()
-    lose(cluster_node)
+    remove_files(cluster_node)
     wait_until((cluster_node.state_dir / "journal.db").exists)
     with cluster_node.cut_off():
         web.delete()
@@ -164,57 +166,59 @@ def test_pending_release_outlives_the_file_under_the_agent(web: Pod, cluster_nod
     assert "its content is written back" in cluster_node.log.read_text()
 
 
-# an interface is the container's that the journal, or its endpoint, gives it to
+# the journal or the endpoint says to which container an interface belongs
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
-def test_del_of_another_container_in_the_same_sandbox(own_pods: MakePod, node: Node, agent: bool) -> None:
-    """Refused before, or late, or repeated: the container that lives there now keeps its interface."""
-    living = own_pods()
-    living.add()
+def test_del_of_another_container_keeps_the_interface_in_the_sandbox(own_pods: MakePod, node: Node, agent: bool) -> None:
+    """The ADD of the other container failed. Its DEL may be late or repeated."""
+    attached = own_pods()
+    attached.add()
     if not agent:
         node.stop_agent()
-    refused = living.copy(container="another")
+    refused = attached.copy(container="another")
     refused.failed("ADD")
     for _ in range(2):
         refused.delete()
-    assert living.check().status == 0
+    assert attached.check().status == 0
     if agent:
-        restart(node, lose)
+        restart(node, remove_files)
     else:
-        lose(node)
+        remove_files(node)
     refused.delete()
-    assert living.check().status == 0
-    living.delete()
+    assert attached.check().status == 0
+    attached.delete()
     assert remains(node) == []
     if not agent:
         node.start_agent()
 
 
-def test_late_del_in_the_sandbox_of_a_cluster(web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """Also where the server is away, so that no answer says it."""
+def test_late_del_in_a_cluster_keeps_the_interface_in_the_sandbox(
+    web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]
+) -> None:
+    """The datastore may be unreachable."""
     web.add()
     late = web.copy(container="fedcba9876543210", args="K8S_POD_NAME=web-1;K8S_POD_NAMESPACE=default")
     late.delete()
     assert web.check().status == 0
-    restart(cluster_node, lose)
+    restart(cluster_node, remove_files)
     with cluster_node.cut_off():
         late.delete()
         assert web.netns.links() == ["eth0"]
-    restart(cluster_node, lose)
+    restart(cluster_node, remove_files)
     late.delete()
     assert web.check().status == 0
     web.delete()
 
 
-def test_interface_under_another_name(own_pods: MakePod, node: Node) -> None:
-    """Its endpoint is not found by the name; the DEL of its own container finds it in the sandbox."""
+def test_del_finds_a_renamed_interface(own_pods: MakePod, node: Node) -> None:
+    """No endpoint has the new name, so DEL finds the interface in the sandbox."""
     pod = own_pods()
     pod.add()
     (name,) = pod_links(node)
     node.netns.ip("link", "set", name, "down")
     node.netns.ip("link", "set", name, "name", "svcrenamed")
-    restart(node, lose)
+    restart(node, remove_files)
     pod.delete()
     assert pod.netns.links() == []
     assert remains(node) == []

@@ -1,4 +1,4 @@
-"""Rows of the journal are lost, and interfaces live on that the datastore alone does not tell: nothing of them is removed."""
+"""Journal rows are lost while their interfaces exist: svc restores the rows, and removes nothing that is in use."""
 
 import json
 import sqlite3
@@ -30,13 +30,13 @@ MakePod = Callable[..., Pod]
 WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
 DUAL = {"assign_ipv6": "true"}
 
-# The agent with periodic tasks that run often
-_HASTY = "from svc.agent import main, server; server.PERIOD_SECONDS = 0.5; raise SystemExit(main.main())"
+# Start an agent whose periodic tasks run often.
+_FREQUENT_TASKS = "from svc.agent import main, server; server.PERIOD_SECONDS = 0.5; raise SystemExit(main.main())"
 
 
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """One for each test: its agent is ended."""
+    """A node for each test, because the tests stop its agent."""
     with ClusterNode(tmp_path / "node", "node1", site) as node:
         yield node
 
@@ -48,16 +48,16 @@ def install(node: Node, config: dict[str, object]) -> None:
     add_installed(node.state_dir, Installed("", str(node.bin_dir), (), str(path)))
 
 
-def lose(node: Node) -> None:
-    """The agent starts again without the journal."""
+def restart_without_journal(node: Node) -> None:
+    """Restart the agent without the journal."""
     node.stop_agent()
     for path in node.state_dir.glob("journal.db*"):
         path.unlink()
     node.start_agent()
 
 
-def vanish(node: Node) -> None:
-    """Another program removes the rows under the running agent."""
+def remove_rows(node: Node) -> None:
+    """Remove the rows while the agent runs, as another program may do."""
     with closing(sqlite3.connect(node.state_dir / "journal.db")) as journal:
         journal.execute("DELETE FROM attachments")
         journal.commit()
@@ -72,20 +72,20 @@ def ids(*pods: Pod) -> list[tuple[str, str]]:
     return sorted((pod.container, pod.ifname) for pod in pods)
 
 
-def drop_endpoints(node: Node) -> None:
+def delete_endpoints(node: Node) -> None:
     with store_of(node) as store:
         store.write([Delete(entry.key, entry.revision) for entry in store.list(ResourceQuery(KIND))])
 
 
 @pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
 def test_rows_are_restored_at_the_start(own_pods: MakePod, node: Node, args: str) -> None:
-    """Before any call comes."""
+    """The agent restores them before the first call."""
     first = own_pods(args=args)
     second = first.copy(ifname="eth1")
     install(node, dict(first.config))
     first.add()
     second.add()
-    lose(node)
+    restart_without_journal(node)
     wait_until(lambda: rows(node) == ids(first, second))
     assert faults(node) == []
     first.delete()
@@ -96,28 +96,28 @@ def test_rows_are_restored_at_the_start(own_pods: MakePod, node: Node, args: str
 def test_rows_of_a_cluster_are_restored_at_the_start(web: Pod, cluster_node: ClusterNode) -> None:
     install(cluster_node, dict(web.config))
     web.add()
-    lose(cluster_node)
+    restart_without_journal(cluster_node)
     wait_until(lambda: rows(cluster_node) == ids(web))
     assert web.copy().add() == web.result
     web.delete()
 
 
 @pytest.mark.parametrize("installed", [True, False], ids=["installed", "unknown"])
-def test_addresses_of_host_local(own_pods: MakePod, node: Node, installed: bool) -> None:
-    """host-local's files tell the network at the start, and a call tells it of its own container."""
+def test_addresses_of_host_local_are_kept(own_pods: MakePod, node: Node, installed: bool) -> None:
+    """At its start the agent restores rows of installed networks only. Otherwise the next call restores its own row."""
     offer(node)
     pod = own_pods(args=WEB, ipam=section(node, "10.71.0.0/24", routes=[{"dst": "10.0.0.0/8"}]))
     if installed:
         install(node, dict(pod.config))
     pod.add()
     before = held(node)
-    lose(node)
+    restart_without_journal(node)
     if installed:
         wait_until(lambda: rows(node) == ids(pod))
     assert pod.copy().add() == pod.result
     assert pod.check().status == 0
     assert held(node) == before
-    lose(node)
+    restart_without_journal(node)
     pod.delete()
     assert held(node) == {}
     assert pod.netns.links() == []
@@ -125,14 +125,14 @@ def test_addresses_of_host_local(own_pods: MakePod, node: Node, installed: bool)
 
 
 @pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
-def test_interfaces_without_endpoints(own_pods: MakePod, node: Node, args: str) -> None:
-    """A repeated ADD replaces its own interface, and a DEL removes its own; the other one stays as it is."""
+def test_calls_change_only_their_own_interface_without_endpoints(own_pods: MakePod, node: Node, args: str) -> None:
+    """A repeated ADD replaces its interface, and a DEL removes it. The other interface stays as it is."""
     first = own_pods(args=args, ipam=DUAL)
     second = first.copy(ifname="eth1")
     first.add()
     second.add()
-    drop_endpoints(node)
-    lose(node)
+    delete_endpoints(node)
+    restart_without_journal(node)
     again = second.copy()
     again.add()
     assert again.check().status == 0
@@ -145,8 +145,8 @@ def test_interfaces_without_endpoints(own_pods: MakePod, node: Node, args: str) 
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
-def test_addresses_for_other_main_plugins(own_pods: MakePod, node: Node, agent: bool) -> None:
-    """The DEL of one interface releases no address that another interface in the sandbox has."""
+def test_del_keeps_the_addresses_of_other_interfaces_in_the_sandbox(own_pods: MakePod, node: Node, agent: bool) -> None:
+    """Another main plugin has made both interfaces."""
     first = own_pods(plugin="svc-ipam", type="bridge", ipam=DUAL)
     second = first.copy(ifname="eth1")
     for pod in (first, second):
@@ -154,7 +154,7 @@ def test_addresses_for_other_main_plugins(own_pods: MakePod, node: Node, agent: 
         pod.netns.ip("link", "add", pod.ifname, "type", "veth", "peer", "name", f"{pod.ifname}peer")
         for address in pod.addresses:
             pod.netns.ip("address", "add", address, "dev", pod.ifname)
-    lose(node)
+    restart_without_journal(node)
     if not agent:
         node.stop_agent()
     second.delete()
@@ -167,13 +167,13 @@ def test_addresses_for_other_main_plugins(own_pods: MakePod, node: Node, agent: 
         node.start_agent()
 
 
-def test_refused_add_releases_its_own_addresses_alone(own_pods: MakePod, node: Node) -> None:
-    """Under another name the interface is not found: it stays as it is."""
+def test_failed_add_releases_only_its_own_addresses(own_pods: MakePod, node: Node) -> None:
+    """svc does not find the interface under its new name, and leaves it as it is."""
     pod = own_pods(ipam=DUAL)
     pod.add()
     node.netns.ip("link", "set", pod.host_name, "down")
     node.netns.ip("link", "set", pod.host_name, "name", "other")
-    lose(node)
+    restart_without_journal(node)
     assert pod.copy().failed("ADD").output["code"] == 108
     assert pod.netns.links() == ["eth0"]
     assert set(audit(node).allocations) == set(pod.addresses)
@@ -182,8 +182,8 @@ def test_refused_add_releases_its_own_addresses_alone(own_pods: MakePod, node: N
 
 
 @pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
-def test_rows_vanish_under_the_agent(own_pods: MakePod, node: Node, args: str) -> None:
-    """A repeated ADD, a CHECK and a GC restore all rows, and none of them touches an interface."""
+def test_calls_restore_rows_that_vanish_while_the_agent_runs(own_pods: MakePod, node: Node, args: str) -> None:
+    """A repeated ADD, a CHECK and a GC restore all rows, and change no interface."""
     first = own_pods(args=args, ipam=DUAL)
     second = first.copy(ifname="eth1")
     first.add()
@@ -198,12 +198,12 @@ def test_rows_vanish_under_the_agent(own_pods: MakePod, node: Node, args: str) -
         ),
     }
     for verb, call in calls.items():
-        vanish(node)
+        remove_rows(node)
         assert call(), verb
         assert rows(node) == ids(first, second), verb
         assert first.host_link["ifindex"] == index, verb
         assert faults(node) == [], verb
-    vanish(node)
+    remove_rows(node)
     second.delete()
     assert first.check().status == 0
     assert faults(node) == []
@@ -211,9 +211,9 @@ def test_rows_vanish_under_the_agent(own_pods: MakePod, node: Node, args: str) -
     assert remains(node) == []
 
 
-def test_rows_of_a_cluster_vanish_under_the_agent(web: Pod, cluster_node: ClusterNode) -> None:
+def test_add_in_a_cluster_restores_a_vanished_row(web: Pod, cluster_node: ClusterNode) -> None:
     web.add()
-    vanish(cluster_node)
+    remove_rows(cluster_node)
     assert web.copy().add() == web.result
     assert rows(cluster_node) == ids(web)
     assert cluster_faults([cluster_node]) == []
@@ -221,12 +221,12 @@ def test_rows_of_a_cluster_vanish_under_the_agent(web: Pod, cluster_node: Cluste
 
 
 @pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
-def test_add_that_fails_without_the_row(own_pods: MakePod, node: Node, args: str) -> None:
-    """The pool is full: neither the ADD of the interface nor that of another one releases an address in use."""
+def test_failed_add_without_the_row_keeps_the_address(own_pods: MakePod, node: Node, args: str) -> None:
+    """The pool is full. Neither the ADD of the interface nor that of another one releases the address."""
     node.prepare("pool", "apply", "-f", "-", stdin=pool_document("single", "10.79.0.0/32", blockSize=32))
     pod = own_pods(args=args, ipam={"ipv4_pools": ["10.79.0.0/32"]})
     pod.add()
-    vanish(node)
+    remove_rows(node)
     assert pod.copy(ifname="eth1").failed("ADD").output["code"] == 101
     assert set(audit(node).allocations) == set(pod.addresses)
     assert pod.copy().add() == pod.result
@@ -235,37 +235,39 @@ def test_add_that_fails_without_the_row(own_pods: MakePod, node: Node, args: str
     assert remains(node) == []
 
 
-def test_host_local_refuses_an_add_without_the_row(own_pods: MakePod, node: Node) -> None:
-    """host-local gives an interface one address: its refusal does not release the address in use."""
+def test_add_without_the_row_keeps_the_address_of_host_local(own_pods: MakePod, node: Node) -> None:
+    """host-local refuses to assign a second address to the interface. This does not release the first one."""
     offer(node)
     pod = own_pods(args=WEB, ipam=section(node, "10.71.0.0/24", routes=[{"dst": "10.0.0.0/8"}]))
     pod.add()
     before, index = held(node), pod.host_link["ifindex"]
-    vanish(node)
+    remove_rows(node)
     assert pod.copy().add() == pod.result
     assert (held(node), pod.host_link["ifindex"]) == (before, index)
     pod.delete()
     assert held(node) == {}
 
 
-def test_vanished_rows_come_back_without_a_call(own_pods: MakePod, node: Node) -> None:
+def test_agent_restores_vanished_rows_without_a_call(own_pods: MakePod, node: Node) -> None:
     pod = own_pods()
     install(node, dict(pod.config))
     node.stop_agent()
-    node.start_agent(sys.executable, "-c", _HASTY)
+    node.start_agent(sys.executable, "-c", _FREQUENT_TASKS)
     pod.add()
-    vanish(node)
+    remove_rows(node)
     wait_until(lambda: rows(node) == ids(pod))
     assert pod.copy().add() == pod.result
     pod.delete()
     assert remains(node) == []
 
 
-def test_next_sandbox_of_a_pod_without_the_row(own_pods: MakePod, node: Node, sandbox: Callable[[], Netns]) -> None:
-    """It replaces the interface of the sandbox before, whose restored row frees the address at its DEL."""
+def test_next_sandbox_of_a_pod_replaces_an_interface_without_a_row(
+    own_pods: MakePod, node: Node, sandbox: Callable[[], Netns]
+) -> None:
+    """svc restores the row of the previous sandbox, and that sandbox's DEL releases the address."""
     first = own_pods(args=WEB)
     first.add()
-    vanish(node)
+    remove_rows(node)
     second = own_pods(args=WEB)
     second.add()
     assert second.check().status == 0

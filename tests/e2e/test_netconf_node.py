@@ -1,4 +1,4 @@
-"""What a network configuration and the node agent's files say of the node, seen in the kernel and in the datastore."""
+"""Settings of the node, from the network configuration and from files, seen in the kernel and in the datastore."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ NAMES = 'plugin = "filed"\nipam_plugin = "filed-ipam"\nstate_dir = "{}"\n'
 
 @pytest.fixture
 def files(shared_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the node agent of a further names profile, installed on the node. Its pools are ours."""
+    """Install another names profile that uses the same pools. Return the directory of its node agent's files."""
     directory = tmp_path_factory.mktemp("files")
     profile = directory / "names.toml"
     profile.write_text(NAMES.format(directory))
@@ -37,7 +37,7 @@ def files(shared_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def filed(files: Path, shared_node: Node, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
-    """Makes pods of that profile."""
+    """Make pods of that names profile."""
     made: list[Pod] = []
 
     def make(**config: Any) -> Pod:
@@ -60,7 +60,7 @@ def endpoint(node: Node) -> Resource:
 
 
 @pytest.mark.parametrize("queues", [1, 3])
-def test_queues_are_those_of_both_directions_and_ends(pods: MakePod, queues: int) -> None:
+def test_number_of_queues_applies_to_both_directions_and_ends(pods: MakePod, queues: int) -> None:
     pod = pods(num_queues=queues)
     pod.add()
     (inside,) = json.loads(pod.netns.run("ip", "-j", "-d", "link", "show", "dev", "eth0").stdout)
@@ -69,8 +69,8 @@ def test_queues_are_those_of_both_directions_and_ends(pods: MakePod, queues: int
 
 
 @field("nodename_file", "Read with every call. The node agent's own is `nodename` in the state directory, `/var/lib/svc`.")
-def test_node_is_named_by_the_file(filed: MakePod, files: Path, shared_node: Node) -> None:
-    """Read with every call: another name counts at once. `nodename` comes before it."""
+def test_node_name_comes_from_the_file(filed: MakePod, files: Path, shared_node: Node) -> None:
+    """svc reads the file at every call. `nodename` takes precedence."""
     pod = filed()
     for content, config, name in (
         (" node-a\n", {}, "node-a"),
@@ -84,9 +84,9 @@ def test_node_is_named_by_the_file(filed: MakePod, files: Path, shared_node: Nod
         pod.delete()
 
 
-@field("nodename_file_optional", "Where neither it nor `nodename` is given, a file that was named has to be there.")
-def test_file_that_was_named_and_is_missing_fails_the_add_alone(filed: MakePod, files: Path, shared_node: Node) -> None:
-    """STATUS tells, DEL does not mind."""
+@field("nodename_file_optional", "Without it and without `nodename`, a `nodename_file` that is given must exist.")
+def test_missing_node_name_file_fails_add_and_status_but_not_del(filed: MakePod, files: Path, shared_node: Node) -> None:
+    """An ADD succeeds if the file is optional."""
     pod = filed(nodename_file=str(files / "named"))
     before = State.read(shared_node)
     error = pod.failed("ADD").output
@@ -98,16 +98,16 @@ def test_file_that_was_named_and_is_missing_fails_the_add_alone(filed: MakePod, 
     assert pod.check().status == 0
 
 
-@field("hostname", "Behind `nodename` and the file, before the host name; a line of level WARNING tells.")
-def test_deprecated_name_is_taken_with_a_warning(pods: MakePod, shared_node: Node) -> None:
+@field("hostname", "Used after `nodename` and the file, and before the host name. svc logs a WARNING.")
+def test_deprecated_hostname_is_used_with_a_warning(pods: MakePod, shared_node: Node) -> None:
     called = pods(hostname="old-node").call("ADD")
     assert endpoint(shared_node).spec["node"] == "old-node"
     assert "WARNING" in called.stderr
     assert "hostname is deprecated: set nodename" in called.stderr
 
 
-def test_mtu_is_that_of_the_file(filed: MakePod, files: Path) -> None:
-    """Unless the configuration has its own; on both ends and in the result."""
+def test_mtu_comes_from_the_file(filed: MakePod, files: Path) -> None:
+    """It applies to both ends and to the result, unless the configuration has an MTU."""
     (files / "mtu").write_text("1390\n")
     pod = filed()
     pod.add()
@@ -118,7 +118,7 @@ def test_mtu_is_that_of_the_file(filed: MakePod, files: Path) -> None:
 
 
 @field("require_mtu_file", "The file is `mtu` in the state directory; without it and without `mtu` the kernel chooses.")
-def test_mtu_file_that_is_of_no_use_fails_the_add(filed: MakePod, files: Path, shared_node: Node) -> None:
+def test_invalid_or_missing_mtu_file_fails_the_add(filed: MakePod, files: Path, shared_node: Node) -> None:
     (files / "mtu").write_text("jumbo")
     pod = filed()
     before = State.read(shared_node)
@@ -132,8 +132,8 @@ def test_mtu_file_that_is_of_no_use_fails_the_add(filed: MakePod, files: Path, s
     pod.add()
 
 
-def test_mtu_file_that_is_too_small_for_the_family_fails_the_add(filed: MakePod, files: Path, shared_node: Node) -> None:
-    """Also where host-local gives the addresses: nothing of the configuration tells their families then."""
+def test_mtu_file_that_is_too_small_for_ipv6_fails_the_add(filed: MakePod, files: Path, shared_node: Node) -> None:
+    """This includes addresses of host-local, whose families are not in the configuration."""
     (files / "mtu").write_text("1200")
     offer(shared_node)
     before = State.read(shared_node)
@@ -146,9 +146,9 @@ def test_mtu_file_that_is_too_small_for_the_family_fails_the_add(filed: MakePod,
     assert State.read(shared_node) == before
 
 
-@field("args", "Labels of `org.apache.mesos` are the endpoint's; one of them may name its namespace.")
+@field("args", "The labels of `org.apache.mesos` become labels of the endpoint. One of them may name its namespace.")
 def test_labels_of_another_orchestrator_are_on_the_endpoint(pods: MakePod, shared_node: Node) -> None:
-    """Of a container that is not a pod; one of them is its namespace."""
+    """The container is not a pod. One label is the namespace of its endpoint."""
     labels = [{"key": "tier", "value": "front end"}, {"key": "svc.internal/namespace", "value": "blue"}]
     args = {"org.apache.mesos": {"network_info": {"labels": {"labels": labels}}}}
     pod = pods(nodename="node1")
@@ -163,7 +163,7 @@ def test_labels_of_another_orchestrator_are_on_the_endpoint(pods: MakePod, share
     assert remains(shared_node) == []
 
 
-def test_labels_are_not_for_pods(pods: MakePod, shared_node: Node) -> None:
+def test_labels_do_not_apply_to_pods(pods: MakePod, shared_node: Node) -> None:
     pod = pods(nodename="node1")
     pod.args = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=shop"
     labels = [{"key": "tier", "value": "front"}]
@@ -178,7 +178,7 @@ def test_labels_are_not_for_pods(pods: MakePod, shared_node: Node) -> None:
 @pytest.mark.parametrize(
     "config", [{"device_type": "netkit"}, {"dataplane_options": {"type": "grpc", "socket": "/s"}}], ids=["netkit", "grpc"]
 )
-def test_other_ways_to_wire_are_refused(pods: MakePod, shared_node: Node, config: dict[str, Any]) -> None:
+def test_other_devices_and_data_planes_are_refused(pods: MakePod, shared_node: Node, config: dict[str, Any]) -> None:
     before = State.read(shared_node)
     error = pods(**config).failed("ADD").output
     assert error["code"] == 7
@@ -188,5 +188,5 @@ def test_other_ways_to_wire_are_refused(pods: MakePod, shared_node: Node, config
 
 
 def test_fields_of_other_platforms_are_ignored(pods: MakePod) -> None:
-    """Kept, and none of ours."""
+    """svc accepts these fields, and does not use them."""
     pods(mode="vxlan", vxlan_vni=7, qps=10, burst=20, ipam_lock_file="/x", windows_use_single_network=True).add()

@@ -1,4 +1,4 @@
-"""Two machines of one node name: the living one keeps it, the other one is refused until the first has stopped."""
+"""Two machines with one node name: svc refuses the second machine until the first one has stopped."""
 
 import sqlite3
 import time
@@ -21,7 +21,7 @@ from svc.attach.journal import Journal
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 CLAIMED, NOT_READY = 116, 50
-DECISION_SECONDS, TAKEOVER_SECONDS = 8.0, 15.0  # of agents that need a third of the usual times
+DECISION_SECONDS, TAKEOVER_SECONDS = 8.0, 15.0  # for agents with a third of the usual times
 AGENT = agent_with(
     {
         f"{node_claim.__name__}.RENEW_SECONDS": 1.5,
@@ -36,8 +36,8 @@ MakePod = Callable[[ClusterNode, str], Pod]
 
 
 @pytest.fixture
-def twins(site: Site, tmp_path: Path) -> Iterator[tuple[ClusterNode, ClusterNode]]:
-    """Two machines that both call themselves node1."""
+def machines(site: Site, tmp_path: Path) -> Iterator[tuple[ClusterNode, ClusterNode]]:
+    """Two machines that both have the node name node1."""
     furnish(site, "node1")
     with ExitStack() as stack:
         first, second = (
@@ -63,17 +63,19 @@ def gc(node: ClusterNode, *valid: Pod) -> Called:
     return node.call("GC", node.netconf(**{"cni.dev/valid-attachments": known}), container="", ifname="")
 
 
-def test_second_machine_of_a_name(twins: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
-    """Refused while the first one lives, naming both sides. After its end the name is taken over; GC spares its addresses."""
-    first, second = twins
+def test_second_machine_is_refused_until_the_first_one_stops(
+    machines: tuple[ClusterNode, ClusterNode], pod_on: MakePod
+) -> None:
+    """The error names both machines. After the takeover, GC keeps the addresses of the first machine."""
+    first, second = machines
     old, new = pod_on(first, "old"), pod_on(second, "new")
     old.add()
     began = time.monotonic()
     error = new.failed("ADD").output
     assert time.monotonic() - began < DECISION_SECONDS
     assert error["code"] == CLAIMED, error
-    told = error["msg"] + error["details"]
-    assert all(text in told for text in (str(first.state_dir), str(second.state_dir), "'node1'", "nodename")), told
+    message = error["msg"] + error["details"]
+    assert all(text in message for text in (str(first.state_dir), str(second.state_dir), "'node1'", "nodename")), message
     assert gc(second).output["code"] == CLAIMED
     status = new.failed("STATUS").output
     assert status["code"] == NOT_READY
@@ -93,9 +95,9 @@ def test_second_machine_of_a_name(twins: tuple[ClusterNode, ClusterNode], pod_on
     old.delete()
 
 
-def test_cloned_machine_frees_nothing(twins: tuple[ClusterNode, ClusterNode], pod_on: MakePod, tmp_path: Path) -> None:
-    """Its journal is a copy. At the start of its agent, and with a DEL, it touches nothing of the living original."""
-    original, clone = twins
+def test_cloned_machine_releases_nothing(machines: tuple[ClusterNode, ClusterNode], pod_on: MakePod, tmp_path: Path) -> None:
+    """Its journal is a copy. Neither the start of its agent nor a DEL changes anything of the original."""
+    original, clone = machines
     pod = pod_on(original, "web")
     pod.add()
     clone.stop_agent()
@@ -110,13 +112,13 @@ def test_cloned_machine_frees_nothing(twins: tuple[ClusterNode, ClusterNode], po
     pod.delete()
 
 
-def test_refused_machine_frees_nothing(twins: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
-    """Without an agent. A DEL with a row of an earlier boot stays pending, and one without a row does nothing."""
-    living, refused = twins
-    recorded, unrecorded = pod_on(living, "recorded"), pod_on(living, "unrecorded")
+def test_refused_machine_releases_nothing(machines: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """It has no agent. The release of a row from an earlier boot stays pending, and a DEL without a row does nothing."""
+    active, refused = machines
+    recorded, unrecorded = pod_on(active, "recorded"), pod_on(active, "unrecorded")
     recorded.add()
     refused.stop_agent()
-    copy_journal(living, refused)
+    copy_journal(active, refused)
     with closing(Journal(refused.state_dir / "journal.db")) as journal:
         (row,) = journal.all()
         row.boot_id = "an earlier boot"
@@ -127,10 +129,10 @@ def test_refused_machine_frees_nothing(twins: tuple[ClusterNode, ClusterNode], p
         assert (called.status, called.output) == (0, None), called
     assert [record.state for record in audit([refused]).records] == ["deleting"]
     assert [pod.check().status for pod in (recorded, unrecorded)] == [0, 0]
-    assert set(audit([living]).allocations) == {*recorded.addresses, *unrecorded.addresses}
+    assert set(audit([active]).allocations) == {*recorded.addresses, *unrecorded.addresses}
     for pod in (recorded, unrecorded):
         pod.delete()
-    living.stop_agent()
+    active.stop_agent()
     assert gc(refused).status == 0
 
 
@@ -143,7 +145,7 @@ def copy_journal(source: ClusterNode, target: ClusterNode) -> None:
 
 
 def test_restart_keeps_the_name(site: Site, tmp_path: Path, pod_on: MakePod) -> None:
-    """At once, with an agent and without one."""
+    """Calls succeed at once, with an agent and without one."""
     furnish(site, "node1")
     with ClusterNode(tmp_path / "node", "node1", site) as node:
         for name in ("before", "after"):

@@ -1,6 +1,6 @@
-"""One process at a time changes attachments: an agent until its drain has ended, a call without an agent but while it waits.
+"""One process at a time changes attachments: an agent until its drain ends, or a one-shot call except while it waits.
 
-What a DEL has answered stays deleted, whichever process was at work.
+When a DEL has succeeded, its attachment stays deleted, whichever process served the call.
 """
 
 import os
@@ -45,7 +45,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """One for each test: its agent is ended."""
+    """A node for each test, because the tests stop its agent."""
     with ClusterNode(tmp_path / "node", "node1", site) as node:
         yield node
 
@@ -54,7 +54,7 @@ def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
 
 
 def test_del_during_a_drain_waits_for_the_add_of_its_container(web: Pod, cluster_node: ClusterNode) -> None:
-    """The datastore is silent, the agent is asked to stop, and the runtime abandons the ADD."""
+    """The datastore does not answer, the agent gets SIGTERM, and the runtime kills the ADD."""
     with cluster_node.silenced(cluster_node.site):
         adding = web.begin("ADD")
         time.sleep(0.5)  # the ADD has reached the datastore
@@ -71,10 +71,10 @@ def test_del_during_a_drain_waits_for_the_add_of_its_container(web: Pod, cluster
     assert cluster.remains([cluster_node]) == []
 
 
-# calls that wait at a gate
+# calls that wait at a readiness gate
 
 
-def test_del_by_an_agent_ends_an_add_that_waits_without_one(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_del_by_an_agent_cancels_a_waiting_one_shot_add(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
@@ -89,7 +89,7 @@ def test_del_by_an_agent_ends_an_add_that_waits_without_one(own_pods: MakePod, n
     assert pod.netns.links() == []
 
 
-def test_del_without_an_agent_ends_an_add_that_waits_without_one(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_one_shot_del_cancels_a_waiting_one_shot_add(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
@@ -100,7 +100,7 @@ def test_del_without_an_agent_ends_an_add_that_waits_without_one(own_pods: MakeP
     assert remains(node) == []
 
 
-def test_add_that_waits_without_an_agent_goes_on_in_one(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_waiting_one_shot_add_continues_in_an_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
@@ -112,8 +112,8 @@ def test_add_that_waits_without_an_agent_goes_on_in_one(own_pods: MakePod, node:
     assert faults(node) == []
 
 
-def test_repeated_add_takes_over_from_one_that_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """A runtime that lost patience repeats its call; the first one must not attach the container a second time."""
+def test_repeated_add_cancels_a_waiting_add(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """A runtime may repeat a call after its own timeout. The first call must not attach the container a second time."""
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     first = pod.begin("ADD")
@@ -127,7 +127,7 @@ def test_repeated_add_takes_over_from_one_that_waits(own_pods: MakePod, node: No
     assert faults(node) == []
 
 
-def test_killed_add_that_waited_leaves_a_row_that_expires(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_killed_waiting_add_leaves_a_row_that_expires(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=2)
     adding = pod.begin("ADD")
@@ -140,8 +140,8 @@ def test_killed_add_that_waited_leaves_a_row_that_expires(own_pods: MakePod, nod
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "one-shot"])
-def test_gc_leaves_an_add_that_waits_alone(own_pods: MakePod, node: Node, own_gate: GateServer, agent: bool) -> None:
-    """The runtime need not know it yet."""
+def test_gc_does_not_affect_a_waiting_add(own_pods: MakePod, node: Node, own_gate: GateServer, agent: bool) -> None:
+    """The runtime may not list its attachment yet."""
     if not agent:
         node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
@@ -157,7 +157,7 @@ def test_gc_leaves_an_add_that_waits_alone(own_pods: MakePod, node: Node, own_ga
 # calls that wait for policy
 
 
-def test_del_by_an_agent_ends_an_add_that_waits_for_policy_without_one(own_pods: MakePod, node: Node, directory: Path) -> None:
+def test_del_by_an_agent_cancels_a_one_shot_add_that_waits_for_policy(own_pods: MakePod, node: Node, directory: Path) -> None:
     node.stop_agent()
     pod = make(own_pods, directory)
     adding = begin(pod)
@@ -169,7 +169,7 @@ def test_del_by_an_agent_ends_an_add_that_waits_for_policy_without_one(own_pods:
     assert pod.netns.links() == []
 
 
-def test_add_that_waits_for_policy_goes_on_in_an_agent(own_pods: MakePod, node: Node, directory: Path) -> None:
+def test_one_shot_add_that_waits_for_policy_continues_in_an_agent(own_pods: MakePod, node: Node, directory: Path) -> None:
     node.stop_agent()
     pod = make(own_pods, directory)
     adding = begin(pod)
@@ -179,10 +179,10 @@ def test_add_that_waits_for_policy_goes_on_in_an_agent(own_pods: MakePod, node: 
     assert faults(node) == []
 
 
-# holders of the lock
+# processes that hold the lock
 
 
-def test_stopped_call_is_named_by_an_agent_that_starts(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+def test_starting_agent_names_a_stopped_call_that_holds_the_lock(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
     node.stop_agent()
     pod = own_pods()
     adding = pod.begin("ADD")
@@ -207,21 +207,21 @@ def test_stopped_call_is_named_by_an_agent_that_starts(own_pods: MakePod, node: 
 
 
 @pytest.mark.parametrize("recorded", ["/etc/passwd", "elsewhere.sock"])
-def test_agent_that_listens_elsewhere_is_named(own_pods: MakePod, node: Node, recorded: str) -> None:
-    """The agent is healthy: only the record is wrong, or the agent's options."""
+def test_error_names_the_socket_of_an_agent_that_listens_elsewhere(own_pods: MakePod, node: Node, recorded: str) -> None:
+    """The agent works. Only the install record, or the agent's options, are wrong."""
     pod = own_pods()
     pod.add()
     pid, record = node.agent_pid, node.bin_dir / "svc.install"
     sound, wrong = record.read_text(), str(node.directory / recorded)
     record.write_text(sound.replace(f"socket={node.socket}\n", f"socket={wrong}\n"))
-    wait_until(lambda: "runs on state directory" in pod.call("STATUS").output["msg"])  # a busy machine needs over a second
+    wait_until(lambda: "runs on state directory" in pod.call("STATUS").output["msg"])  # takes over a second on a busy machine
     for verb in ("ADD", "DEL", "CHECK"):
         began = time.monotonic()
         called = pod.call(verb)
         assert time.monotonic() - began < 5
         assert (called.status, called.output["code"]) == (1, 5)
-        told = f"an agent, process {pid}, runs on state directory '{node.state_dir}', but it listens on '{node.socket}'"
-        assert told in called.output["msg"]
+        expected = f"an agent, process {pid}, runs on state directory '{node.state_dir}', but it listens on '{node.socket}'"
+        assert expected in called.output["msg"]
         assert f"repeat `svcctl install` with --socket {node.socket}" in called.output["details"]
         assert "kill" not in called.output["details"]
     record.write_text(sound)
@@ -230,8 +230,8 @@ def test_agent_that_listens_elsewhere_is_named(own_pods: MakePod, node: Node, re
     assert remains(node) == []
 
 
-def test_record_that_is_cut_off_changes_nothing(own_pods: MakePod, node: Node) -> None:
-    """Its state directory would be another one, where the container is not known, so a DEL would release nothing."""
+def test_truncated_install_record_fails_the_call(own_pods: MakePod, node: Node) -> None:
+    """A truncated path would name another state directory, in which a DEL would release nothing."""
     pod = own_pods()
     pod.add()
     node.stop_agent()
@@ -246,8 +246,8 @@ def test_record_that_is_cut_off_changes_nothing(own_pods: MakePod, node: Node) -
     assert remains(node) == []
 
 
-def test_lock_of_a_user_without_rights_stops_no_agent(own_pods: MakePod, node: Node) -> None:
-    """The files of the last release lay in directories that every user could enter."""
+def test_locks_of_an_unprivileged_user_do_not_block_calls_or_agent(own_pods: MakePod, node: Node) -> None:
+    """In the last release every user could enter the directories of these files."""
     open_to_all(node.directory)
     node.stop_agent()
     for folder in (node.state_dir, node.run_dir):
@@ -268,7 +268,7 @@ def test_lock_of_a_user_without_rights_stops_no_agent(own_pods: MakePod, node: N
 # socket and directories
 
 
-def test_removed_socket_comes_back(own_pods: MakePod, node: Node) -> None:
+def test_removed_socket_is_created_again(own_pods: MakePod, node: Node) -> None:
     pod = own_pods()
     node.socket.unlink()
     wait_until(node.is_answered)
@@ -276,7 +276,7 @@ def test_removed_socket_comes_back(own_pods: MakePod, node: Node) -> None:
     assert faults(node) == []
 
 
-def test_removed_run_directory_comes_back(own_pods: MakePod, node: Node) -> None:
+def test_removed_run_directory_is_created_again(own_pods: MakePod, node: Node) -> None:
     pod = own_pods()
     node.run_dir.rename(node.directory / "gone")
     wait_until(node.is_answered)
@@ -287,46 +287,47 @@ def test_removed_run_directory_comes_back(own_pods: MakePod, node: Node) -> None
     assert "another agent runs on" in second.stderr
 
 
-def test_directory_in_place_of_the_socket_is_told_once(own_pods: MakePod, node: Node) -> None:
-    """The agent goes on trying, and serves as soon as the directory is gone."""
+def test_directory_in_place_of_the_socket_is_logged_once(own_pods: MakePod, node: Node) -> None:
+    """The agent retries, and serves calls when the directory has been removed."""
     node.socket.unlink()
     node.socket.mkdir()
-    told = f"{str(node.socket)!r} is a directory, and no call reaches the agent: remove it"
-    wait_until(lambda: told in node.log.read_text())
+    expected = f"{str(node.socket)!r} is a directory, and no call reaches the agent: remove it"
+    wait_until(lambda: expected in node.log.read_text())
     time.sleep(2.2)
-    assert node.log.read_text().count(str(node.socket)) == 2  # with the line of the start
+    assert node.log.read_text().count(str(node.socket)) == 2  # including the line of the start
     assert list(node.run_dir.glob(".[0-9]*")) == []
     node.socket.rmdir()
     wait_until(node.is_answered)
     assert " queue=" in own_pods().call("ADD").stderr
 
 
-def lost_state(node: Node) -> str:
+def move_state_dir(node: Node) -> str:
+    """Move the state directory away, and return the error that calls then get."""
     node.state_dir.rename(node.directory / "gone")
     return f"state directory '{node.state_dir}' was removed or replaced while the agent ran"
 
 
-def test_add_without_the_state_directory_says_so(own_pods: MakePod, node: Node) -> None:
-    """And soon. No fresh store is created in its place, which would lead to an error about missing pools."""
+def test_add_reports_a_removed_state_directory(own_pods: MakePod, node: Node) -> None:
+    """svc creates no new store in its place, which would cause an error about missing pools."""
     own_pods().add()
     pod = own_pods()
-    said = lost_state(node)
+    expected = move_state_dir(node)
     error = pod.failed("ADD").output
-    assert (error["code"], error["msg"]) == (5, said)
+    assert (error["code"], error["msg"]) == (5, expected)
     assert not (node.state_dir / "store.db").exists()
     assert node.wait_agent() == 1
 
 
-def test_add_in_a_cluster_without_the_state_directory_says_so(
+def test_add_in_a_cluster_reports_a_removed_state_directory(
     web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]
 ) -> None:
-    """Its row would be in a file without a name. Nothing of it stays."""
+    """Its row would be in a deleted file, so the agent rolls the ADD back."""
     cluster_node.site.add_pod("refused")
     refused = web.copy(container="refused", netns=sandbox(), args="K8S_POD_NAME=refused;K8S_POD_NAMESPACE=default")
     web.add()
-    said = lost_state(cluster_node)
+    expected = move_state_dir(cluster_node)
     error = refused.failed("ADD").output
-    assert (error["code"], error["msg"]) == (5, said)
+    assert (error["code"], error["msg"]) == (5, expected)
     assert refused.netns.links() == []
     assert cluster_node.wait_agent() == 1
     (cluster_node.directory / "gone").rename(cluster_node.state_dir)
@@ -335,21 +336,21 @@ def test_add_in_a_cluster_without_the_state_directory_says_so(
     web.delete()
 
 
-def test_add_that_waits_without_the_state_directory_says_so(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """The container was neither deleted nor added again."""
+def test_waiting_add_reports_a_removed_state_directory(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """The cause is neither a DEL nor another ADD of the container."""
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
     wait_until(lambda: own_gate.asked > 0)
-    said = lost_state(node)
+    expected = move_state_dir(node)
     began = time.monotonic()
     error = adding.result().output
-    assert (error["code"], error["msg"]) == (5, said)
+    assert (error["code"], error["msg"]) == (5, expected)
     assert time.monotonic() - began < 5
     assert node.wait_agent() == 1
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "removed"])
-def test_agent_without_its_state_directory_ends(node: Node, replaced: bool) -> None:
+def test_agent_without_its_state_directory_exits(node: Node, replaced: bool) -> None:
     node.state_dir.rename(node.directory / "gone")
     if replaced:
         node.state_dir.mkdir()
@@ -362,7 +363,7 @@ def test_agent_without_its_state_directory_ends(node: Node, replaced: bool) -> N
 
 
 def test_calls_are_served_while_an_agent_recovers(web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """The datastore of what was interrupted is silent; a network beside it is not."""
+    """The datastore of an interrupted ADD does not answer. That of another network does."""
     web.add()
     cluster_node.apply_pools()
     cluster_node.kill_agent()
@@ -376,13 +377,13 @@ def test_calls_are_served_while_an_agent_recovers(web: Pod, cluster_node: Cluste
         cluster_node.start_agent(recovered=False)
         other.add()
         other.delete()
-        assert time.monotonic() - began < 8, "a time-out of the silent datastore is 10 s"
+        assert time.monotonic() - began < 8, "the calls waited for the silent datastore, whose timeout is 10 s"
     web.delete()
     wait_until(lambda: cluster.remains([cluster_node]) == [])
 
 
-def test_what_was_interrupted_is_released_together(own_pods: MakePod, node: Node) -> None:
-    """In few writes, however many they are."""
+def test_interrupted_adds_are_released_together(own_pods: MakePod, node: Node) -> None:
+    """Recovery writes the releases of many interrupted ADDs together."""
     made = [own_pods() for _ in range(30)]
     for pod in made:
         pod.add()

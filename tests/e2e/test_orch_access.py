@@ -1,4 +1,4 @@
-"""Who we are to the API server: rights, tokens that expire or change, authorities, and both groups of resources."""
+"""Access to the API server: rights, tokens that expire or change, authorities, and both API groups."""
 
 import json
 import logging
@@ -68,8 +68,8 @@ def cluster_of_roles(clean_kube: Kube) -> Iterator[Kube]:
     revoke_role(clean_kube)
 
 
-def live(store: OrchStore) -> None:
-    """Everything that the plugin does on a cluster."""
+def use_every_operation(store: OrchStore) -> None:
+    """Execute each operation that the plugin needs in a cluster."""
     _claim_the_node(store)
     _write_everything(store)
     wire(store)
@@ -83,7 +83,7 @@ def live(store: OrchStore) -> None:
     for path in (
         *(store._kind_watch(kind)._collection().path for kind in kinds),
         "/api/v1/namespaces",
-    ):  # as generations and caches follow them
+    ):  # as generations and caches do
         store.client.watch(path, store.client.list(path).revision).close()
 
 
@@ -103,7 +103,7 @@ def _write_everything(store: OrchStore) -> None:
 
 
 def _claim_the_node(store: OrchStore) -> None:
-    """An agent of another test may still renew the claim of node1."""
+    """Claim node7, because an agent of another test may still renew the claim of node1."""
     claim = NodeClaim(Claimant("machine", "boot", "/var/lib/svc"))
     (entry,) = store.write([Create(NodeClaimKey("node7"), claim)])
     assert entry is not None
@@ -112,15 +112,14 @@ def _claim_the_node(store: OrchStore) -> None:
     assert found.value == claim.renewed()
 
 
-def test_the_plugin_lives_with_its_role(cluster_of_roles: Kube, tmp_path: Path) -> None:
-    """And with nothing else."""
+def test_role_suffices_for_every_operation(cluster_of_roles: Kube, tmp_path: Path) -> None:
     grant_role(cluster_of_roles)
     with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
-        live(store)
+        use_every_operation(store)
 
 
-def test_one_pool_is_read_with_the_role(cluster_of_roles: Kube, tmp_path: Path) -> None:
-    """Its changes are refused, and the error names the administrator."""
+def test_role_allows_reading_but_not_deleting_a_pool(cluster_of_roles: Kube, tmp_path: Path) -> None:
+    """The error of a refused deletion recommends the kubeconfig of an administrator."""
     grant_role(cluster_of_roles)
     with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
         for kind in ("IPPool", "IPReservation"):
@@ -139,11 +138,11 @@ def resources_delete(store: OrchStore, name: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_every_verb_of_the_role_is_needed(cluster_of_roles: Kube, tmp_path: Path, verb: tuple[str, str, str]) -> None:
-    """Without it something is refused, and the message says what and how to grant it."""
+    """Without the verb an operation is refused. The error names the verb, and the command that grants the role."""
     grant_role(cluster_of_roles, without=verb)
     with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
         with pytest.raises((ApiError, Forbidden), match="403") as refusal:
-            live(store)
+            use_every_operation(store)
     assert f'cannot {verb[2]} resource "{verb[1]}"' in refusal.value.msg
     assert "svcctl crd role" in refusal.value.details
 
@@ -151,8 +150,10 @@ def test_every_verb_of_the_role_is_needed(cluster_of_roles: Kube, tmp_path: Path
 # credentials
 
 
-def test_a_refused_token_is_told_and_not_shown(clean_kube: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """After one more attempt with the token read again."""
+def test_error_about_a_refused_token_does_not_show_it(
+    clean_kube: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The token also does not appear in the log."""
     caplog.set_level(logging.DEBUG)
     with closing(open_store(clean_kube, tmp_path, "expired-secret")) as store:
         with pytest.raises(ApiError, match="401") as refusal:
@@ -162,7 +163,7 @@ def test_a_refused_token_is_told_and_not_shown(clean_kube: Kube, tmp_path: Path,
 
 
 def test_a_token_file_may_change_at_any_time(clean_kube: Kube, tmp_path: Path) -> None:
-    """From a good one to a bad one and back, within one session."""
+    """Within one session the token becomes invalid and then valid again."""
     token = tmp_path / "token"
     token.write_text(f"{ADMIN_TOKEN}\n")
     with closing(open_store(clean_kube, tmp_path, tokenFile=str(token))) as store:
@@ -175,7 +176,7 @@ def test_a_token_file_may_change_at_any_time(clean_kube: Kube, tmp_path: Path) -
 
 
 def test_a_kubeconfig_may_be_replaced_at_any_time(clean_kube: Kube, tmp_path: Path) -> None:
-    """By one with another token."""
+    """The new file has another token."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         assert store.list(POOLS) == []
         clean_kube.kubeconfig(tmp_path / "kubeconfig", "expired")
@@ -185,19 +186,19 @@ def test_a_kubeconfig_may_be_replaced_at_any_time(clean_kube: Kube, tmp_path: Pa
         assert store.list(POOLS) == []
 
 
-def test_one_refused_token_is_tried_again(clean_kube: Kube) -> None:
-    """The server may have been a moment behind; once, not for ever."""
-    with ApiProxy(clean_kube) as front:
-        with closing(OrchStore({"orch_api_root": front.url, "k8s_auth_token": ADMIN_TOKEN}, DEFAULT)) as store:
-            front.arm(Order(Fate.ANSWERED, "^GET .*/ippools", status=401))
+def test_refused_token_is_retried_once(clean_kube: Kube) -> None:
+    """The server may not know a new token yet."""
+    with ApiProxy(clean_kube) as proxy:
+        with closing(OrchStore({"orch_api_root": proxy.url, "k8s_auth_token": ADMIN_TOKEN}, DEFAULT)) as store:
+            proxy.arm(Order(Fate.ANSWERED, "^GET .*/ippools", status=401))
             assert store.list(POOLS) == []
-            front.arm(Order(Fate.ANSWERED, "^GET .*/ippools", status=401, times=2))
+            proxy.arm(Order(Fate.ANSWERED, "^GET .*/ippools", status=401, times=2))
             with pytest.raises(ApiError, match="401"):
                 store.list(POOLS)
 
 
-def test_certificates_of_clients_are_shown(clean_kube: Kube, tmp_path: Path) -> None:
-    """From a kubeconfig, and from single fields without one."""
+def test_client_certificates_are_presented(clean_kube: Kube, tmp_path: Path) -> None:
+    """They come from a kubeconfig, or from single fields."""
     certificate, key = str(clean_kube.folder / "client.crt"), str(clean_kube.folder / "client.key")
     user = {"client-certificate": certificate, "client-key": key}
     fields = {
@@ -213,8 +214,8 @@ def test_certificates_of_clients_are_shown(clean_kube: Kube, tmp_path: Path) -> 
             assert store.list(POOLS) == []
 
 
-def test_programs_may_give_the_token(clean_kube: Kube, tmp_path: Path) -> None:
-    """As a kubeconfig of a cloud has it."""
+def test_program_may_provide_the_token(clean_kube: Kube, tmp_path: Path) -> None:
+    """Kubeconfigs of cloud providers name such programs."""
     credential = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",
         "kind": "ExecCredential",
@@ -232,8 +233,8 @@ def test_programs_may_give_the_token(clean_kube: Kube, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runs", [0, 1], ids=["at the first use", "at the renewal"])
-def test_programs_that_hang_are_bounded_by_the_deadline(clean_kube: Kube, tmp_path: Path, runs: int) -> None:
-    """For each of the calls that wait for one. It hangs after so many runs, whose tokens are expired already."""
+def test_program_that_hangs_is_limited_by_the_deadline(clean_kube: Kube, tmp_path: Path, runs: int) -> None:
+    """Each of the waiting calls ends in time. The program hangs after `runs` runs, whose tokens are expired."""
     credential = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",
         "kind": "ExecCredential",
@@ -248,22 +249,22 @@ def test_programs_that_hang_are_bounded_by_the_deadline(clean_kube: Kube, tmp_pa
     document = json.loads(path.read_text())
     document["users"][0]["user"] = {"exec": {"apiVersion": credential["apiVersion"], "command": str(program)}}
     path.write_text(json.dumps(document))
-    orchestrators = ApiClientPool()
+    clients = ApiClientPool()
     access = (("kubeconfig", str(path)),)
 
     def ask() -> float:
         began = time.monotonic()
         with pytest.raises(SvcError), deadline.limit(1.0):
-            orchestrators.pods(access).check_namespaces()
+            clients.pods(access).check_namespaces()
         return time.monotonic() - began
 
-    with closing(orchestrators), ThreadPoolExecutor(4) as threads:
+    with closing(clients), ThreadPoolExecutor(4) as threads:
         times = [each.result() for each in [threads.submit(ask) for _ in range(4)]]
     assert max(times) < 3.0
 
 
-def test_a_wrong_authority_is_told(clean_kube: Kube, tmp_path: Path) -> None:
-    """The server's certificate is not trusted, with any credentials; unless the configuration skips the check."""
+def test_error_names_a_wrong_authority(clean_kube: Kube, tmp_path: Path) -> None:
+    """svc does not trust the server's certificate, unless the configuration skips the check."""
     path = clean_kube.kubeconfig(tmp_path / "kubeconfig")
     document = json.loads(path.read_text())
     document["clusters"][0]["cluster"]["certificate-authority"] = str(clean_kube.folder / "clients.crt")
@@ -277,19 +278,19 @@ def test_a_wrong_authority_is_told(clean_kube: Kube, tmp_path: Path) -> None:
         assert store.list(POOLS) == []
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
-    """By its URL, with the reason."""
+def test_error_names_the_url_of_an_unreachable_server() -> None:
+    """The error also names the reason."""
     root = f"http://127.0.0.1:{free_port()}"
     with closing(OrchStore({"orch_api_root": root}, DEFAULT)) as store:
         with pytest.raises(Unreachable, match=rf"API server {root} does not answer: .*Connection refused"):
             store.list(POOLS)
 
 
-def test_an_answer_of_something_else_is_told(clean_kube: Kube) -> None:
-    """A page of a web server is not a list of pools."""
-    with ApiProxy(clean_kube) as front:
-        front.arm(Order(Fate.ANSWERED, "^GET", times=9, status=200, body=b"<html>"))
-        with closing(OrchStore({"orch_api_root": front.url}, DEFAULT)) as store:
+def test_answer_that_is_not_json_is_an_error(clean_kube: Kube) -> None:
+    """A web server may answer in place of the API server."""
+    with ApiProxy(clean_kube) as proxy:
+        proxy.arm(Order(Fate.ANSWERED, "^GET", times=9, status=200, body=b"<html>"))
+        with closing(OrchStore({"orch_api_root": proxy.url}, DEFAULT)) as store:
             with pytest.raises(StoreError, match="the answer is not JSON"):
                 store.list(POOLS)
 
@@ -297,8 +298,8 @@ def test_an_answer_of_something_else_is_told(clean_kube: Kube) -> None:
 # memory
 
 
-def test_a_session_is_small(clean_kube: Kube, tmp_path: Path) -> None:
-    """A process with one, its watches and what it has read: 48 MiB when this was written."""
+def test_session_uses_little_memory(clean_kube: Kube, tmp_path: Path) -> None:
+    """When this test was written, a process with a session, its watches and lists had 48 MiB."""
     program = """
 import sys
 from pathlib import Path
@@ -322,15 +323,15 @@ store.close()
 # groups
 
 
-def test_the_group_that_is_served_is_found(clean_kube: Kube, tmp_path: Path) -> None:
-    """The backing one before the plain one, which serves alone; a right group that is named is not asked for."""
+def test_served_api_group_is_found(clean_kube: Kube, tmp_path: Path) -> None:
+    """svc prefers the backing group to the plain group. It does not look up a group that the configuration names."""
     kubeconfig = str(clean_kube.kubeconfig(tmp_path / "kubeconfig"))
     backing, plain = (f'{{"groups":[{{"name":"{version.partition("/")[0]}"}}]}}'.encode() for version in _GROUPS)
     both = b'{"groups":[{"name":"svc.internal"},{"name":"crd.svc.internal"}]}'
     for answer, expected in ((backing, _GROUPS[0]), (plain, _GROUPS[1]), (both, _GROUPS[0]), (b'{"groups":[]}', _GROUPS[0])):
-        with ApiProxy(clean_kube) as front:
-            front.arm(Order(Fate.ANSWERED, r"^GET /apis$", status=200, body=answer))
-            settings = {"orch_api_root": front.url, "k8s_auth_token": ADMIN_TOKEN}
+        with ApiProxy(clean_kube) as proxy:
+            proxy.arm(Order(Fate.ANSWERED, r"^GET /apis$", status=200, body=answer))
+            settings = {"orch_api_root": proxy.url, "k8s_auth_token": ADMIN_TOKEN}
             with closing(OrchStore(settings, DEFAULT)) as store:
                 assert store._store(POOLS).collection(POOLS).path == f"/apis/{expected}/ippools"
     with closing(OrchStore({"kubeconfig": kubeconfig, "api_group": "SVC.internal/V3"}, DEFAULT)) as store:

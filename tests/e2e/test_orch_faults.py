@@ -1,4 +1,4 @@
-"""The API server as a datastore when it is busy, breaks off, forgets or is started again; and how few requests it is asked."""
+"""The API server as a datastore: it is busy, breaks connections, loses replies or restarts, and gets few requests."""
 
 import threading
 from collections import Counter
@@ -49,18 +49,18 @@ BROKEN = pytest.mark.parametrize("fate", [Fate.NEVER_SENT, Fate.REPLY_LOST])
 
 
 @pytest.fixture
-def front(clean_kube: Kube) -> Iterator[ApiProxy]:
-    with ApiProxy(clean_kube) as front:
-        yield front
+def proxy(clean_kube: Kube) -> Iterator[ApiProxy]:
+    with ApiProxy(clean_kube) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def store(front: ApiProxy) -> Iterator[OrchStore]:
-    """A session through the front, which has found out its API group."""
-    settings = {"kind": "orch", "orch_api_root": front.url + "/api/", "k8s_auth_token": ADMIN_TOKEN}
+def store(proxy: ApiProxy) -> Iterator[OrchStore]:
+    """A session through the proxy that has already found its API group."""
+    settings = {"kind": "orch", "orch_api_root": proxy.url + "/api/", "k8s_auth_token": ADMIN_TOKEN}
     with closing(OrchStore(settings, DEFAULT)) as store:
         store.list(ResourceQuery("IPPool"))
-        front.calls.clear()
+        proxy.calls.clear()
         yield store
 
 
@@ -71,21 +71,25 @@ def write(store: OrchStore, one: Write) -> Entry:
 
 
 @EVERY_KIND
-def test_no_request_is_made_in_vain(store: OrchStore, front: ApiProxy, key: Key, value: Value, other: Value) -> None:
-    """A get is one GET, a create one POST, an update one PUT; what is deleted in two steps takes two, and a block's mark needs
-    its content."""
+def test_each_operation_needs_the_fewest_requests(
+    store: OrchStore, proxy: ApiProxy, key: Key, value: Value, other: Value
+) -> None:
+    """A get is one GET, a create one POST, an update one PUT.
+
+    A deletion in two steps takes two requests. That of a block takes another one, because its tombstone needs the content.
+    """
     created = write(store, Create(key, value))
     updated = write(store, Update(key, other, created.revision))
     store.get(key)
-    assert [call.split()[0] for call in front.calls] == ["POST", "PUT", "GET"]
-    front.calls.clear()
+    assert [call.split()[0] for call in proxy.calls] == ["POST", "PUT", "GET"]
+    proxy.calls.clear()
     store.write([Delete(key, updated.revision)])
     steps = {BlockKey: ["GET", "PUT", "DELETE"], AffinityKey: ["PUT", "DELETE"], HandleKey: ["PUT", "DELETE"]}
-    assert [call.split()[0] for call in front.calls] == steps.get(type(key), ["DELETE"])
+    assert [call.split()[0] for call in proxy.calls] == steps.get(type(key), ["DELETE"])
 
 
-def test_endpoints_are_one_request_each(store: OrchStore, front: ApiProxy, clean_kube: Kube) -> None:
-    """And the list of one pod's is a GET of that pod, which needs no right to list."""
+def test_each_operation_on_an_endpoint_is_one_request(store: OrchStore, proxy: ApiProxy, clean_kube: Kube) -> None:
+    """The list of a pod's endpoints is a GET of that pod, which needs no right to list."""
     put_core_node(clean_kube, "node1")
     put_pod(clean_kube, "web-0")
     workload = Workload("c1", "web-0", "default")
@@ -98,31 +102,30 @@ def test_endpoints_are_one_request_each(store: OrchStore, front: ApiProxy, clean
     store.write([Delete(key, store.get(key).revision)])
     with pytest.raises(NotFound):
         store.get(key)
-    assert [call.split()[0] for call in front.calls] == ["PATCH", "GET", "GET", "GET", "PATCH", "GET"]
-    assert all("/pods/web-0" in call for call in front.calls)
+    assert [call.split()[0] for call in proxy.calls] == ["PATCH", "GET", "GET", "GET", "PATCH", "GET"]
+    assert all("/pods/web-0" in call for call in proxy.calls)
 
 
 @BROKEN
 @EVERY_KIND
-def test_a_broken_create_is_made_once(
-    store: OrchStore, front: ApiProxy, fate: Fate, key: Key, value: Value, other: Value
+def test_create_is_applied_once_if_the_connection_breaks(
+    store: OrchStore, proxy: ApiProxy, fate: Fate, key: Key, value: Value, other: Value
 ) -> None:
-    """Whether the server has seen it or not: what is there afterwards is what was wanted, and its revision is known."""
-    front.arm(Order(fate, "^POST"))
+    """The server may have received the request or not. In both cases svc returns the stored object."""
+    proxy.arm(Order(fate, "^POST"))
     entry = write(store, Create(key, value))
     assert bare(entry.value) == bare(value)
     assert store.get(key) == entry
-    assert len([call for call in front.calls if call.startswith("POST")]) == (1 if fate is Fate.REPLY_LOST else 2)
+    assert len([call for call in proxy.calls if call.startswith("POST")]) == (1 if fate is Fate.REPLY_LOST else 2)
 
 
 @BROKEN
 @EVERY_KIND
-def test_a_broken_update_is_made_once(
-    store: OrchStore, front: ApiProxy, fate: Fate, key: Key, value: Value, other: Value
+def test_update_is_applied_once_if_the_connection_breaks(
+    store: OrchStore, proxy: ApiProxy, fate: Fate, key: Key, value: Value, other: Value
 ) -> None:
-    """As a create."""
     created = write(store, Create(key, value))
-    front.arm(Order(fate, "^PUT"))
+    proxy.arm(Order(fate, "^PUT"))
     entry = write(store, Update(key, other, created.revision))
     assert bare(entry.value) == bare(other)
     assert store.get(key) == entry
@@ -132,90 +135,90 @@ def test_a_broken_update_is_made_once(
 @BROKEN
 @pytest.mark.parametrize("verb", ["PUT", "DELETE"])
 @EVERY_KIND
-def test_a_broken_delete_deletes(
-    store: OrchStore, front: ApiProxy, fate: Fate, verb: str, key: Key, value: Value, other: Value
+def test_delete_is_completed_if_the_connection_breaks(
+    store: OrchStore, proxy: ApiProxy, fate: Fate, verb: str, key: Key, value: Value, other: Value
 ) -> None:
-    """In whichever of its steps, at a revision or at any; a reader finishes what was begun."""
+    """The connection breaks in either step, with and without an expected revision. A reader completes the deletion."""
     for revision in (True, False):
         created = write(store, Create(key, value))
-        front.arm(Order(fate, f"^{verb}"))
+        proxy.arm(Order(fate, f"^{verb}"))
         store.write([Delete(key, created.revision if revision else None)])
         with pytest.raises(NotFound):
             store.get(key)
-        assert front._kube.call("GET", next(call.split()[1] for call in front.calls if call.startswith("POST")))["items"] == []
-        front.hang_up()
+        assert proxy._kube.call("GET", next(call.split()[1] for call in proxy.calls if call.startswith("POST")))["items"] == []
+        proxy.hang_up()
 
 
 @EVERY_KIND
-def test_a_write_that_comes_late_is_ours(store: OrchStore, front: ApiProxy, key: Key, value: Value, other: Value) -> None:
-    """Its answer is lost, the look-up comes before it is carried out, and the second try finds it done."""
-    front.arm(Order(Fate.REPLY_LOST, "^POST"))
+def test_late_write_is_recognised(store: OrchStore, proxy: ApiProxy, key: Key, value: Value, other: Value) -> None:
+    """The reply is lost, and a look-up precedes the execution of the write. The second attempt finds it applied."""
+    proxy.arm(Order(Fate.REPLY_LOST, "^POST"))
     missing = b'{"kind":"Status","status":"Failure","reason":"NotFound","message":"not there yet","code":404}'
     status, body = (200, b'{"metadata":{},"items":[]}') if isinstance(key, ResourceKey) else (404, missing)  # a pool is listed
-    front.arm(Order(Fate.ANSWERED, "^GET", status=status, body=body))
+    proxy.arm(Order(Fate.ANSWERED, "^GET", status=status, body=body))
     assert write(store, Create(key, value)) == store.get(key)
 
 
-def test_a_lost_answer_to_a_refused_write_is_a_conflict(store: OrchStore, front: ApiProxy) -> None:
-    """Another client's object has the name: our create was not applied."""
-    mine = write(store, Create(KEY, handle(1)))
-    front.arm(Order(Fate.REPLY_LOST, "^POST"))
+def test_lost_reply_to_a_refused_write_is_an_error(store: OrchStore, proxy: ApiProxy) -> None:
+    """Another client's object has the name, so the write was not applied."""
+    first = write(store, Create(KEY, handle(1)))
+    proxy.arm(Order(Fate.REPLY_LOST, "^POST"))
     with pytest.raises(Conflict):
         store.write([Create(KEY, handle(2))])
-    theirs = write(store, Update(KEY, handle(3), mine.revision))
-    front.arm(Order(Fate.REPLY_LOST, "^PUT"))
+    second = write(store, Update(KEY, handle(3), first.revision))
+    proxy.arm(Order(Fate.REPLY_LOST, "^PUT"))
     with pytest.raises(StoreError, match="had no answer"):
-        store.write([Update(KEY, handle(4), mine.revision)])
-    assert store.get(KEY) == theirs
+        store.write([Update(KEY, handle(4), first.revision)])
+    assert store.get(KEY) == second
 
 
-def test_an_uncertain_answer_counts_as_none(store: OrchStore, front: ApiProxy) -> None:
-    """A time-out inside the server does not say whether the write was made."""
-    front.arm(Order(Fate.ANSWERED, "^POST", status=504, body=b"Timeout"))
+def test_timeout_inside_the_server_counts_as_a_lost_reply(store: OrchStore, proxy: ApiProxy) -> None:
+    """The answer does not say whether the server applied the write."""
+    proxy.arm(Order(Fate.ANSWERED, "^POST", status=504, body=b"Timeout"))
     assert write(store, Create(KEY, handle(1))) == store.get(KEY)
-    assert [call.split()[0] for call in front.calls[:3]] == ["POST", "GET", "POST"]
+    assert [call.split()[0] for call in proxy.calls[:3]] == ["POST", "GET", "POST"]
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_asked_again(store: OrchStore, front: ApiProxy, status: int) -> None:
-    """When it says so, reads and writes alike; not before the time that it names."""
-    front.arm(Order(Fate.ANSWERED, "^(GET|POST)", times=3, status=status))
-    front.arm(Order(Fate.ANSWERED, "^(GET|POST)", status=status, headers={"Retry-After": "1"}))
+def test_request_to_a_busy_server_is_retried(store: OrchStore, proxy: ApiProxy, status: int) -> None:
+    """This applies to reads and writes, with and without Retry-After."""
+    proxy.arm(Order(Fate.ANSWERED, "^(GET|POST)", times=3, status=status))
+    proxy.arm(Order(Fate.ANSWERED, "^(GET|POST)", status=status, headers={"Retry-After": "1"}))
     assert write(store, Create(KEY, handle(1))) == store.get(KEY)
-    assert [call.split()[0] for call in front.calls] == ["POST"] * 5 + ["GET"]
+    assert [call.split()[0] for call in proxy.calls] == ["POST"] * 5 + ["GET"]
 
 
-def test_a_server_that_stays_busy_is_given_up(store: OrchStore, front: ApiProxy) -> None:
-    """With its own status, when the time that it names is longer than a call may take."""
-    front.arm(Order(Fate.ANSWERED, "^GET", status=429, headers={"Retry-After": "60"}))
+def test_server_that_stays_busy_is_an_error(store: OrchStore, proxy: ApiProxy) -> None:
+    """The error has the server's status. Retry-After is longer than a call may take."""
+    proxy.arm(Order(Fate.ANSWERED, "^GET", status=429, headers={"Retry-After": "60"}))
     with pytest.raises(client.ApiError, match="429") as refusal:
         store.get(KEY)
     assert refusal.value.status == 429
-    assert len(front.calls) == 1
+    assert len(proxy.calls) == 1
 
 
-def test_pages_make_a_whole_list(store: OrchStore, front: ApiProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five hundred handles in pages of a hundred, in key order; created side by side."""
+def test_list_joins_all_pages(store: OrchStore, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five hundred handles come in pages of a hundred, in the order of their keys."""
     monkeypatch.setattr(client, "PAGE", 100)
     wanted = [HandleKey(f"net1.c{number:03}") for number in range(500)]
     store.write([Create(key, handle(1)) for key in wanted])
-    front.calls.clear()
+    proxy.calls.clear()
     assert [entry.key for entry in store.list(HandleQuery())] == wanted
-    assert front.calls == [f"GET {PATH}/ipamhandles"] * 5
+    assert proxy.calls == [f"GET {PATH}/ipamhandles"] * 5
 
 
-def test_an_expired_page_begins_the_list_again(store: OrchStore, front: ApiProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is reported twice, nothing is omitted."""
+def test_expired_page_restarts_the_list(store: OrchStore, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No entry is missing, and none is repeated."""
     monkeypatch.setattr(client, "PAGE", 2)
     wanted = [HandleKey(f"net1.c{number}") for number in range(5)]
     store.write([Create(key, handle(1)) for key in wanted])
     expired = b'{"kind":"Status","status":"Failure","reason":"Expired","message":"too old","code":410}'
-    front.arm(Order(Fate.ANSWERED, "^GET .*continue=", status=410, body=expired))
+    proxy.arm(Order(Fate.ANSWERED, "^GET .*continue=", status=410, body=expired))
     assert [entry.key for entry in store.list(HandleQuery())] == wanted
 
 
-def test_a_group_stops_at_its_first_failure(store: OrchStore, front: ApiProxy) -> None:
-    """What was created in parallel is rolled back."""
+def test_a_group_stops_at_its_first_failure(store: OrchStore, proxy: ApiProxy) -> None:
+    """Objects that were created in parallel with the failure are rolled back."""
     write(store, Create(HandleKey("c2"), handle(9)))
     names = [f"c{number}" for number in range(6)]
     with pytest.raises(PartialWrite) as partial:
@@ -225,30 +228,30 @@ def test_a_group_stops_at_its_first_failure(store: OrchStore, front: ApiProxy) -
     assert [entry.key for entry in store.list(HandleQuery())] == [HandleKey("c0"), HandleKey("c1"), HandleKey("c2")]
 
 
-def test_a_group_of_deletions_tells_of_its_first_failure(store: OrchStore, front: ApiProxy) -> None:
-    """They are made side by side: what comes after it is gone as well, and is not told of."""
+def test_a_group_of_deletions_reports_its_first_failure(store: OrchStore, proxy: ApiProxy) -> None:
+    """Deletions run in parallel. Those after the failure are also applied, but not reported."""
     entries = [write(store, Create(HandleKey(f"c{number}"), handle(1))) for number in range(5)]
-    front.calls.clear()
+    proxy.calls.clear()
     writes: list[Write] = [Delete(entry.key, entry.revision) for entry in entries]
     writes[3] = Delete(HandleKey("none"), "1")
     with pytest.raises(PartialWrite) as partial:
         store.write(writes)
     assert partial.value.done == (None, None, None)
     assert isinstance(partial.value.cause, NotFound)
-    assert Counter(call.split()[0] for call in front.calls) == {"PUT": 5, "DELETE": 4}
+    assert Counter(call.split()[0] for call in proxy.calls) == {"PUT": 5, "DELETE": 4}
     assert store.list(HandleQuery()) == entries[3:4]
 
 
-def test_everything_before_a_block_is_written_before_it(store: OrchStore, front: ApiProxy) -> None:
-    """Handles first, all of them, then the block."""
+def test_writes_before_a_block_precede_it(store: OrchStore, proxy: ApiProxy) -> None:
+    """All handles before the block are written first."""
     writes: list[Write] = [Create(HandleKey(f"c{number}"), handle(1)) for number in range(5)]
     store.write([*writes, Create(BlockKey(Cidr("10.0.0.0/30")), block()), Create(HandleKey("late"), handle(1))])
-    plurals = [call.rpartition("/")[2] for call in front.calls]
+    plurals = [call.rpartition("/")[2] for call in proxy.calls]
     assert plurals == ["ipamhandles"] * 5 + ["ipamblocks", "ipamhandles"]
 
 
 def marked(store: OrchStore, clean_kube: Kube, key: Key, value: Value) -> str:
-    """The path of an object that another client has begun to delete."""
+    """Write an object, set its tombstone as another client does, and return its path."""
     write(store, Create(key, value))
     path = store._crds._path(key)
     mark = "true" if isinstance(key, AffinityKey) else True
@@ -257,8 +260,10 @@ def marked(store: OrchStore, clean_kube: Kube, key: Key, value: Value) -> str:
 
 
 @pytest.mark.parametrize("sample", SAMPLES[:3], ids=["block", "affinity", "handle"])
-def test_a_marked_object_is_gone_for_everybody(store: OrchStore, clean_kube: Kube, sample: tuple[Key, Value, Value]) -> None:
-    """For lists; for a get, which removes it; for a delete; for a create, which takes its place."""
+def test_object_with_a_tombstone_does_not_exist_for_readers(
+    store: OrchStore, clean_kube: Kube, sample: tuple[Key, Value, Value]
+) -> None:
+    """Lists omit it, a get and a delete remove it, and a create replaces it."""
     key, value, other = sample
     path = marked(store, clean_kube, key, value)
     queries: list[Query] = [BlockQuery(), AffinityQuery(), HandleQuery()]
@@ -272,8 +277,8 @@ def test_a_marked_object_is_gone_for_everybody(store: OrchStore, clean_kube: Kub
     assert write(store, Create(key, other)) == store.get(key)
 
 
-def test_handles_that_differ_in_case_only_are_told_apart(store: OrchStore) -> None:
-    """There is room for one of them, and the other one is never mistaken for it."""
+def test_handles_that_differ_only_in_case_are_distinguished(store: OrchStore) -> None:
+    """Only one of them can be stored, and svc does not read it under the other name."""
     write(store, Create(KEY, handle(1)))
     with pytest.raises(NotFound):
         store.get(HandleKey("Net1.C1"))
@@ -281,23 +286,23 @@ def test_handles_that_differ_in_case_only_are_told_apart(store: OrchStore) -> No
         store.write([Create(HandleKey("Net1.C1"), handle(1))])
 
 
-def test_who_asks_once_for_generations_watches_nothing(store: OrchStore, front: ApiProxy) -> None:
-    before = len(front.calls)
+def test_only_a_second_request_for_generations_starts_a_watch(store: OrchStore, proxy: ApiProxy) -> None:
+    before = len(proxy.calls)
     assert store.generations(("IPPool", "Node")) == (0, 0)
-    assert front.calls[before:] == []
+    assert proxy.calls[before:] == []
     assert store.generations(("IPPool",)) != (0,)
     settle(store, "IPPool")
-    assert any("ippools" in call for call in front.calls[before:])
-    assert not any("/nodes" in call for call in front.calls[before:])
+    assert any("ippools" in call for call in proxy.calls[before:])
+    assert not any("/nodes" in call for call in proxy.calls[before:])
 
 
-def test_generations_are_doubted_while_nobody_watches(store: OrchStore, front: ApiProxy) -> None:
-    """Every call gives another number, until the watch is back."""
+def test_generations_change_at_every_call_while_no_watch_is_open(store: OrchStore, proxy: ApiProxy) -> None:
+    """They are stable again when the watch is back."""
     settle(store, "IPPool", "Node")
     before = store.generations(("IPPool",))
     assert store.generations(("IPPool",)) == before
-    front.arm(Order(Fate.NEVER_SENT, "^GET .*/ippools", times=1000))
-    front.hang_up()
+    proxy.arm(Order(Fate.NEVER_SENT, "^GET .*/ippools", times=1000))
+    proxy.hang_up()
     seen = set()
     for _ in range(1000):
         seen.add(store.generations(("IPPool",)))
@@ -305,24 +310,25 @@ def test_generations_are_doubted_while_nobody_watches(store: OrchStore, front: A
             break
         threading.Event().wait(0.01)
     assert len(seen) > 5
-    front._orders.clear()
+    proxy._orders.clear()
     settle(store, "IPPool")
     assert store.generations(("IPPool",)) > before
 
 
-def test_nodes_that_only_report_themselves_leave_caches_good(store: OrchStore, clean_kube: Kube) -> None:
-    """A node's status changes all the time; its labels do not."""
+def test_status_updates_of_nodes_do_not_invalidate_caches(store: OrchStore, clean_kube: Kube) -> None:
+    """Caches depend on the labels of nodes, which rarely change."""
     put_core_node(clean_kube, "node1", {"rack": "a"})
     settle(store, "IPPool", "Node")
     clean_kube.call("PATCH", "/api/v1/nodes/node1/status", {"status": {"nodeInfo": None}}, "application/merge-patch+json")
     patch = {"metadata": {"annotations": {"other": "1"}}}
     clean_kube.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
-    (first_told,) = store.generations(("Node",))
+    (first,) = store.generations(("Node",))
     write(store, Create(ResourceKey("IPPool", "marker"), pool("marker")))
     for number in range(5):
         patch = {"metadata": {"annotations": {"other": f"{number}"}}}
         clean_kube.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
-    assert store.generations(("Node",)) <= (first_told + 1,)  # the first word on a node counts, for nothing is known of it
+    # The first event of a node counts, because its labels are not known before.
+    assert store.generations(("Node",)) <= (first + 1,)
     settled = store.generations(("Node",))
     clean_kube.call("PATCH", "/api/v1/nodes/node1", {"metadata": {"labels": {"rack": "b"}}}, "application/merge-patch+json")
     deadline = threading.Event()
@@ -333,26 +339,26 @@ def test_nodes_that_only_report_themselves_leave_caches_good(store: OrchStore, c
     assert store.generations(("Node",)) > settled
 
 
-def test_a_watch_survives_broken_connections(store: OrchStore, front: ApiProxy) -> None:
-    """Changes during the interruption are reported, and deletions as well."""
+def test_a_watch_survives_broken_connections(store: OrchStore, proxy: ApiProxy) -> None:
+    """It reports changes and deletions that happen during the interruption."""
     first = write(store, Create(HandleKey("a"), handle(1)))
     with closing(store.watch(HandleQuery())) as watch:
         assert next(watch).entry == first
         second = write(store, Create(HandleKey("b"), handle(1)))
         assert next(watch).entry == second
-        front.arm(Order(Fate.NEVER_SENT, "^GET .*watch=true", times=2))
-        front.hang_up()
+        proxy.arm(Order(Fate.NEVER_SENT, "^GET .*watch=true", times=2))
+        proxy.hang_up()
         store.write([Delete(HandleKey("a"))])
         third = write(store, Create(HandleKey("c"), handle(1)))
-        told: dict[Key, Entry | None] = {}
-        while told.get(third.key) != third or told.get(first.key, first) is not None:
+        seen_entries: dict[Key, Entry | None] = {}
+        while seen_entries.get(third.key) != third or seen_entries.get(first.key, first) is not None:
             event = next(watch)
-            told[event.key] = event.entry
-    assert told[first.key] is None
+            seen_entries[event.key] = event.entry
+    assert seen_entries[first.key] is None
 
 
-def test_a_server_started_again_loses_nothing(tmp_path: Path) -> None:
-    """Four threads count while it is killed and started: an error is an error, a success is a success."""
+def test_restart_of_the_server_loses_no_write(tmp_path: Path) -> None:
+    """Four threads increment a counter during the restart. Each successful write must be in the final value."""
     with running(tmp_path) as server:
         install(server)
         with closing(OrchStore({"kubeconfig": str(server.kubeconfig(tmp_path / "kubeconfig"))}, DEFAULT)) as store:
@@ -383,7 +389,7 @@ def _count_over_a_restart(server: Kube, store: OrchStore) -> None:
 
 
 def _counter(store: OrchStore, key: Key, stop: threading.Event) -> Callable[[], tuple[int, int]]:
-    """Counts in a key; how often it was certain of success, and how often it could not know."""
+    """Increment a counter until `stop` is set. Return how many writes succeeded, and how many may have succeeded."""
 
     def count() -> tuple[int, int]:
         sure = unsure = 0

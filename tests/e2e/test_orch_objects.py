@@ -1,4 +1,4 @@
-"""Objects in the API server: missing definitions, malformed objects, fields of others, and what has no place there."""
+"""Objects in the API server: missing definitions, malformed objects, unknown fields, and unsupported objects."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ def without_definitions(clean_kube: Kube) -> Iterator[Kube]:
     install(clean_kube)
 
 
-def test_missing_definitions_are_told_and_made(without_definitions: Kube, tmp_path: Path) -> None:
-    """A missing kind is not a missing key; after `svcctl crd apply` the same session works."""
+def test_missing_definitions_are_reported_and_can_be_applied(without_definitions: Kube, tmp_path: Path) -> None:
+    """A missing kind is not reported as a missing key. After `svcctl crd apply` the same session works."""
     kubeconfig = str(without_definitions.kubeconfig(tmp_path / "kubeconfig"))
     settings = {"kubeconfig": kubeconfig, "api_group": DEFAULT.crd_api_version}
     with closing(OrchStore(settings, DEFAULT)) as store:
@@ -53,15 +53,17 @@ def test_missing_definitions_are_told_and_made(without_definitions: Kube, tmp_pa
 
 
 def test_definitions_and_role_are_printed() -> None:
-    """What `apply` would make, and what an administrator grants."""
+    """`svcctl crd print` shows what `crd apply` creates, and `crd role` shows what an administrator grants."""
     printed = CliRunner().invoke(main, ["crd", "print", "--group", "plain"]).output
     assert "name: ipamconfigurations.svc.internal" in printed
     assert "x-kubernetes-validations" not in printed
     assert "kind: ClusterRole" in CliRunner().invoke(main, ["crd", "role"]).output
 
 
-def test_damaged_objects_are_told_or_left_out(clean_kube: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By get and by list; the log says which."""
+def test_damaged_object_fails_a_get_and_is_omitted_from_a_list(
+    clean_kube: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the omitted object."""
     spec = {"cidr": "10.0.0.0/30", "allocations": [7], "unallocated": [], "attributes": [], "strictAffinity": False}
     body = {"apiVersion": DEFAULT.crd_api_version, "kind": "IPAMBlock", "metadata": {"name": "10-0-0-0-30"}, "spec": spec}
     clean_kube.call("POST", f"/apis/{DEFAULT.crd_api_version}/ipamblocks", body)
@@ -72,8 +74,8 @@ def test_damaged_objects_are_told_or_left_out(clean_kube: Kube, tmp_path: Path, 
         assert "10-0-0-0-30" in caplog.text
 
 
-def test_a_revision_that_is_none_is_a_conflict(clean_kube: Kube, tmp_path: Path) -> None:
-    """The server would take zero for any revision, or call it invalid; nothing is changed."""
+def test_invalid_revision_is_a_conflict(clean_kube: Kube, tmp_path: Path) -> None:
+    """The server would accept zero as any revision, or reject it as invalid. The object stays as it is."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         (entry,) = store.write([Create(HandleKey("h"), handle(1))])
         for attempt in (Update(HandleKey("h"), handle(2), "0"), Delete(HandleKey("h"), "0")):
@@ -82,8 +84,8 @@ def test_a_revision_that_is_none_is_a_conflict(clean_kube: Kube, tmp_path: Path)
         assert store.get(HandleKey("h")) == entry
 
 
-def test_schemas_refuse_what_is_malformed(clean_kube: Kube, tmp_path: Path) -> None:
-    """A pool of a wrong type does not get in, and the field is named."""
+def test_schema_refuses_a_malformed_pool(clean_kube: Kube, tmp_path: Path) -> None:
+    """The error names the field with the wrong type."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         with pytest.raises(ApiError, match=r"spec\.natOutgoing") as refusal:
             store.write(
@@ -93,7 +95,7 @@ def test_schemas_refuse_what_is_malformed(clean_kube: Kube, tmp_path: Path) -> N
 
 
 def test_unknown_fields_of_a_pool_are_kept(clean_kube: Kube, tmp_path: Path) -> None:
-    """What a newer version of something else has written is written back."""
+    """A newer version of another program may have written them."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         wanted = pool("p")
         wanted.spec["newer"] = {"deep": [1]}
@@ -110,7 +112,7 @@ def test_unknown_fields_of_a_pool_are_kept(clean_kube: Kube, tmp_path: Path) -> 
 
 
 def test_nodes_and_profiles_are_not_written(clean_kube: Kube, tmp_path: Path) -> None:
-    """They are the orchestrator's; endpoints of bare containers have no place."""
+    """They belong to Kubernetes. Endpoints of bare containers cannot be written either."""
     put_core_node(clean_kube, "node1")
     node = Resource("Node", {"name": "n"})
     bare = endpoint_key(DEFAULT, "node1", Workload("c1"), "eth0")
@@ -129,8 +131,8 @@ def test_nodes_and_profiles_are_not_written(clean_kube: Kube, tmp_path: Path) ->
                 attempt(store)
 
 
-def test_nodes_that_are_not_ours_give_nothing_up(clean_kube: Kube, tmp_path: Path) -> None:
-    """`svcctl node delete` is refused before it takes the node's blocks, and says who may delete it."""
+def test_refused_deletion_of_a_node_releases_no_block(clean_kube: Kube, tmp_path: Path) -> None:
+    """`svcctl node delete` fails before it releases a block, and recommends the command that deletes the node."""
     put_core_node(clean_kube, "node1")
     with closing(open_store(clean_kube, tmp_path)) as store:
         put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
@@ -145,8 +147,8 @@ def test_nodes_that_are_not_ours_give_nothing_up(clean_kube: Kube, tmp_path: Pat
         assert document(store) == before
 
 
-def test_endpoints_need_their_pod(clean_kube: Kube, tmp_path: Path) -> None:
-    """Without the pod no endpoint can be written or found; a pod that changed is a conflict for an earlier reader."""
+def test_endpoint_needs_its_pod(clean_kube: Kube, tmp_path: Path) -> None:
+    """Without the pod no endpoint can be written. If the pod has changed since it was read, a write is a conflict."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         with pytest.raises(NotFound):
             wire(store)

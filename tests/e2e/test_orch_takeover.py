@@ -1,4 +1,4 @@
-"""A cluster in which the incumbent has been at work: what it left is read, gone on with, and written as it writes."""
+"""A cluster that Calico has managed: svc reads the objects of Calico, and writes them as Calico does."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,7 +33,7 @@ def installed(kube: Kube) -> Kube:
 
 @pytest.fixture
 def cluster(installed: Kube) -> Iterator[Kube]:
-    """With what is there after an ADD of the incumbent's."""
+    """Create the objects that exist after an ADD of Calico."""
     for item in captured("orch-1-add-dual"):
         installed.call("POST", f"{GROUP}/{kind_plural(item['kind'])}", without_servers(item))
     put_core_node(installed, "node1")
@@ -49,8 +49,8 @@ def store(cluster: Kube, tmp_path: Path) -> Iterator[OrchStore]:
         yield store
 
 
-def kept(cluster: Kube) -> dict[str, Json]:
-    """Every object of ours, without what changes by itself."""
+def stored_objects(cluster: Kube) -> dict[str, Json]:
+    """Return every IPAM object, without the fields that the server sets."""
     found = {}
     for kind in ("IPAMBlock", "BlockAffinity", "IPAMHandle"):
         for item in cluster.call("GET", f"{GROUP}/{kind_plural(kind)}")["items"]:
@@ -59,16 +59,16 @@ def kept(cluster: Kube) -> dict[str, Json]:
     return found
 
 
-def test_everything_is_read(store: OrchStore) -> None:
-    """Blocks of both versions, the node's claims on them, the handle."""
+def test_all_objects_are_read(store: OrchStore) -> None:
+    """These are the blocks of both IP versions, the node's affinities, and the handle."""
     values = [[entry.value for entry in store.list(query)] for query in QUERIES]
     assert [str(value.cidr) for value in values[0] if isinstance(value, Block)] == ["10.77.0.128/26", "fd77::a680/122"]
     assert values[1] == [Affinity("confirmed")] * 2
     assert values[2] == [Handle({"10.77.0.128/26": 1, "fd77::a680/122": 1})]
 
 
-def test_what_is_written_back_is_the_same(store: OrchStore, cluster: Kube) -> None:
-    """Field for field; only the counter of a block has gone on."""
+def test_objects_are_written_back_unchanged(store: OrchStore, cluster: Kube) -> None:
+    """Only the sequence number of a block changes."""
     wanted = {item["metadata"]["name"]: without_servers(item) for item in captured("orch-1-add-dual")}
     for query in QUERIES:
         for entry in store.list(query):
@@ -78,11 +78,11 @@ def test_what_is_written_back_is_the_same(store: OrchStore, cluster: Kube) -> No
     for item in wanted.values():
         if item["kind"] == "IPAMBlock":
             item["spec"]["sequenceNumber"] += 1
-    assert kept(cluster) == wanted
+    assert stored_objects(cluster) == wanted
 
 
-def test_an_endpoint_is_given_up_as_the_incumbent_does(store: OrchStore, cluster: Kube) -> None:
-    """The same annotations, and again when the pod is attached again."""
+def test_endpoint_is_deleted_as_calico_does(store: OrchStore, cluster: Kube) -> None:
+    """The annotations of the pod are those of Calico, after the deletion and after the next creation."""
     key = endpoint_key(INCUMBENT, "node1", Workload("c3", "web-0", "default"), "eth0")
     entry = store.get(key)
     store.write([Delete(key, entry.revision)])
@@ -98,17 +98,17 @@ def test_an_endpoint_is_given_up_as_the_incumbent_does(store: OrchStore, cluster
     assert cluster.call("GET", f"{PODS}/web-0")["metadata"]["annotations"] == wanted
 
 
-def test_nothing_is_left_after_everything_is_deleted(store: OrchStore, cluster: Kube) -> None:
-    """By the two steps that the incumbent knows."""
+def test_deletion_of_all_objects_leaves_nothing(store: OrchStore, cluster: Kube) -> None:
+    """The writes are the two steps of a deletion that Calico uses."""
     for query in QUERIES:
         for entry in store.list(query):
             store.write([Delete(entry.key, entry.revision)])
-    assert kept(cluster) == {}
+    assert stored_objects(cluster) == {}
 
 
-def test_affinities_without_labels_get_them(store: OrchStore, cluster: Kube) -> None:
-    """Those of the node alone, when its session sees them first; none while the datastore is locked."""
-    wanted, plural = kept(cluster), f"{GROUP}/blockaffinities"
+def test_missing_labels_of_affinities_are_added(store: OrchStore, cluster: Kube) -> None:
+    """A session adds them when it first lists the affinities of a node, unless the datastore is locked."""
+    wanted, plural = stored_objects(cluster), f"{GROUP}/blockaffinities"
     names = [item["metadata"]["name"] for item in cluster.call("GET", plural)["items"]]
     for name in names:
         cluster.call("PATCH", f"{plural}/{name}", {"metadata": {"labels": None}}, "application/merge-patch+json")
@@ -117,10 +117,10 @@ def test_affinities_without_labels_get_them(store: OrchStore, cluster: Kube) -> 
     set_ready(store)
     assert store.list(AffinityQuery("node2")) == []
     assert [entry.value for entry in store.list(AffinityQuery("node1"))] == [Affinity("confirmed")] * len(names)
-    assert kept(cluster) == wanted
+    assert stored_objects(cluster) == wanted
 
 
-def test_labels_and_annotations_of_others_stay_at_affinities(store: OrchStore, cluster: Kube) -> None:
+def test_foreign_labels_and_annotations_of_affinities_are_kept(store: OrchStore, cluster: Kube) -> None:
     plural = f"{GROUP}/blockaffinities"
     before = {item["metadata"]["name"]: item["metadata"] for item in cluster.call("GET", plural)["items"]}
     foreign = {"mine": "x"}

@@ -1,4 +1,4 @@
-"""Many concurrent calls: no address twice, nothing left over, no call kept waiting for others."""
+"""Many concurrent calls: their addresses are unique, nothing is left, and no call blocks others."""
 
 import fcntl
 import os
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 
-AT_ONCE = 16
+CONCURRENT_CALLS = 16
 
 
-def test_no_address_is_given_twice_to_a_hundred_pods(pods: MakePod, shared_node: Node) -> None:
-    """More than one block has, so that claims are part of it."""
+def test_hundred_concurrent_pods_get_unique_addresses(pods: MakePod, shared_node: Node) -> None:
+    """The pods need more than one block, so the calls also claim affinities."""
     made = [pods(ipam={"assign_ipv6": "true"}) for _ in range(100)]
-    with ThreadPoolExecutor(AT_ONCE) as runtime:
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         list(runtime.map(Pod.add, made))
     addresses = [address for pod in made for address in pod.addresses]
     assert len(set(addresses)) == len(addresses) == 200
@@ -40,33 +40,33 @@ def test_no_address_is_given_twice_to_a_hundred_pods(pods: MakePod, shared_node:
     assert faults(shared_node) == []
     with store_of(shared_node) as store:
         assert [len(store.list(BlockQuery(version))) for version in (4, 6)] == [2, 2]
-    with ThreadPoolExecutor(AT_ONCE) as runtime:
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         list(runtime.map(Pod.delete, made))
     assert remains(shared_node) == []
     assert not any(pod.netns.links() for pod in made)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
-def test_crowd_is_served_on_one_processor_and_one_call_on_any(pods: MakePod, shared_node: Node) -> None:
+def test_concurrent_calls_run_on_one_processor_and_a_single_call_on_any(pods: MakePod, shared_node: Node) -> None:
     everywhere = frozenset(os.sched_getaffinity(0))
     made, seen = [pods() for _ in range(40)], set()
-    with ThreadPoolExecutor(AT_ONCE) as runtime:
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         attached = [runtime.submit(pod.add) for pod in made]
         while not all(each.done() for each in attached):
             seen.add(frozenset(processors(shared_node)))
     assert any(len(some) == 1 and some < {frozenset({number}) for number in everywhere} for some in seen)
     time.sleep(2 * PIN_SECONDS)
 
-    def is_free_after_one_call() -> bool:
-        """Periodic work of the agent may run beside a call, and make a crowd."""
+    def runs_anywhere_after_one_call() -> bool:
+        """Make a call, and return whether all threads may run on any processor. Periodic work may pin them, too."""
         assert made[0].check().status == 0
         return processors(shared_node) == {everywhere}
 
-    wait_until(is_free_after_one_call)
+    wait_until(runs_anywhere_after_one_call)
 
 
 def processors(node: Node) -> set[frozenset[int]]:
-    """Where the agent's threads may run, each kind once; but for the main one, which only waits for the end."""
+    """Return the distinct processor sets of the agent's threads, except the main thread, which only waits."""
     found = set()
     for thread in map(int, os.listdir(f"/proc/{node.agent_pid}/task")):
         with suppress(ProcessLookupError):
@@ -75,10 +75,10 @@ def processors(node: Node) -> set[frozenset[int]]:
     return found
 
 
-def test_churn_ends_with_clean_books(pods: MakePod, shared_node: Node) -> None:
-    """Every pod comes and goes several times, in an order that no two runs share."""
+def test_churn_leaves_consistent_records(pods: MakePod, shared_node: Node) -> None:
+    """Each pod is added and deleted several times, in a random order."""
 
-    def live(pod: Pod) -> None:
+    def churn(pod: Pod) -> None:
         for _ in range(random.randrange(2, 5)):
             pod.add()
             if random.random() < 0.3:
@@ -87,16 +87,16 @@ def test_churn_ends_with_clean_books(pods: MakePod, shared_node: Node) -> None:
         pod.add()
 
     made = [pods(ipam={"assign_ipv6": random.choice(("true", "false"))}) for _ in range(40)]
-    with ThreadPoolExecutor(AT_ONCE) as runtime:
-        list(runtime.map(live, made))
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
+        list(runtime.map(churn, made))
     assert faults(shared_node) == []
     assert set(audit(shared_node).allocations) == {address for pod in made for address in pod.addresses}
 
 
-def test_same_add_twice_at_once_is_one_attachment(pods: MakePod, shared_node: Node) -> None:
-    """A runtime that lost patience starts the second call while the first still runs."""
+def test_two_equal_concurrent_adds_make_one_attachment(pods: MakePod, shared_node: Node) -> None:
+    """A runtime may repeat an ADD while the first one still runs."""
     made = [pods() for _ in range(10)]
-    with ThreadPoolExecutor(AT_ONCE) as runtime:
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         calls = [(runtime.submit(pod.call, "ADD"), runtime.submit(pod.call, "ADD")) for pod in made]
         answers = [(first.result(), second.result()) for first, second in calls]
     for first, second in answers:
@@ -106,27 +106,27 @@ def test_same_add_twice_at_once_is_one_attachment(pods: MakePod, shared_node: No
     assert faults(shared_node) == []
 
 
-def test_add_and_del_of_one_container_at_once_end_in_either_state(pods: MakePod, shared_node: Node) -> None:
+def test_concurrent_add_and_del_of_a_container_leave_consistent_records(pods: MakePod, shared_node: Node) -> None:
     made = [pods() for _ in range(10)]
-    with ThreadPoolExecutor(AT_ONCE) as runtime:
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         calls = [runtime.submit(pod.call, verb) for pod in made for verb in ("ADD", "DEL")]
         assert [call.result().status for call in calls] == [0] * 20
     assert faults(shared_node) == []
 
 
-def test_two_pods_of_one_name_at_once_end_with_one_interface(pods: MakePod, shared_node: Node) -> None:
+def test_concurrent_sandboxes_of_one_pod_leave_one_interface(pods: MakePod, shared_node: Node) -> None:
     """The new sandbox of a pod may be added before the old one's DEL."""
     made = [pods(args="IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0") for _ in range(2)]
-    with ThreadPoolExecutor(AT_ONCE) as runtime:
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         calls = [runtime.submit(pod.call, "ADD") for pod in made]
         assert any(call.result().status == 0 for call in calls)
     assert len(pod_links(shared_node)) == 1
 
 
-def test_last_addresses_of_a_pool_go_to_as_many_pods(own_pods: MakePod, node: Node) -> None:
+def test_last_addresses_of_a_pool_go_to_different_pods(own_pods: MakePod, node: Node) -> None:
     node.apply_pool("tiny", "10.70.0.0/29", blockSize=30)
     made = [own_pods(ipam={"ipv4_pools": ["tiny"]}) for _ in range(20)]
-    with ThreadPoolExecutor(AT_ONCE) as runtime:
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         calls = list(runtime.map(lambda pod: pod.call("ADD"), made))
     assert sorted(call.status for call in calls) == [0] * 8 + [1] * 12
     assert {call.output["code"] for call in calls if call.status} == {101}
@@ -134,7 +134,7 @@ def test_last_addresses_of_a_pool_go_to_as_many_pods(own_pods: MakePod, node: No
     assert faults(node) == []
 
 
-def test_one_shot_calls_without_an_agent_keep_apart(own_pods: MakePod, node: Node) -> None:
+def test_concurrent_one_shot_adds_get_unique_addresses(own_pods: MakePod, node: Node) -> None:
     node.stop_agent()
     made = [own_pods() for _ in range(8)]
     with ThreadPoolExecutor(8) as runtime:
@@ -143,7 +143,7 @@ def test_one_shot_calls_without_an_agent_keep_apart(own_pods: MakePod, node: Nod
     assert faults(node) == []
 
 
-def test_same_add_twice_at_once_is_one_attachment_without_an_agent_too(own_pods: MakePod, node: Node) -> None:
+def test_two_equal_concurrent_one_shot_adds_make_one_attachment(own_pods: MakePod, node: Node) -> None:
     node.stop_agent()
     made = [own_pods() for _ in range(4)]
     with ThreadPoolExecutor(8) as runtime:
@@ -156,8 +156,8 @@ def test_same_add_twice_at_once_is_one_attachment_without_an_agent_too(own_pods:
     assert faults(node) == []
 
 
-def test_an_agent_that_starts_goes_before_all_the_calls_that_wait(own_pods: MakePod, node: Node) -> None:
-    """However many: they are its calls then."""
+def test_starting_agent_serves_all_waiting_one_shot_calls(own_pods: MakePod, node: Node) -> None:
+    """The executables forward their calls to the agent."""
     node.stop_agent()
     made = [own_pods() for _ in range(8)]
     with ThreadPoolExecutor(9) as runtime, (node.state_dir / DIRECTORY / STATE).open("a") as lock:
@@ -170,12 +170,12 @@ def test_an_agent_that_starts_goes_before_all_the_calls_that_wait(own_pods: Make
         start.result()
         answers = [call.result() for call in calls]
     assert [answer.status for answer in answers] == [0] * len(made)
-    assert all(" queue=" in answer.stderr for answer in answers), "only the agent has a queue"
+    assert all(" queue=" in answer.stderr for answer in answers), "a call was not served by the agent"
     assert faults(node) == []
 
 
 def openers(lock: IO[str]) -> int:
-    """Processes that have the file open."""
+    """Return the number of processes that have the file open."""
     inode = os.fstat(lock.fileno()).st_ino
     return len({path.parts[2] for path in Path("/proc").glob("[0-9]*/fd/*") if inode_of(path) == inode})
 

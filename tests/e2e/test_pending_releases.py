@@ -1,4 +1,4 @@
-"""DEL succeeds while the datastore is unusable: the release stays pending, and is retried apart from every call."""
+"""DEL succeeds while the datastore is unusable: the release stays pending, and its retries delay no call."""
 
 import shutil
 import time
@@ -28,13 +28,13 @@ DAMAGES: dict[str, Damage] = {
 }
 
 PENDING = 70
-SILENT = {"kind": "etcdv3", "etcd_endpoints": "http://192.0.2.77:2379"}  # in the network of the uplink; no server has it
-SECONDS = 5.0  # less than a single request to it takes
+SILENT = {"kind": "etcdv3", "etcd_endpoints": "http://192.0.2.77:2379"}  # an unused address in the network of the uplink
+MAX_SECONDS = 5.0  # less than one request to that address takes
 
 
 @contextmanager
 def store_replaced(node: Node, damage: Damage) -> Iterator[None]:
-    """Make the store unusable for the time of the block; an agent that starts in it finds it so."""
+    """Make the store unusable during the block, also for an agent that starts then."""
     kept = node.directory / "kept"
     kept.mkdir()
     for file in node.state_dir.glob("store.db*"):
@@ -66,18 +66,18 @@ def states(node: Node) -> dict[str, str]:
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_del_without_a_usable_store_succeeds_and_releases_later(own_pods: MakePod, node: Node, damage: Damage) -> None:
-    gone, kept = own_pods(), own_pods()
-    gone.add()
+    deleted, kept = own_pods(), own_pods()
+    deleted.add()
     kept.add()
     node.stop_agent()
     with store_replaced(node, damage):
         node.start_agent()
-        gone.delete()
-        assert gone.netns.links() == []
+        deleted.delete()
+        assert deleted.netns.links() == []
         assert list(pod_links(node)) == [kept.host_name]
-        assert states(node) == {gone.container: "deleting", kept.container: "added"}
+        assert states(node) == {deleted.container: "deleting", kept.container: "added"}
         node.stop_agent()
-    assert len(audit(node).allocations) == 2, "the address is still held"
+    assert len(audit(node).allocations) == 2, "the address was released too early"
     node.start_agent()
     assert list(audit(node).allocations) == kept.addresses
     assert states(node) == {kept.container: "added"}
@@ -117,7 +117,7 @@ def test_pending_release_is_retried_before_its_container_is_added_again(own_pods
     first = pod.addresses
     pod.add()
     assert list(audit(node).allocations) == pod.addresses
-    assert pod.addresses != first, "the old address is in cooldown"
+    assert pod.addresses != first, "the old address was assigned during its cooldown"
     assert states(node) == {pod.container: "added"}
 
 
@@ -137,7 +137,7 @@ def test_del_of_an_unknown_container_leaves_a_pending_release(own_pods: MakePod,
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_other_verbs_say_that_the_store_is_unusable(own_pods: MakePod, node: Node, damage: Damage) -> None:
+def test_other_verbs_report_an_unusable_store(own_pods: MakePod, node: Node, damage: Damage) -> None:
     pod = own_pods()
     pod.add()
     node.stop_agent()
@@ -167,8 +167,8 @@ def pending(node: Node) -> int:
         return len(journal.pending_releases())
 
 
-def test_releases_of_a_silent_datastore_hold_up_no_call(own_pods: MakePod, node: Node) -> None:
-    """The agent starts beside them, and GC of the same network, in a datastore that answers, does not wait for them."""
+def test_releases_of_a_silent_datastore_do_not_delay_calls(own_pods: MakePod, node: Node) -> None:
+    """The agent starts in spite of them. GC of the same network in a datastore that answers does not wait for them."""
     node.stop_agent()
     add_pending(node)
     node.start_agent()
@@ -182,7 +182,7 @@ def test_releases_of_a_silent_datastore_hold_up_no_call(own_pods: MakePod, node:
     assert collected.status == 0, collected
     assert pod.call("STATUS").status == 0
     pod.delete()
-    assert time.monotonic() - began < SECONDS
+    assert time.monotonic() - began < MAX_SECONDS
     assert unknown.netns.links() == []
     assert pending(node) == PENDING
     assert [line for line in remains(node) if "gone-" not in line] == []

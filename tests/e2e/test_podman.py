@@ -1,4 +1,4 @@
-"""A second runtime: podman, which calls CNI plugins by itself, with our embedded store on the node."""
+"""A second runtime: podman, which calls CNI plugins itself, on a node with the embedded store."""
 
 import json
 import urllib.error
@@ -29,7 +29,7 @@ HOST_PORT = 18081
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """One that no orchestrator knows."""
+    """A node that does not belong to a Kubernetes cluster."""
     with Node(tmp_path / "node") as node:
         node.apply_pools()
         yield node
@@ -60,7 +60,7 @@ def runtime(node: Node, conf_dir: Path, tmp_path: Path) -> Iterator[Podman]:
 
 @pytest.fixture
 def foreign_groups() -> Iterator[list[Path]]:
-    """Empty control groups of another program, made during the test, at podman's usual place."""
+    """Paths for empty control groups of another program, at podman's usual place. The test creates them."""
     tops = [top for top in (ROOT, *ROOT.iterdir()) if (top / "cgroup.procs").exists()]
     parents = [parent for top in tops if not (parent := top / "libpod_parent").exists()]
     made = [top / "libpod_parent" / f"libpod-{uuid.uuid4().hex}" for top in tops]
@@ -69,7 +69,9 @@ def foreign_groups() -> Iterator[list[Path]]:
         group.rmdir()
 
 
-def test_groups_of_other_programs_stay(node: Node, conf_dir: Path, tmp_path: Path, foreign_groups: list[Path]) -> None:
+def test_control_groups_of_other_programs_are_kept(
+    node: Node, conf_dir: Path, tmp_path: Path, foreign_groups: list[Path]
+) -> None:
     """The harness removes only the groups of its own containers."""
     with podman.running(tmp_path, node, conf_dir) as runtime:
         runtime.run("one", NETWORK)
@@ -84,9 +86,9 @@ def test_groups_of_other_programs_stay(node: Node, conf_dir: Path, tmp_path: Pat
 def test_containers_reach_each_other_and_leave_nothing(runtime: Podman, node: Node) -> None:
     for name in ("one", "two"):
         runtime.run(name, NETWORK)
-    told = {runtime.address(name, NETWORK, kind) for name in ("one", "two") for kind in ("IPAddress", "GlobalIPv6Address")}
-    assert told == audit(node).allocations.keys()
-    assert len(told) == 4
+    addresses = {runtime.address(name, NETWORK, kind) for name in ("one", "two") for kind in ("IPAddress", "GlobalIPv6Address")}
+    assert addresses == audit(node).allocations.keys()
+    assert len(addresses) == 4
     assert faults(node) == []
     for kind in ("IPAddress", "GlobalIPv6Address"):
         runtime("exec", "one", "ping", "-c", "1", "-W", "2", runtime.address("two", NETWORK, kind))
@@ -96,7 +98,7 @@ def test_containers_reach_each_other_and_leave_nothing(runtime: Podman, node: No
     assert remains(node) == []
 
 
-def test_container_is_started_again_with_another_network(runtime: Podman, node: Node) -> None:
+def test_restarted_container_gets_a_new_interface(runtime: Podman, node: Node) -> None:
     runtime.run("one", NETWORK)
     (before,) = pod_links(node).values()
     runtime("restart", "--time", "0", "one")
@@ -114,7 +116,7 @@ def test_published_port_leads_to_container(runtime: Podman, node: Node) -> None:
     httpd = ("httpd", "-f", "-p", str(PORT), "-h", "/")
     runtime.run("web", NETWORK, "--publish", f"{HOST_PORT}:{PORT}", command=httpd)
     with neighbour(node.netns, "uplink", "192.0.2.50/24") as outside, entered(outside):
-        wait_until(lambda: _page(f"http://192.0.2.1:{HOST_PORT}/") != "")  # the server starts when podman has answered
+        wait_until(lambda: _page(f"http://192.0.2.1:{HOST_PORT}/") != "")  # the server starts after podman has answered
         assert _page(f"http://192.0.2.1:{HOST_PORT}/") == PAGE
     runtime("rm", "--force", "--time", "0", "web")
     assert remains(node) == []

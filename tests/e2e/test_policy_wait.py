@@ -1,4 +1,4 @@
-"""The policy set-up wait: a pod is held until the data-plane agent's file is there, or its time is over."""
+"""The wait for policy: an ADD waits until the policy agent has written its file, or until the timeout."""
 
 import os
 import shutil
@@ -27,13 +27,13 @@ def directory(tmp_path: Path) -> Path:
 # the file
 
 
-def test_file_that_is_there_already(pods: MakePod, directory: Path) -> None:
+def test_add_accepts_an_existing_file(pods: MakePod, directory: Path) -> None:
     pod = make(pods, directory)
     file_of(pod, directory).touch()
     assert is_set_up(pod.call("ADD"))
 
 
-def test_file_that_comes_during_the_call(pods: MakePod, directory: Path) -> None:
+def test_add_detects_a_file_that_is_created_during_the_call(pods: MakePod, directory: Path) -> None:
     pod = make(pods, directory)
     calling = begin(pod)
     (directory / "k8s name-space%2Fanother eth0").touch()
@@ -42,8 +42,8 @@ def test_file_that_comes_during_the_call(pods: MakePod, directory: Path) -> None
     assert is_set_up(calling.result())
 
 
-def test_file_that_is_renamed_to_its_name(pods: MakePod, directory: Path) -> None:
-    """As careful writers do."""
+def test_add_detects_a_file_that_is_renamed_to_its_name(pods: MakePod, directory: Path) -> None:
+    """Writers use a rename so that readers see only complete files."""
     pod = make(pods, directory)
     calling = begin(pod)
     draft = directory / "draft"
@@ -52,8 +52,8 @@ def test_file_that_is_renamed_to_its_name(pods: MakePod, directory: Path) -> Non
     assert is_set_up(calling.result())
 
 
-def test_file_that_comes_after_the_call(pods: MakePod, directory: Path) -> None:
-    """The pod has started then, and the log says without what; the same ADD again finds it."""
+def test_repeated_add_detects_a_file_that_is_created_after_the_call(pods: MakePod, directory: Path) -> None:
+    """The first ADD succeeds without the file, and logs the file's name. The repeated ADD finds the file."""
     pod = make(pods, directory, SHORT)
     called = pod.call("ADD")
     assert not is_set_up(called)
@@ -71,21 +71,21 @@ def test_file_that_comes_after_the_call(pods: MakePod, directory: Path) -> None:
      b'{"ifaceName": "x"}', b"x" * 1_000_000],
     ids=["empty", "bytes", "half", "list", "null", "number", "no-list", "no-addresses", "other", "huge"],
 )  # fmt: skip
-def test_content_is_tolerated_in_any_state(pods: MakePod, directory: Path, content: bytes) -> None:
+def test_file_may_have_any_content(pods: MakePod, directory: Path, content: bytes) -> None:
     pod = make(pods, directory)
     file_of(pod, directory).write_bytes(content)
     assert is_set_up(pod.call("ADD"))
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe"])
-def test_what_is_no_file_is_there_as_well(pods: MakePod, directory: Path, kind: str) -> None:
+def test_directory_or_pipe_counts_as_the_file(pods: MakePod, directory: Path, kind: str) -> None:
     pod = make(pods, directory)
     (os.mkdir if kind == "directory" else os.mkfifo)(file_of(pod, directory))
     assert is_set_up(pod.call("ADD"))
 
 
 def test_file_of_an_earlier_sandbox_does_not_count(pods: MakePod, directory: Path) -> None:
-    """It names the address of the other; written again, in place, it counts."""
+    """The file names the address of that sandbox. When it is overwritten with the new address, it counts."""
     pod = make(pods, directory)
     path = file_of(pod, directory)
     path.write_text('{"ipv4Nets": ["192.0.2.77/32"]}')
@@ -95,7 +95,7 @@ def test_file_of_an_earlier_sandbox_does_not_count(pods: MakePod, directory: Pat
     assert is_set_up(calling.result())
 
 
-def test_log_tells_of_a_file_of_an_earlier_sandbox(pods: MakePod, directory: Path) -> None:
+def test_log_mentions_a_file_of_an_earlier_sandbox(pods: MakePod, directory: Path) -> None:
     pod = make(pods, directory, SHORT)
     file_of(pod, directory).write_text('{"ipv6Nets": ["2001:db8::1/128"]}')
     called = pod.call("ADD")
@@ -112,7 +112,7 @@ def test_names_are_escaped(pods: MakePod, directory: Path, ifname: str, escaped:
     assert is_set_up(pod.call("ADD"))
 
 
-def test_name_that_no_file_can_have(pods: MakePod, directory: Path) -> None:
+def test_name_that_is_too_long_for_a_file_is_logged(pods: MakePod, directory: Path) -> None:
     called = make(pods, directory, SHORT, name=253 * "a").call("ADD")
     assert not is_set_up(called)
     assert "File name too long" in called.stderr
@@ -121,7 +121,7 @@ def test_name_that_no_file_can_have(pods: MakePod, directory: Path) -> None:
 # the directory
 
 
-def test_directory_that_comes_during_the_call(pods: MakePod, directory: Path) -> None:
+def test_add_detects_a_directory_that_is_created_during_the_call(pods: MakePod, directory: Path) -> None:
     directory.rmdir()
     pod = make(pods, directory / "a" / "b")
     calling = begin(pod)
@@ -130,13 +130,13 @@ def test_directory_that_comes_during_the_call(pods: MakePod, directory: Path) ->
     assert is_set_up(calling.result())
 
 
-def test_directory_that_is_missing(pods: MakePod, directory: Path) -> None:
+def test_missing_directory_is_logged(pods: MakePod, directory: Path) -> None:
     called = make(pods, directory / "none", SHORT).call("ADD")
     assert not is_set_up(called)
     assert f"directory {str(directory / 'none')!r} does not exist" in called.stderr
 
 
-def test_directory_that_is_deleted_and_made_again(pods: MakePod, directory: Path) -> None:
+def test_add_detects_a_directory_that_is_deleted_and_created_again(pods: MakePod, directory: Path) -> None:
     pod = make(pods, directory)
     calling = begin(pod)
     directory.rmdir()
@@ -146,8 +146,8 @@ def test_directory_that_is_deleted_and_made_again(pods: MakePod, directory: Path
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_directory_that_another_one_replaces(pods: MakePod, directory: Path, tmp_path: Path, early: bool) -> None:
-    """The file is in it before, or comes later."""
+def test_add_detects_a_replaced_directory(pods: MakePod, directory: Path, tmp_path: Path, early: bool) -> None:
+    """The new directory has the file at once, or gets it later."""
     pod = make(pods, directory)
     calling = begin(pod)
     new = tmp_path / "new"
@@ -160,8 +160,8 @@ def test_directory_that_another_one_replaces(pods: MakePod, directory: Path, tmp
     assert is_set_up(calling.result())
 
 
-def test_parent_that_another_one_replaces(pods: MakePod, tmp_path: Path) -> None:
-    """Nothing tells the watch of it."""
+def test_add_detects_a_replaced_parent_directory(pods: MakePod, tmp_path: Path) -> None:
+    """The watch of the directory gets no event for this."""
     directory = tmp_path / "parent" / "status"
     directory.mkdir(parents=True)
     pod = make(pods, directory)
@@ -172,8 +172,8 @@ def test_parent_that_another_one_replaces(pods: MakePod, tmp_path: Path) -> None
     assert is_set_up(calling.result())
 
 
-def test_directory_that_is_a_file(pods: MakePod, directory: Path) -> None:
-    """And is a directory in the end."""
+def test_add_detects_a_directory_that_replaces_a_file(pods: MakePod, directory: Path) -> None:
+    """A file has the name of the directory until the directory replaces it."""
     pod = make(pods, directory)
     directory.rmdir()
     directory.touch()
@@ -184,8 +184,8 @@ def test_directory_that_is_a_file(pods: MakePod, directory: Path) -> None:
     assert is_set_up(calling.result())
 
 
-def test_directory_that_may_not_be_read(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """By a root whose rights are cut down; until it may."""
+def test_add_waits_until_the_directory_is_readable(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """The agent runs as root without the capabilities that override file modes."""
     if shutil.which("setpriv") is None:
         pytest.skip("needs setpriv, of util-linux")
     node.stop_agent()
@@ -201,30 +201,30 @@ def test_directory_that_may_not_be_read(own_pods: MakePod, node: Node, directory
     assert "Permission denied" in make(own_pods, directory, SHORT).call("ADD").stderr
 
 
-def test_default_is_in_the_run_directory(pods: MakePod) -> None:
-    """Of the deployment, by its names."""
+def test_default_directory_is_below_the_run_directory(pods: MakePod) -> None:
+    """The names profile determines the path."""
     pod = pods(args="K8S_POD_NAMESPACE=n;K8S_POD_NAME=p", policy_setup_timeout_seconds=SHORT)
     assert "'/var/run/svc/endpoint-status/k8s n%2Fp eth0'" in pod.call("ADD").stderr
 
 
-# who waits
+# which calls wait
 
 
 @pytest.mark.parametrize("args", ["", "K8S_POD_NAME=web-0", "K8S_POD_NAMESPACE=default"])
-def test_only_pods_of_the_orchestrator_wait(pods: MakePod, directory: Path, args: str) -> None:
+def test_only_kubernetes_pods_wait(pods: MakePod, directory: Path, args: str) -> None:
     pod = pods(args=f"IgnoreUnknown=1;{args}", policy_setup_timeout_seconds=LONG, endpoint_status_dir=str(directory))
     assert " policy=" not in pod.call("ADD").stderr
 
 
-def test_zero_is_off(pods: MakePod, directory: Path) -> None:
+def test_timeout_of_zero_disables_the_wait(pods: MakePod, directory: Path) -> None:
     assert " policy=" not in make(pods, directory, 0).call("ADD").stderr
 
 
-def test_addresses_alone_wait_for_no_policy(pods: MakePod, directory: Path) -> None:
+def test_ipam_plugin_does_not_wait_for_policy(pods: MakePod, directory: Path) -> None:
     assert make(pods, directory, plugin="svc-ipam").add()["ips"]
 
 
-def test_each_interface_waits_for_its_own(pods: MakePod, directory: Path) -> None:
+def test_each_interface_waits_for_its_own_file(pods: MakePod, directory: Path) -> None:
     pod = make(pods, directory)
     pod.ifname = "net1"
     file_of(pod, directory).touch()
@@ -232,12 +232,12 @@ def test_each_interface_waits_for_its_own(pods: MakePod, directory: Path) -> Non
 
 
 @pytest.mark.parametrize("seconds", [-1, 2**31, 10**12])
-def test_time_that_is_out_of_range_is_refused(pods: MakePod, directory: Path, seconds: int) -> None:
+def test_timeout_that_is_out_of_range_is_refused(pods: MakePod, directory: Path, seconds: int) -> None:
     output = make(pods, directory, seconds).failed("ADD").output
     assert f"policy_setup_timeout_seconds = {seconds} is out of range" in output["msg"]
 
 
-def test_largest_time_is_no_trouble(pods: MakePod, directory: Path) -> None:
+def test_largest_timeout_is_accepted(pods: MakePod, directory: Path) -> None:
     pod = make(pods, directory, 2**31 - 1)
     calling = begin(pod)
     file_of(pod, directory).touch()

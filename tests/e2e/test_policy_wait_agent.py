@@ -1,4 +1,4 @@
-"""Calls that wait for policy: effects on other calls, the end of the agent during them, and without an agent."""
+"""Calls that wait for policy: their effects on other calls, the end of the agent, and one-shot calls."""
 
 import os
 import signal
@@ -31,8 +31,8 @@ def directory(tmp_path: Path) -> Path:
 # other calls during the wait
 
 
-def test_crowd_shares_one_watch(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """Other pods come and go during the wait."""
+def test_concurrent_calls_share_one_watch(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """Another pod is added and deleted during the wait."""
     made = [make(own_pods, directory) for _ in range(30)]
     calls = [pod.begin("ADD") for pod in made]
     wait_until(lambda: sum(record.state == ADDED for record in audit(node).records) == len(made))
@@ -49,7 +49,7 @@ def test_crowd_shares_one_watch(own_pods: MakePod, node: Node, directory: Path) 
 
 
 def _watches(node: Node) -> int:
-    """inotify's, of the agent."""
+    """Return the number of inotify watches of the agent."""
     found = 0
     for info in Path(f"/proc/{node.agent_pid}/fdinfo").iterdir():
         try:
@@ -68,8 +68,8 @@ def test_delete_ends_the_wait_of_its_container(own_pods: MakePod, node: Node, di
     assert pod.netns.links() == []
 
 
-def test_client_that_is_killed_keeps_nothing(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """The runtime's DEL finds nothing, and would not have to come."""
+def test_killed_client_leaves_nothing(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """The agent rolls the ADD back, so the runtime's DEL finds nothing."""
     pod = make(own_pods, directory)
     begin(pod).kill()
     wait_until(lambda: remains(node) == [])
@@ -82,8 +82,8 @@ def test_client_that_is_killed_keeps_nothing(own_pods: MakePod, node: Node, dire
 # the agent's end
 
 
-def test_pod_waits_on_for_its_policy_when_the_agent_stops(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """With the next agent, and with the addresses that it has."""
+def test_pod_continues_to_wait_when_the_agent_is_restarted(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """The next agent serves the call, and the pod keeps its addresses."""
     pod = make(own_pods, directory)
     calling = begin(pod)
     assert node.stop_agent() == 0
@@ -103,8 +103,8 @@ def descriptors_of_sandboxes(node: Node) -> list[str]:
     return found
 
 
-def test_pod_is_not_held_longer_than_without_the_end(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """It starts without its policy when its time is over, which does not start over."""
+def test_restart_of_the_agent_does_not_prolong_the_wait(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """The pod starts without its policy when the original timeout is over."""
     pod = make(own_pods, directory, 5)
     calling = begin(pod)
     began = time.monotonic()
@@ -115,7 +115,7 @@ def test_pod_is_not_held_longer_than_without_the_end(own_pods: MakePod, node: No
     assert faults(node) == []
 
 
-def test_pod_waits_on_without_an_agent(own_pods: MakePod, node: Node, directory: Path) -> None:
+def test_pod_continues_to_wait_without_an_agent(own_pods: MakePod, node: Node, directory: Path) -> None:
     pod = make(own_pods, directory, 20)
     calling = begin(pod)
     node.stop_agent()
@@ -134,7 +134,7 @@ def test_delete_between_two_agents_ends_the_call(own_pods: MakePod, node: Node, 
     assert remains(node) == []
 
 
-def test_killed_agent_leaves_what_a_delete_finds(own_pods: MakePod, node: Node, directory: Path) -> None:
+def test_delete_removes_what_a_killed_agent_has_left(own_pods: MakePod, node: Node, directory: Path) -> None:
     pod = make(own_pods, directory)
     calling = begin(pod)
     os.kill(node.agent_pid, signal.SIGKILL)
@@ -149,8 +149,8 @@ def test_killed_agent_leaves_what_a_delete_finds(own_pods: MakePod, node: Node, 
 # without an agent
 
 
-def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """And delays no other call during its wait."""
+def test_one_shot_call_waits(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """It delays no other call during its wait."""
     node.stop_agent()
     pod, early, other = make(own_pods, directory), make(own_pods, directory), own_pods()
     file_of(early, directory).touch()
@@ -163,15 +163,15 @@ def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, directory: P
     assert faults(node) == []
 
 
-def test_one_shot_call_that_waits_in_vain(own_pods: MakePod, node: Node, directory: Path) -> None:
+def test_one_shot_call_ends_its_wait_at_the_timeout(own_pods: MakePod, node: Node, directory: Path) -> None:
     node.stop_agent()
     assert not is_set_up(make(own_pods, directory, SHORT).call("ADD"))
 
 
-# figures
+# metrics
 
 
-def test_figures_tell_how_waits_ended(own_pods: MakePod, node: Node, directory: Path) -> None:
+def test_metrics_count_the_outcomes_of_waits(own_pods: MakePod, node: Node, directory: Path) -> None:
     node.stop_agent()
     node.start_agent(str(BIN / "svc-agent"), options=("--metrics", "127.0.0.1:9405"))
     late, early = make(own_pods, directory, SHORT), make(own_pods, directory)
@@ -193,7 +193,7 @@ def test_figures_tell_how_waits_ended(own_pods: MakePod, node: Node, directory: 
         assert line in lines
 
 
-def test_figures_that_cannot_be_served_are_refused(node: Node) -> None:
+def test_invalid_address_for_metrics_is_refused(node: Node) -> None:
     for address in ("127.0.0.1", "nobody", "127.0.0.1:x", ":9405", "127.0.0.1:65536"):
         done = node.netns.run(str(BIN / "svc-agent"), "run", "--metrics", address, check=False)
         assert "is not HOST:PORT" in done.stderr

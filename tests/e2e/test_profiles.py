@@ -36,7 +36,7 @@ MakeSandbox = Callable[[], Netns]
 
 @pytest.fixture
 def node(node: Node) -> Node:
-    """With the executables and a pool of a second profile beside ours."""
+    """A node with the executables and a pool of a second names profile."""
     install(node, "calico", CALICO, "10.66.0.0/16")
     return node
 
@@ -52,12 +52,12 @@ def calico_pod(node: Node, netns: Netns, container: str = "0123456789abcdef", **
     return Pod(node, netns, container, netconf(nodename="node1", **CALICO_NETWORK), plugin="calico", **fields)
 
 
-def our_pod(node: Node, netns: Netns, container: str = "0123456789abcdef", **fields: Any) -> Pod:
+def default_pod(node: Node, netns: Netns, container: str = "0123456789abcdef", **fields: Any) -> Pod:
     return Pod(node, netns, container, netconf(nodename="node1"), **fields)
 
 
 def endpoints(node: Node, names: Names) -> dict[str, Resource]:
-    """By the name of the host's interface."""
+    """Return the endpoints by the name of the host's interface."""
     with closing(EmbeddedStore(node.state_dir / EMBEDDED_FILE, names)) as store:
         found = [entry.value for entry in store.list(ResourceQuery("WorkloadEndpoint"))]
         return {str(each.spec["interfaceName"]): each for each in found if isinstance(each, Resource)}
@@ -79,21 +79,21 @@ def restart_agent(node: Node) -> None:
 
 
 def test_two_profiles_share_an_agent(node: Node, sandbox: MakeSandbox) -> None:
-    """Each with its own keys, interfaces and addresses, for the same container id."""
-    ours, theirs = our_pod(node, sandbox()), calico_pod(node, sandbox())
-    ours.add()
-    theirs.add()
-    assert ours.host_name.startswith("svc")
-    assert theirs.host_name == "cali0123456789a"
-    assert links(node) == {ours.host_name, theirs.host_name}
-    assert list(endpoints(node, DEFAULT)) == [ours.host_name]
-    assert list(endpoints(node, CALICO)) == [theirs.host_name]
-    found = endpoints(node, CALICO)[theirs.host_name]
+    """Each profile has its own keys, interfaces and addresses, even for the same container ID."""
+    first, second = default_pod(node, sandbox()), calico_pod(node, sandbox())
+    first.add()
+    second.add()
+    assert first.host_name.startswith("svc")
+    assert second.host_name == "cali0123456789a"
+    assert links(node) == {first.host_name, second.host_name}
+    assert list(endpoints(node, DEFAULT)) == [first.host_name]
+    assert list(endpoints(node, CALICO)) == [second.host_name]
+    found = endpoints(node, CALICO)[second.host_name]
     assert found.name == "node1-cni-0123456789abcdef-eth0"
     assert found.labels == {"projectcalico.org/namespace": "default", "projectcalico.org/orchestrator": "cni"}
-    assert theirs.addresses[0].startswith("10.66.")
-    assert ours.addresses[0].startswith("10.65.")
-    for pod in (ours, theirs):
+    assert second.addresses[0].startswith("10.66.")
+    assert first.addresses[0].startswith("10.65.")
+    for pod in (first, second):
         assert pod.check().status == 0
         assert pod.add() == pod.result
         pod.delete()
@@ -102,8 +102,8 @@ def test_two_profiles_share_an_agent(node: Node, sandbox: MakeSandbox) -> None:
 
 
 def test_network_gets_the_profile_that_its_endpoints_name(node: Node, sandbox: MakeSandbox) -> None:
-    """Once, and the user may change it; under our own names it is not read."""
-    pod, other = calico_pod(node, sandbox(), "c1"), our_pod(node, sandbox(), "c2")
+    """svc creates it once, and users may change it. The default names profile does not use it."""
+    pod, other = calico_pod(node, sandbox(), "c1"), default_pod(node, sandbox(), "c2")
     pod.add()
     other.add()
     assert profile_objects(node, DEFAULT) == {}
@@ -125,12 +125,12 @@ def test_network_gets_the_profile_that_its_endpoints_name(node: Node, sandbox: M
     assert profile_objects(node, CALICO)["net1"].spec == {"egress": []}
 
 
-def test_pods_of_a_network_without_policy_are_reached_by_all(node: Node, sandbox: MakeSandbox) -> None:
+def test_profile_of_a_network_without_policy_allows_all_ingress(node: Node, sandbox: MakeSandbox) -> None:
     calico_pod(node, sandbox(), args=POD_ARGS).add()
     assert profile_objects(node, CALICO)["net1"].spec["ingress"] == [{"action": "Allow"}]
 
 
-def test_network_that_joins_an_interface_gets_its_profile_too(node: Node, sandbox: MakeSandbox) -> None:
+def test_network_that_shares_an_interface_gets_its_profile(node: Node, sandbox: MakeSandbox) -> None:
     first = calico_pod(node, sandbox())
     first.add()
     second = first.copy(config=first.config | {"name": "net2"})
@@ -141,8 +141,8 @@ def test_network_that_joins_an_interface_gets_its_profile_too(node: Node, sandbo
     first.delete()
 
 
-def test_pods_are_named_as_the_incumbent_does(node: Node, sandbox: MakeSandbox) -> None:
-    """And only the first interface is an endpoint."""
+def test_pods_have_the_names_that_calico_uses(node: Node, sandbox: MakeSandbox) -> None:
+    """Only the first interface has an endpoint."""
     netns = sandbox()
     first = calico_pod(node, netns, "c2", args=POD_ARGS)
     second = calico_pod(node, netns, "c2", args=POD_ARGS, ifname="eth1")
@@ -159,23 +159,22 @@ def test_pods_are_named_as_the_incumbent_does(node: Node, sandbox: MakeSandbox) 
 
 
 @pytest.mark.parametrize("how", ["agent", "one-shot"])
-def test_names_of_an_attachment_are_remembered(node: Node, sandbox: MakeSandbox, how: str) -> None:
-    """By an agent that was killed and started again, and without one."""
-    ours, theirs = our_pod(node, sandbox()), calico_pod(node, sandbox())
-    ours.add()
-    theirs.add()
+def test_names_of_an_attachment_survive_its_agent(node: Node, sandbox: MakeSandbox, how: str) -> None:
+    """The next agent uses them, and so does a one-shot call."""
+    first, second = default_pod(node, sandbox()), calico_pod(node, sandbox())
+    first.add()
+    second.add()
     restart_agent(node)
-    assert theirs.check().status == 0
+    assert second.check().status == 0
     if how == "one-shot":
         node.kill_agent()
-    theirs.delete()
-    ours.delete()
+    second.delete()
+    first.delete()
     assert links(node) == set()
     assert endpoints(node, CALICO) == {}
 
 
-def test_one_shot_adds_with_the_names_of_its_record(node: Node, sandbox: MakeSandbox) -> None:
-    """As the agent would."""
+def test_one_shot_add_uses_the_names_of_its_install_record(node: Node, sandbox: MakeSandbox) -> None:
     node.kill_agent()
     pod = calico_pod(node, sandbox())
     pod.add()
@@ -183,8 +182,8 @@ def test_one_shot_adds_with_the_names_of_its_record(node: Node, sandbox: MakeSan
     pod.delete()
 
 
-def test_recovery_takes_down_with_the_right_names(node: Node, sandbox: MakeSandbox) -> None:
-    """A row of an earlier boot, say: its endpoint and address go, from where they are."""
+def test_recovery_uses_the_names_of_the_attachment(node: Node, sandbox: MakeSandbox) -> None:
+    """Recovery of an interrupted ADD removes the endpoint under the keys of its names profile."""
     pod = calico_pod(node, sandbox())
     pod.add()
     node.kill_agent()
@@ -200,9 +199,9 @@ def test_recovery_takes_down_with_the_right_names(node: Node, sandbox: MakeSandb
     pod.delete()
 
 
-def test_collection_frees_with_the_right_names(node: Node, sandbox: MakeSandbox) -> None:
-    """Releases that the runtime does not know, by the plugin of the same profile."""
-    pod, other = calico_pod(node, sandbox()), our_pod(node, sandbox())
+def test_gc_uses_the_names_of_the_attachment(node: Node, sandbox: MakeSandbox) -> None:
+    """GC of a plugin releases only the attachments of its names profile."""
+    pod, other = calico_pod(node, sandbox()), default_pod(node, sandbox())
     pod.add()
     other.add()
     restart_agent(node)
@@ -214,8 +213,8 @@ def test_collection_frees_with_the_right_names(node: Node, sandbox: MakeSandbox)
     other.delete()
 
 
-def test_lost_journal_is_no_obstacle(node: Node, sandbox: MakeSandbox) -> None:
-    """DEL then knows the names from the installation alone."""
+def test_del_succeeds_after_the_loss_of_the_journal(node: Node, sandbox: MakeSandbox) -> None:
+    """DEL then has the names from the installation alone."""
     pod = calico_pod(node, sandbox())
     pod.add()
     node.kill_agent()
@@ -227,8 +226,8 @@ def test_lost_journal_is_no_obstacle(node: Node, sandbox: MakeSandbox) -> None:
     assert links(node) == set()
 
 
-def test_profile_of_a_file_may_change(node: Node, sandbox: MakeSandbox, tmp_path: Path) -> None:
-    """The running agent reads it again; the error about a missing or wrong file names its path."""
+def test_file_of_a_profile_may_change(node: Node, sandbox: MakeSandbox, tmp_path: Path) -> None:
+    """The running agent reads it again. The error about a missing or invalid file names its path."""
     file = tmp_path / "names.toml"
     text = 'plugin = "third"\nipam_plugin = "third-ipam"\nkey_root = "/third"\ninterface_prefix = "thi"\n'
     file.write_text(text)
@@ -251,30 +250,30 @@ def test_profile_of_a_file_may_change(node: Node, sandbox: MakeSandbox, tmp_path
 
 
 def test_call_cannot_choose_the_profile(node: Node, sandbox: MakeSandbox) -> None:
-    """Independent of its environment."""
-    pod = our_pod(node, sandbox())
+    """The environment of a call has no effect on the profile."""
+    pod = default_pod(node, sandbox())
     extra = {"CNI_PROFILE": "calico", "SVC_NAMES": "calico", "SVC_PROFILE": "calico"}
     done = node.call("ADD", pod.config, container=pod.container, netns=pod.netns.path, extra=extra)
     assert done.output["interfaces"][0]["name"].startswith("svc")
     pod.delete()
 
 
-# Installing
+# installation
 
 
 @pytest.fixture
 def adding(node: Node, sandbox: MakeSandbox) -> Iterator[list[Called]]:
-    """Pods come and go all the time, of both profiles; what their calls gave."""
-    pods = [our_pod(node, sandbox(), "ours"), calico_pod(node, sandbox(), "theirs")]
+    """Add and delete pods of both profiles during the test. Return the list to which the results are added."""
+    pods = [default_pod(node, sandbox(), "first"), calico_pod(node, sandbox(), "second")]
     calls: list[Called] = []
     done = threading.Event()
 
-    def go_on() -> None:
+    def add_and_delete() -> None:
         while not done.is_set():
             for pod in pods:
                 calls.extend(pod.call(verb) for verb in ("ADD", "DEL"))
 
-    worker = threading.Thread(target=go_on)
+    worker = threading.Thread(target=add_and_delete)
     worker.start()
     try:
         yield calls
@@ -283,16 +282,16 @@ def adding(node: Node, sandbox: MakeSandbox) -> Iterator[list[Called]]:
         worker.join()
 
 
-def test_installing_disturbs_no_call(node: Node, adding: list[Called], tmp_path: Path) -> None:
-    """Over and over, also of another executable, while they are executed."""
+def test_installation_does_not_disturb_calls(node: Node, adding: list[Called], tmp_path: Path) -> None:
+    """The executables are replaced repeatedly while calls run, also by a different executable."""
     other = tmp_path / "other"
     other.write_bytes((BIN / "svc").read_bytes() + b"\0")
     for number in range(6):
         for profile in ("default", "calico"):
             executable = other if number % 2 else BIN / "svc"
             arguments = ("--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", profile)
-            told = node.svcctl("install", *arguments, "--executable", str(executable)).stdout
-            assert "installed" in told if number else told
+            output = node.svcctl("install", *arguments, "--executable", str(executable)).stdout
+            assert "installed" in output if number else output
     while len(adding) < 16:
         threading.Event().wait(0.01)
     assert [call for call in adding if call.status] == []
@@ -303,10 +302,10 @@ def test_installing_disturbs_no_call(node: Node, adding: list[Called], tmp_path:
     reason="needs Debian's containernetworking-plugins",
 )
 @pytest.mark.parametrize("names", [DEFAULT, CALICO], ids=["default", "calico"])
-def test_installed_network_carries_a_pod(
+def test_installed_network_attaches_a_pod(
     node: Node, sandbox: MakeSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: Names
 ) -> None:
-    """The list as it was written, carried out as a runtime does; the reference plugins know no version newer than 1.0.0."""
+    """The test runs the installed network list as a runtime does. The reference plugins support CNI 1.0.0 at most."""
     entry = {"type": names.plugin, "name": "net1", "datastore_type": "embedded", "ipam": {"type": names.ipam_plugin}}
     (tmp_path / "entry.json").write_text(json.dumps(entry))
     monkeypatch.setenv("CNI_PATH", str(REFERENCE))
@@ -322,14 +321,14 @@ def test_installed_network_carries_a_pod(
     assert links(node) == set()
 
 
-def test_uninstalled_executables_are_gone(node: Node) -> None:
-    """Those of the other profile serve on."""
+def test_uninstall_removes_the_executables_of_its_profile(node: Node) -> None:
+    """Those of the other profile continue to work."""
     node.svcctl("uninstall", "--bin-dir", str(node.bin_dir), "--names", "calico")
     assert sorted(path.name for path in node.bin_dir.iterdir()) == ["svc", "svc-ipam", "svc-ipam.install", "svc.install"]
     assert node.call("STATUS", netconf()).status == 0
 
 
-# Options of the executables
+# options of the executables
 
 EXECUTABLES = ("svc", "svc-ipam", "calico", "calico-ipam")
 
@@ -343,12 +342,12 @@ def run_option(node: Node, name: str, option: str, config: Any = None) -> subpro
 
 
 @pytest.mark.parametrize("with_agent", [True, False])
-def test_remedies_name_the_profile(node: Node, sandbox: MakeSandbox, with_agent: bool) -> None:
-    """Under the names of svc they name none."""
+def test_fixes_in_errors_name_the_profile(node: Node, sandbox: MakeSandbox, with_agent: bool) -> None:
+    """With the default names profile they name none."""
     if not with_agent:
         node.stop_agent()
     for pod, command in (
-        (our_pod(node, sandbox()), "`svcctl pool"),
+        (default_pod(node, sandbox()), "`svcctl pool"),
         (calico_pod(node, sandbox()), "`svcctl --names calico pool"),
     ):
         called = pod.call("ADD", ipam={**pod.config["ipam"], "ipv4_pools": ["unknown"]})
@@ -358,8 +357,8 @@ def test_remedies_name_the_profile(node: Node, sandbox: MakeSandbox, with_agent:
 
 
 @pytest.mark.parametrize("name", EXECUTABLES)
-def test_executables_tell_their_version(node: Node, name: str) -> None:
-    """And nothing else."""
+def test_executables_print_their_version(node: Node, name: str) -> None:
+    """The executables print nothing else."""
     done = run_option(node, name, "-v")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip() == node.svcctl("version").stdout.strip()
@@ -367,8 +366,8 @@ def test_executables_tell_their_version(node: Node, name: str) -> None:
 
 @pytest.mark.parametrize("with_agent", [True, False])
 @pytest.mark.parametrize("name", EXECUTABLES)
-def test_connection_is_tested(node: Node, name: str, with_agent: bool) -> None:
-    """One line for each thing, whether an agent runs or not."""
+def test_connection_test_reports_each_check(node: Node, name: str, with_agent: bool) -> None:
+    """The test prints one line per check, with an agent and without one."""
     if not with_agent:
         node.stop_agent()
     config = netconf(**CALICO_NETWORK) if "calico" in name else netconf()
@@ -378,13 +377,13 @@ def test_connection_is_tested(node: Node, name: str, with_agent: bool) -> None:
 
 @pytest.mark.parametrize("with_agent", [True, False])
 def test_connection_test_creates_no_store(tmp_path: Path, with_agent: bool) -> None:
-    """As with a mistyped state directory."""
+    """The configured state directory may be mistyped."""
     with Node(tmp_path / "node", agent=with_agent) as node:
         before = sorted(node.state_dir.glob("*"))
         done = run_option(node, "svc", "-t", netconf())
-        told = done.stdout.splitlines()
-        assert (done.returncode, told[0]) == (1, "network configuration: ok"), done
-        assert told[1].startswith(f"store '{node.state_dir}/store.db' does not exist: ")
+        output = done.stdout.splitlines()
+        assert (done.returncode, output[0]) == (1, "network configuration: ok"), done
+        assert output[1].startswith(f"store '{node.state_dir}/store.db' does not exist: ")
         assert sorted(node.state_dir.glob("*")) == before
 
 
@@ -394,13 +393,13 @@ def test_connection_test_without_a_record_creates_no_store() -> None:
         ["unshare", "--mount", "sh", "-c", script, "sh", str(BIN / "svc")],
         input=json.dumps(netconf()), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    told = done.stdout.splitlines()
-    assert (told[0], told[2:]) == ("network configuration: ok", ["exit status 1"]), done
-    assert told[1].startswith("store '/var/lib/svc/store.db' does not exist: ")
+    output = done.stdout.splitlines()
+    assert (output[0], output[2:]) == ("network configuration: ok", ["exit status 1"]), done
+    assert output[1].startswith("store '/var/lib/svc/store.db' does not exist: ")
 
 
-def test_connection_test_fails_where_an_add_would(node: Node) -> None:
-    """With the cause and the remedy in its last line."""
+def test_connection_test_fails_if_an_add_would(node: Node) -> None:
+    """Its last line has the cause."""
     node.svcctl("--names", "calico", "clusterinfo", "lock")
     done = run_option(node, "calico", "-t", netconf(**CALICO_NETWORK))
     assert done.returncode == 1

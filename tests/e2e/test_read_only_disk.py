@@ -1,4 +1,4 @@
-"""The node's state directory is read-only, as after an error of its disk: no agent starts, and the DELs are one-shot calls."""
+"""The state directory is read-only, as after a disk error: no agent can start, and the DELs are one-shot calls."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -61,15 +61,15 @@ def make_pod(cluster: ClusterNode, netns: Netns, name: str) -> Pod:
 
 
 @STOPS
-def test_delete_releases_in_a_cluster(cluster: ClusterNode, sandbox: Callable[[], Netns], stop: str) -> None:
-    pod, never = (make_pod(cluster, sandbox(), name) for name in ("c0", "c1"))
+def test_delete_in_a_cluster_releases_the_address(cluster: ClusterNode, sandbox: Callable[[], Netns], stop: str) -> None:
+    pod, unattached = (make_pod(cluster, sandbox(), name) for name in ("c0", "c1"))
     pod.add()
     getattr(cluster, stop)()
     with read_only(cluster.state_dir):
-        never.delete()
+        unattached.delete()
         pod.delete()
         assert pod.netns.links() == []
-        error = never.failed("ADD").output
+        error = unattached.failed("ADD").output
         assert (error["code"], "Read-only file system" in error["msg"]) == (5, True), error
     cluster.start_agent()
     pod.delete()
@@ -78,11 +78,11 @@ def test_delete_releases_in_a_cluster(cluster: ClusterNode, sandbox: Callable[[]
 
 @STOPS
 def test_delete_on_the_embedded_store_names_the_cause(node: Node, sandbox: Callable[[], Netns], stop: str) -> None:
-    pod, never = (Pod(node, sandbox(), container, netconf()) for container in ("c0", "c1"))
+    pod, unattached = (Pod(node, sandbox(), container, netconf()) for container in ("c0", "c1"))
     pod.add()
     getattr(node, stop)()
     with read_only(node.state_dir):
-        never.delete()
+        unattached.delete()
         error = pod.failed("DEL").output
         assert "readonly" in error["msg"], error
         assert "writable" in error["details"], error

@@ -1,4 +1,4 @@
-"""A pending release is retried by the agent that runs: its datastore comes back, and nothing else has to happen."""
+"""The running agent retries pending releases: they complete when the datastore is back, without another call."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 
-# An agent that retries every moment, and waits less for a datastore that does not answer.
-HASTY = agent_with(
+# An agent that retries several times a second, and waits less for a datastore that does not answer.
+FAST_RETRIES = agent_with(
     {
         f"{server.__name__}.PERIOD_SECONDS": 0.1,
         f"{maintenance.__name__}.RETRY_SECONDS": 0.1,
@@ -34,13 +34,13 @@ HASTY = agent_with(
 
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """One for each test. Its agent retries every moment."""
-    with ClusterNode(tmp_path / "node", "node1", site, agent_program=HASTY) as node:
+    """A node for each test, whose agent retries several times a second."""
+    with ClusterNode(tmp_path / "node", "node1", site, agent_program=FAST_RETRIES) as node:
         yield node
 
 
 def retries(node: Node) -> int:
-    """Return the number of those that have failed."""
+    """Return the number of retries that have failed."""
     return node.log.read_text().count("is still pending")
 
 
@@ -55,14 +55,14 @@ def test_agent_retries_until_the_datastore_is_back(web: Pod, cluster_node: Clust
 
 
 def test_agent_retries_until_the_file_is_back(own_pods: MakePod, node: Node) -> None:
-    """Of the embedded store."""
+    """The datastore is the embedded store."""
     pod = own_pods()
     pod.add()
     node.stop_agent()
     store, kept = node.state_dir / "store.db", node.directory / "kept.db"
     store.rename(kept)
     store.mkdir()
-    node.start_agent(*HASTY)
+    node.start_agent(*FAST_RETRIES)
     pod.delete()
     wait_until(lambda: retries(node) >= 2)
     store.rmdir()
@@ -70,8 +70,8 @@ def test_agent_retries_until_the_file_is_back(own_pods: MakePod, node: Node) -> 
     wait_until(lambda: state.remains(node) == [])
 
 
-def test_agent_removes_what_an_ended_add_has_left(web: Pod, cluster_node: ClusterNode) -> None:
-    """Its rollback could change neither datastore nor journal, and the runtime repeats nothing."""
+def test_agent_removes_what_a_failed_add_has_left(web: Pod, cluster_node: ClusterNode) -> None:
+    """The rollback of the ADD failed, and the runtime makes no further call."""
     web.add()
     with closing(Journal(cluster_node.state_dir / "journal.db")) as journal:
         (record,) = journal.all()

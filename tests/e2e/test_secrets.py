@@ -1,4 +1,4 @@
-"""A token in the network configuration reaches the API server, and nothing else: no log, no error, no file of ours."""
+"""A token in the network configuration: svc sends it to the API server, and writes it to no log, error or file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ def web(node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], Netns], tm
 
 
 def files_with(directory: Path, text: str) -> list[Path]:
-    """Sockets and pipes are not files."""
+    """Return the regular files that contain the text."""
     return [path for path in directory.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
@@ -64,8 +64,8 @@ def test_refused_token_is_not_in_the_error(node: ClusterNode, web: Pod, orch_sit
     assert files_with(tmp_path, "stolen-token") == []
 
 
-def test_call_brings_its_token_to_what_was_attached_before(node: ClusterNode, web: Pod) -> None:
-    """The agent that serves the DEL has never seen it, and the journal has none."""
+def test_token_of_a_call_is_used_for_earlier_attachments(node: ClusterNode, web: Pod) -> None:
+    """The agent that serves the later calls did not serve the ADD, and the journal has no token."""
     web.add()
     node.kill_agent()
     node.start_agent()
@@ -74,8 +74,8 @@ def test_call_brings_its_token_to_what_was_attached_before(node: ClusterNode, we
     assert node.netns.links() == ["uplink"]
 
 
-def test_newer_token_serves_for_older_attachments(node: ClusterNode, web: Pod, orch_site: OrchSite) -> None:
-    """And a revoked one does not: the release is pending until a call brings a valid one."""
+def test_newer_token_is_used_for_older_attachments(node: ClusterNode, web: Pod, orch_site: OrchSite) -> None:
+    """With a revoked token the release stays pending until a call has a valid one."""
     web.add()
     good = dict(web.config)
     web.config |= with_token(orch_site, "taken-back")

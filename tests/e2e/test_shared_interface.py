@@ -1,4 +1,4 @@
-"""A bare container in several networks under one interface name: they share the interface that the first of them made."""
+"""A bare container in several networks with one interface name: the networks share the interface of the first one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,7 +27,7 @@ MakePod = Callable[..., Pod]
 
 
 def in_network(pod: Pod, name: str, **changes: object) -> Pod:
-    """The same container, interface and sandbox in another network."""
+    """Return the same container, interface and sandbox in another network."""
     return pod.copy(config={**pod.config, "name": name, **changes})
 
 
@@ -37,7 +37,7 @@ def profiles_in(store: Backend) -> list[list[str]]:
 
 
 def profiles(node: Node) -> list[list[str]]:
-    """Of each endpoint."""
+    """Return the profiles of each endpoint."""
     with store_of(node) as store:
         return profiles_in(store)
 
@@ -49,7 +49,7 @@ def row(node: Node, pod: Pod) -> Record:
     return found
 
 
-def collect(pod: Pod, *valid: dict[str, str]) -> Called:
+def run_gc(pod: Pod, *valid: dict[str, str]) -> Called:
     config: dict[str, Any] = {"cni.dev/valid-attachments": list(valid)}
     return pod.call("GC", **config)
 
@@ -63,23 +63,23 @@ def first(pods: MakePod) -> Pod:
 
 @pytest.fixture
 def second(first: Pod) -> Iterator[Pod]:
-    """It has joined; at the end of every test it leaves."""
+    """Attach the container to a second network, and detach it after the test."""
     pod = in_network(first, "other")
     pod.add()
     yield pod
     pod.delete()
 
 
-def test_second_network_joins(first: Pod, second: Pod) -> None:
-    """With the first one's result; nothing is wired, and no address is taken."""
+def test_second_network_shares_the_interface(first: Pod, second: Pod) -> None:
+    """Its ADD returns the first result, makes no interface and assigns no address."""
     assert second.result == first.result
     assert profiles(first.node) == [["net", "other"]]
     assert list(audit(first.node).handles) == [f"net.{first.container}"]
     assert first.check().status == second.check().status == 0
 
 
-def test_second_network_leaves(first: Pod, second: Pod) -> None:
-    """As often as the runtime likes; the first one stays as it is."""
+def test_del_of_the_second_network_keeps_the_interface(first: Pod, second: Pod) -> None:
+    """The runtime may repeat the DEL."""
     for _ in range(2):
         second.delete()
         assert profiles(first.node) == [["net"]]
@@ -88,14 +88,14 @@ def test_second_network_leaves(first: Pod, second: Pod) -> None:
     assert second.failed("CHECK", prevResult=first.result).output["code"] == 3
 
 
-def test_joining_again_changes_nothing(first: Pod, second: Pod) -> None:
+def test_repeated_adds_change_nothing(first: Pod, second: Pod) -> None:
     before = State.read(first.node)
     assert second.add() == first.result
     assert first.add() == first.result
     assert State.read(first.node) == before
 
 
-def test_third_network_joins_too(first: Pod, second: Pod) -> None:
+def test_third_network_shares_the_interface(first: Pod, second: Pod) -> None:
     third = in_network(first, "third")
     assert third.add() == first.result
     second.delete()
@@ -104,17 +104,17 @@ def test_third_network_joins_too(first: Pod, second: Pod) -> None:
     third.delete()
 
 
-def test_no_address_is_needed_to_join(first: Pod) -> None:
-    """Not even one that the second network could have."""
+def test_second_network_needs_no_address(first: Pod) -> None:
+    """The second network has no pool that could assign one."""
     second = in_network(first, "other", ipam={"type": "svc-ipam", "ipv4_pools": ["nowhere"]})
     assert second.add() == first.result
     second.delete()
 
 
-def test_no_address_of_another_plugin_is_needed_to_join(first: Pod, pods: MakePod) -> None:
-    """Neither where it has one, which goes back, nor where it has none left."""
+def test_second_network_needs_no_address_of_another_plugin(first: Pod, pods: MakePod) -> None:
+    """If the plugin assigns one, svc releases it. If the plugin has none left, the ADD succeeds as well."""
     offer(first.node)
-    ipam = section(first.node, "10.72.0.0/30")  # one beside the gateway's
+    ipam = section(first.node, "10.72.0.0/30")  # one address besides that of the gateway
     second = in_network(first, "other", ipam=ipam)
     assert second.add() == first.result
     assert held(first.node, "other") == {}
@@ -129,7 +129,7 @@ def test_no_address_of_another_plugin_is_needed_to_join(first: Pod, pods: MakePo
     assert held(first.node, "other") == {}
 
 
-def test_address_that_the_interface_lacks_cannot_be_asked_for(first: Pod) -> None:
+def test_request_for_an_address_that_the_interface_lacks_fails(first: Pod) -> None:
     other = in_network(first, "other")
     other.args = "IP=10.65.99.99"
     assert other.failed("ADD").output["code"] == 108
@@ -139,8 +139,8 @@ def test_address_that_the_interface_lacks_cannot_be_asked_for(first: Pod) -> Non
     assert profiles(first.node) == [["net"]]
 
 
-def test_first_network_takes_the_interface_with_it(first: Pod, second: Pod) -> None:
-    """The second one's CHECK tells, its ADD gets an interface of its own, its DEL finds nothing to do."""
+def test_del_of_the_first_network_removes_the_interface(first: Pod, second: Pod) -> None:
+    """In the second network CHECK then fails, a repeated ADD makes its own interface, and DEL succeeds."""
     first.delete()
     assert profiles(first.node) == []
     found = second.check()
@@ -153,7 +153,7 @@ def test_first_network_takes_the_interface_with_it(first: Pod, second: Pod) -> N
     assert remains(first.node) == []
 
 
-def test_endpoint_that_lost_the_network_is_told_and_mended(first: Pod, second: Pod) -> None:
+def test_add_restores_the_network_in_an_endpoint_that_lost_it(first: Pod, second: Pod) -> None:
     first.netns.run("ip", "link", "delete", "eth0")
     first.add()
     assert profiles(first.node) == [["net"]]
@@ -162,22 +162,22 @@ def test_endpoint_that_lost_the_network_is_told_and_mended(first: Pod, second: P
     assert profiles(first.node) == [["net", "other"]]
 
 
-def test_collection_leaves_the_interface(first: Pod, second: Pod) -> None:
-    collected = collect(second)
+def test_gc_of_the_second_network_keeps_the_interface(first: Pod, second: Pod) -> None:
+    collected = run_gc(second)
     assert collected.status == 0, collected
     assert profiles(first.node) == [["net"]]
     assert first.check().status == 0
 
 
-def test_collection_of_the_first_network_spares_the_second(first: Pod, second: Pod) -> None:
+def test_gc_keeps_valid_attachments_of_both_networks(first: Pod, second: Pod) -> None:
     for pod in (first, second):
-        assert collect(pod, {"containerID": first.container, "ifname": "eth0"}).status == 0
+        assert run_gc(pod, {"containerID": first.container, "ifname": "eth0"}).status == 0
     assert first.check().status == second.check().status == 0
 
 
 @pytest.mark.parametrize("endpoint_written", [False, True])
-def test_join_that_was_killed_is_taken_back(own_pods: MakePod, node: Node, endpoint_written: bool) -> None:
-    """At the next start; the interface is not its."""
+def test_interrupted_add_of_the_second_network_is_rolled_back(own_pods: MakePod, node: Node, endpoint_written: bool) -> None:
+    """The next agent rolls it back, and keeps the interface of the first network."""
     first = own_pods()
     first.add()
     second = in_network(first, "other")
@@ -193,7 +193,7 @@ def test_join_that_was_killed_is_taken_back(own_pods: MakePod, node: Node, endpo
     assert [record.id.network for record in audit(node).records] == ["net"]
 
 
-def test_one_shot_calls_join_and_leave(own_pods: MakePod, node: Node) -> None:
+def test_one_shot_calls_share_an_interface(own_pods: MakePod, node: Node) -> None:
     node.stop_agent()
     first = own_pods()
     first.add()
@@ -206,7 +206,7 @@ def test_one_shot_calls_join_and_leave(own_pods: MakePod, node: Node) -> None:
     assert remains(node) == []
 
 
-def test_lost_row_of_the_second_network_spares_the_interface(own_pods: MakePod, node: Node) -> None:
+def test_del_of_the_second_network_without_its_row_keeps_the_interface(own_pods: MakePod, node: Node) -> None:
     first = own_pods()
     first.add()
     second = in_network(first, "other")
@@ -218,8 +218,8 @@ def test_lost_row_of_the_second_network_spares_the_interface(own_pods: MakePod, 
     assert first.check().status == 0
 
 
-def test_lost_journal_spares_the_interface(own_pods: MakePod, node: Node) -> None:
-    """The endpoint tells which network made it."""
+def test_del_of_the_second_network_without_any_row_keeps_the_interface(own_pods: MakePod, node: Node) -> None:
+    """The endpoint names the network that made the interface."""
     first = own_pods()
     first.add()
     second = in_network(first, "other")

@@ -1,4 +1,4 @@
-"""The agent runs out of descriptors or threads: calls say which limit it is, and all is well when it has some again."""
+"""The agent runs out of descriptors or threads: errors name the limit, and later calls succeed."""
 
 import os
 import resource
@@ -27,7 +27,7 @@ LIMIT = "the agent has too many files open: raise its limit (LimitNOFILE)"
 
 @contextmanager
 def few_descriptors(node: Node, spare: int) -> Iterator[None]:
-    """The agent may open so many more files than now."""
+    """Limit the agent to `spare` more open files than now, during the block."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir(f"/proc/{node.agent_pid}/fd")))
     limits = resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, (highest + 1 + spare, hard))
@@ -39,7 +39,7 @@ def few_descriptors(node: Node, spare: int) -> Iterator[None]:
 
 @pytest.fixture
 def fresh_node(etcd_site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """A node of etcd of which the agent does not know yet."""
+    """A node on etcd, which its agent does not know yet."""
     furnish(etcd_site, "node1")
     try:
         with ClusterNode(tmp_path / "node", "node1", etcd_site, agent=False) as node:
@@ -51,10 +51,10 @@ def fresh_node(etcd_site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
 
 
 @pytest.mark.parametrize("spare", [6, 40])
-def test_first_use_of_etcd_without_descriptors_breaks_nothing(
+def test_agent_recovers_from_a_first_use_of_etcd_without_descriptors(
     fresh_node: ClusterNode, sandbox: Callable[[], Netns], spare: int
 ) -> None:
-    """Each call either succeeds or tells of the limit, and later ones succeed: an import that broke off is made good."""
+    """Each call succeeds or names the limit. Later calls succeed, because the agent repeats an interrupted import."""
     pods = [fresh_node.pod(sandbox(), f"container-{number}") for number in range(CALLS)]
     with few_descriptors(fresh_node, spare), ThreadPoolExecutor(CALLS) as callers:
         answers = list(callers.map(lambda pod: pod.call("ADD"), pods))
@@ -67,7 +67,7 @@ def test_first_use_of_etcd_without_descriptors_breaks_nothing(
 
 
 def test_call_and_status_without_descriptors_name_the_limit(own_pods: MakePod, node: Node) -> None:
-    """Neither is the sandbox gone, nor are the files unwritable."""
+    """The errors do not blame the sandbox or the files."""
     pod = own_pods()
     with few_descriptors(node, 2):
         added, asked = pod.call("ADD"), pod.call("STATUS")
@@ -79,7 +79,7 @@ def test_call_and_status_without_descriptors_name_the_limit(own_pods: MakePod, n
 
 
 def test_del_without_descriptors_needs_the_row_of_the_attachment(own_pods: MakePod, node: Node) -> None:
-    """A sandbox that cannot be opened may have an interface that only it tells of."""
+    """Without a row the agent would have to open the sandbox, to see whether it has an interface."""
     known, unknown = own_pods(), own_pods()
     known.add()
     with few_descriptors(node, 1):  # for the connection
@@ -90,7 +90,7 @@ def test_del_without_descriptors_needs_the_row_of_the_attachment(own_pods: MakeP
 
 
 def start(node: Node, *limits: str) -> str:
-    """Return what the agent says that cannot start."""
+    """Start an agent that must fail, and return its error output."""
     options = ["run", "--state-dir", str(node.state_dir), "--run-dir", str(node.run_dir)]
     command = ["ip", "netns", "exec", node.netns.name, "prlimit", *limits, str(BIN / "svc-agent"), *options]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
@@ -104,8 +104,8 @@ def test_agent_without_descriptors_names_the_limit(node: Node) -> None:
 
 
 def test_agent_without_threads_names_the_limits(node: Node) -> None:
-    """In one line. The stack of a thread is larger here than all memory that the agent may have."""
+    """The error is one line. Here the stack of a thread exceeds the memory limit of the agent."""
     node.stop_agent()
-    said = start(node, f"--as={4 << 30}", f"--stack={16 << 30}")
-    assert "cannot run: the system gives no further thread: raise the limits of the agent (TasksMax" in said.splitlines()[-1]
-    assert "Traceback" not in said
+    output = start(node, f"--as={4 << 30}", f"--stack={16 << 30}")
+    assert "cannot run: the system gives no further thread: raise the limits of the agent (TasksMax" in output.splitlines()[-1]
+    assert "Traceback" not in output

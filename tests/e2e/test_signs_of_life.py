@@ -1,4 +1,4 @@
-"""Signs of life between the real executable and the real agent: one that is stopped, calls that take long, the watchdog."""
+"""Signs of life that the agent sends to executables and to the watchdog: stopped agents, slow calls, other versions."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ from svc.cni.frame import Frame, pack_alive, pack_request, parse_reply
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 MakePod = Callable[..., Pod]
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @contextmanager
@@ -39,8 +39,8 @@ def stopped(node: Node) -> Iterator[None]:
         os.kill(node.agent_pid, signal.SIGCONT)
 
 
-def test_stopped_agent_costs_no_call_more_than_a_few_seconds(own_pods: MakePod, node: Node) -> None:
-    """Its socket still connects. Each verb fails with an error that says so, and all is well when the agent goes on."""
+def test_calls_to_a_stopped_agent_fail_within_seconds(own_pods: MakePod, node: Node) -> None:
+    """Its socket still accepts connections. Each verb fails with that cause, and succeeds when the agent continues."""
     pod, other = own_pods(), own_pods()
     pod.add()
     calls = dict.fromkeys(("CHECK", "DEL", "GC", "STATUS"), pod) | {"ADD": other}
@@ -60,8 +60,8 @@ def test_stopped_agent_costs_no_call_more_than_a_few_seconds(own_pods: MakePod, 
     assert remains(node) == []
 
 
-def test_call_that_waits_longer_than_the_silence_succeeds(own_pods: MakePod, node: Node) -> None:
-    """At a gate, and behind that call in the queue: the agent gives signs of life for both."""
+def test_call_that_waits_longer_than_the_silence_limit_succeeds(own_pods: MakePod, node: Node) -> None:
+    """One call waits at a readiness gate, and another one behind it. The agent sends signs of life for both."""
     with serving(status(503), inside=node.netns) as gate:
         pod = own_pods(readiness_gates=[gate.url], **LONG)
         calling = pod.begin("ADD")
@@ -77,13 +77,13 @@ def test_call_that_waits_longer_than_the_silence_succeeds(own_pods: MakePod, nod
 
 
 def frames_of(node: Node, pod: Pod, protocol: int, gate: GateServer, seconds: float) -> bytes:
-    """Return what an ADD gets that waits for so long."""
+    """Send an ADD that waits at the gate for some seconds, and return all bytes of the answer."""
     variables = {
         "CNI_COMMAND": "ADD", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": pod.ifname, "CNI_NETNS": pod.netns.path,
     }  # fmt: skip
     frame = Frame("svc", variables, orjson.dumps(pod.config), False, protocol=protocol)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(PATIENCE)
+        client.settimeout(TIMEOUT_SECONDS)
         client.connect(str(node.socket))
         client.sendall(pack_request(frame))
         time.sleep(seconds)
@@ -91,8 +91,8 @@ def frames_of(node: Node, pod: Pod, protocol: int, gate: GateServer, seconds: fl
         return b"".join(iter(lambda: client.recv(1 << 16), b""))
 
 
-def test_agent_that_drains_finishes_a_slow_call(etcd_site: Site, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
-    """The datastore answers some time after SIGTERM. The runtime learns of the attachment, and no error of a hung agent."""
+def test_draining_agent_finishes_a_slow_call(etcd_site: Site, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """The datastore answers some time after SIGTERM. The runtime gets the result, not an error about a hung agent."""
     furnish(etcd_site, "node1")
     try:
         with ClusterNode(tmp_path / "node", "node1", etcd_site) as node:
@@ -114,8 +114,8 @@ def test_agent_that_drains_finishes_a_slow_call(etcd_site: Site, sandbox: Callab
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
-def test_only_clients_that_know_signs_get_them(own_pods: MakePod, node: Node, protocol: int) -> None:
-    """An executable of the last release would take one for a broken reply. It is served in its own layout."""
+def test_only_clients_that_support_signs_of_life_get_them(own_pods: MakePod, node: Node, protocol: int) -> None:
+    """An executable of the last release would read one as a broken reply. It gets the frame layout of its release."""
     with serving(status(503), inside=node.netns) as gate:
         pod = own_pods(readiness_gates=[gate.url], readiness_gates_timeout=20)
         data = frames_of(node, pod, protocol, gate, 3.5)
@@ -125,10 +125,10 @@ def test_only_clients_that_know_signs_get_them(own_pods: MakePod, node: Node, pr
     pod.delete()
 
 
-def test_executable_of_another_version_is_told_so(node: Node) -> None:
-    """And a line of the log names both."""
+def test_executable_of_another_version_gets_an_error(node: Node) -> None:
+    """The agent also logs the refusal."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(PATIENCE)
+        client.settimeout(TIMEOUT_SECONDS)
         client.connect(str(node.socket))
         client.sendall(b"SVC7" + b"9.8.7".ljust(28, b"\0") + bytes(100))
         reply = parse_reply(b"".join(iter(lambda: client.recv(1 << 16), b"")))
@@ -136,18 +136,18 @@ def test_executable_of_another_version_is_told_so(node: Node) -> None:
     wait_until(lambda: "refused a request of process" in node.log.read_text())
 
 
-def test_watchdog_is_told_as_long_as_the_agent_works(node: Node, tmp_path: Path) -> None:
-    """As systemd asks it with WatchdogSec=."""
+def test_working_agent_notifies_the_watchdog(node: Node, tmp_path: Path) -> None:
+    """systemd requests this with WatchdogSec=."""
     node.stop_agent()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(PATIENCE)
+        manager.settimeout(TIMEOUT_SECONDS)
         node.start_agent(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="500000")
         assert [manager.recv(100) for _ in range(4)] == [b"READY=1", *[b"WATCHDOG=1"] * 3]
 
 
-def test_client_in_python_notices_a_stopped_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_in_python_detects_a_stopped_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("svc.cni.agent_client.SILENCE_SECONDS", 0.2)
     frame = Frame("svc", {"CNI_COMMAND": "VERSION"}, b"", False)
     with stopped(node), pytest.raises(TimeoutError, match="stopped or hung"):
-        call(str(node.socket), frame, timeout=PATIENCE)
+        call(str(node.socket), frame, timeout=TIMEOUT_SECONDS)

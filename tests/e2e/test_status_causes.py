@@ -1,4 +1,4 @@
-"""STATUS tells what an ADD would meet, within a second, in any state of the servers and files."""
+"""Why a node is not ready: STATUS names the cause within a second, in any state of servers and files."""
 
 import json
 import os
@@ -33,7 +33,7 @@ DEAD = "http://127.0.0.1:1"
 
 @pytest.fixture
 def lasting_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
-    """One for each test: its datastore is not reached."""
+    """A node for each test, because the tests cut off its datastore."""
     with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node
 
@@ -43,30 +43,30 @@ def status(node: Node, config: dict[str, Any]) -> Called:
 
 
 def cause(node: Node, config: dict[str, Any]) -> str:
-    """Return the cause of a node that is not ready."""
+    """Return why the node is not ready, as STATUS reports it."""
     called = status(node, config)
     assert called.status == 1, called
     assert called.output["code"] == 50, called
-    said = f"{called.output['msg']} {called.output['details']}"
-    assert "did not answer within" not in said.partition("datastore")[0], said
-    assert "no sign of life" not in said, said
-    return said
+    text = f"{called.output['msg']} {called.output['details']}"
+    assert "did not answer within" not in text.partition("datastore")[0], text
+    assert "no sign of life" not in text, text
+    return text
 
 
-def test_store_truncated_under_the_agent_is_damage(node: Node) -> None:
-    """STATUS says so as svcctl does, not that the disk is to be looked at."""
+def test_a_truncated_store_is_reported_as_damaged(node: Node) -> None:
+    """STATUS recommends `svcctl store restore`, as svcctl does. It does not blame the disk."""
     with Netns("sandbox") as sandbox:
         node.add(netconf(), sandbox)
         node.delete(netconf(), sandbox)
     for name in ("store.db", "store.db-wal"):
         os.truncate(node.state_dir / name, 0)
-    said = cause(node, netconf())
-    assert "not a database" in said
-    assert "svcctl store restore" in said
+    text = cause(node, netconf())
+    assert "not a database" in text
+    assert "svcctl store restore" in text
 
 
 def install(node: Node, config: dict[str, Any], folder: Path) -> None:
-    """The network is installed when the agent starts."""
+    """Install the network while the agent is stopped, and start the agent."""
     node.stop_agent()
     entry = folder / "entry.json"
     entry.write_text(json.dumps(config))
@@ -78,16 +78,16 @@ def install(node: Node, config: dict[str, Any], folder: Path) -> None:
 
 
 def await_cause(node: Node, config: dict[str, Any], *words: str) -> None:
-    """Every answer is code 50. The first may come before the client of the server is loaded; then it names the server."""
+    """Wait until the cause has all words. Before the agent has loaded the server's client, it names only the server."""
     until = time.monotonic() + 10
-    while not all(word in (said := cause(node, config)) for word in words):
-        assert "is not known to answer" in said, said
+    while not all(word in (text := cause(node, config)) for word in words):
+        assert "is not known to answer" in text, text
         assert time.monotonic() < until
 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Another process writes for as long as the block lasts."""
+    """Keep the file locked during the block, as a writer does."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -99,10 +99,10 @@ def test_a_locked_file_is_the_cause(node: Node, name: str) -> None:
     with locked(node.state_dir / name):
         status(node, netconf())
         time.sleep(0.5)
-        said = cause(node, netconf())
-        assert name in said
-        assert f"process {os.getpid()} (" in said
-        assert "keeps it locked: stop it" in said
+        text = cause(node, netconf())
+        assert name in text
+        assert f"process {os.getpid()} (" in text
+        assert "keeps it locked: stop it" in text
     until = time.monotonic() + 20
     while status(node, netconf()).status:
         assert time.monotonic() < until
@@ -122,17 +122,17 @@ def test_a_silent_server_is_the_cause(cluster_node: ClusterNode) -> None:
 
 @pytest.mark.parametrize("outage", ["silent", "dead"])
 def test_every_answer_names_the_cause_and_the_server(cluster_node: ClusterNode, outage: str, sandbox: MakeSandbox) -> None:
-    """Also while calls with more time wait for the same server."""
+    """This also holds while calls with more time wait for the same server."""
     node, words = cluster_node, {"silent": "no answer in time", "dead": "refused"}[outage]
     node.site.add_pod("web-0")
     pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
     pod.add()
     with node.silenced(node.site) if outage == "silent" else node.cut_off():
-        cause(node, node.netconf())  # a connection that breaks says so itself
+        cause(node, node.netconf())  # the first cause may be the broken connection
         deleting = pod.begin("DEL")
         for _ in range(4):
-            said = cause(node, node.netconf())
-            assert (f"127.0.0.1:{node.site.port} " in said, words in said) == (True, True), said
+            text = cause(node, node.netconf())
+            assert (f"127.0.0.1:{node.site.port} " in text, words in text) == (True, True), text
         assert f"127.0.0.1:{node.site.port} " in deleting.result().stderr
     pod.delete()
 
@@ -143,11 +143,11 @@ def test_a_dead_server_is_the_cause(cluster_node: ClusterNode) -> None:
         await_cause(cluster_node, config, "refused")
 
 
-def test_a_server_that_never_was_is_the_cause(node: Node) -> None:
+def test_a_server_that_never_answered_is_the_cause(node: Node) -> None:
     assert DEAD.removeprefix("http://") in cause(node, netconf(datastore_type="etcdv3", etcd_endpoints=DEAD))
     with mute(node.netns) as authority:
-        said = cause(node, netconf(datastore_type="etcdv3", etcd_endpoints=f"http://{authority}"))
-    assert authority in said
+        text = cause(node, netconf(datastore_type="etcdv3", etcd_endpoints=f"http://{authority}"))
+    assert authority in text
 
 
 def test_a_locked_datastore_is_the_cause(cluster_node: ClusterNode) -> None:
@@ -157,11 +157,14 @@ def test_a_locked_datastore_is_the_cause(cluster_node: ClusterNode) -> None:
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
-def test_a_far_server_is_ready(cluster_node: ClusterNode) -> None:
-    """Where an ADD works, although its requests take 300 ms each."""
-    with proxy(cluster_node.site.port) as far, closing(PortForward(cluster_node.netns, int(far.authority.rpartition(":")[2]))):
-        far.delay = 0.3
-        config = cluster_node.netconf(etcd_endpoints=f"http://{far.authority}")
+def test_a_slow_server_is_ready(cluster_node: ClusterNode) -> None:
+    """An ADD succeeds there, although each request takes 300 ms."""
+    with (
+        proxy(cluster_node.site.port) as slow,
+        closing(PortForward(cluster_node.netns, int(slow.authority.rpartition(":")[2]))),
+    ):
+        slow.delay = 0.3
+        config = cluster_node.netconf(etcd_endpoints=f"http://{slow.authority}")
         until = time.monotonic() + 30
         while status(cluster_node, config).status:
             assert time.monotonic() < until
@@ -180,7 +183,7 @@ def test_a_dead_server_of_policy_is_the_cause(node: Node) -> None:
     await_cause(node, config, "refused")
 
 
-def test_servers_of_installed_networks_are_asked_before_the_first_status(node: Node, tmp_path: Path) -> None:
+def test_servers_of_installed_networks_are_contacted_before_the_first_status(node: Node, tmp_path: Path) -> None:
     with serving(resetting, inside=node.netns) as server:
         config = netconf(policy={"type": "orch"}, orch={"orch_api_root": f"http://127.0.0.1:{server.port}"})
         install(node, config, tmp_path)
@@ -189,12 +192,12 @@ def test_servers_of_installed_networks_are_asked_before_the_first_status(node: N
 
 
 @pytest.mark.parametrize("site", ["orch"], indirect=True)
-def test_a_far_server_of_policy_is_ready(cluster_node: ClusterNode, kube: Kube, tmp_path: Path) -> None:
+def test_a_slow_server_of_policy_is_ready(cluster_node: ClusterNode, kube: Kube, tmp_path: Path) -> None:
     """Its first answer takes longer than STATUS may take."""
     kubeconfig = str(kube.kubeconfig(tmp_path / "kubeconfig"))
-    with proxy(kube.port) as far, closing(PortForward(cluster_node.netns, int(far.authority.rpartition(":")[2]))):
-        far.delay = 0.3
-        config = netconf(policy={"type": "orch"}, orch={"kubeconfig": kubeconfig, "orch_api_root": f"https://{far.authority}"})
+    with proxy(kube.port) as slow, closing(PortForward(cluster_node.netns, int(slow.authority.rpartition(":")[2]))):
+        slow.delay = 0.3
+        config = netconf(policy={"type": "orch"}, orch={"kubeconfig": kubeconfig, "orch_api_root": f"https://{slow.authority}"})
         cluster_node.apply_pool("pool4", POOL4)
         install(cluster_node, config, tmp_path)
         until = time.monotonic() + 20
@@ -205,7 +208,7 @@ def test_a_far_server_of_policy_is_ready(cluster_node: ClusterNode, kube: Kube, 
 
 @pytest.mark.parametrize("site", ["orch"], indirect=True)
 def test_an_invalid_token_is_the_cause(cluster_node: ClusterNode, kube: Kube, tmp_path: Path) -> None:
-    """Of the datastore, and of policy."""
+    """The token is that of the datastore, or that of policy."""
     cluster_node.apply_pool("pool4", POOL4)
     expired = {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "expired"))}
     for config in (cluster_node.netconf(orch=expired), netconf(policy={"type": "orch"}, orch=expired)):
@@ -219,12 +222,12 @@ def roles(kube: Kube) -> Iterator[Kube]:
 
 
 @pytest.mark.parametrize("site", ["orch"], indirect=True)
-@pytest.mark.parametrize("lacking", ["ipamblocks update", "ipamhandles create", "pods/status patch"])
+@pytest.mark.parametrize("missing", ["ipamblocks update", "ipamhandles create", "pods/status patch"])
 def test_a_missing_right_to_write_is_the_cause(
-    cluster_node: ClusterNode, roles: Kube, sandbox: MakeSandbox, tmp_path: Path, lacking: str
+    cluster_node: ClusterNode, roles: Kube, sandbox: MakeSandbox, tmp_path: Path, missing: str
 ) -> None:
     """No probe writes, so the last ADD decides. Each later ADD names the right, too."""
-    node, (without,) = cluster_node, [verb for verb in VERBS if lacking == f"{verb[1]} {verb[2]}"]
+    node, (without,) = cluster_node, [verb for verb in VERBS if missing == f"{verb[1]} {verb[2]}"]
     grant_role(roles)
     orch = {"kubeconfig": str(roles.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin"))}
     node.site.add_pod("web-0")
@@ -235,15 +238,15 @@ def test_a_missing_right_to_write_is_the_cause(
     grant_role(roles, without=without)
     for _ in range(2):
         assert without[1].partition("/")[0] in pod.failed("ADD").output["msg"]
-        said = cause(node, pod.config)
-        assert ("403" in said, "svcctl crd role" in said) == (True, True), said
+        text = cause(node, pod.config)
+        assert ("403" in text, "svcctl crd role" in text) == (True, True), text
     grant_role(roles)
     pod.add()
     assert status(node, pod.config).status == 0
     pod.delete()
 
 
-def test_exceeded_space_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tmp_path: Path) -> None:
+def test_space_alarm_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tmp_path: Path) -> None:
     with ExitStack() as stack:
         running = stack.enter_context(cluster(tmp_path, flags=[f"--quota-backend-bytes={1 << 20}"]))
         site = EtcdSite(running)
@@ -263,7 +266,7 @@ def test_exceeded_space_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tm
 
 
 @pytest.mark.parametrize("site", ["orch"], indirect=True)
-def test_a_program_that_gives_no_credentials_in_time_is_the_cause(
+def test_a_program_that_provides_no_credentials_in_time_is_the_cause(
     cluster_node: ClusterNode, kube: Kube, tmp_path: Path
 ) -> None:
     kubeconfig = kube.kubeconfig(tmp_path / "kubeconfig")

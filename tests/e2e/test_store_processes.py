@@ -23,13 +23,12 @@ from svc.datastore.open import EMBEDDED_FILE
 from svc.ipam.service import IpamService
 from svc.model.errors import PeerError
 
-PATIENCE = 60.0  # seconds without a sign of life
+SILENCE_SECONDS = 60.0  # without progress
 
 POOLS = ("10.65.0.0/24", "fd65::/120")
 
-# Tells of every address that it was assigned, or has released, with a byte on standard output, and at the end, after SIGTERM,
-# of what it holds on standard error. What its predecessor was assigned is released first, as a restarted agent does it from
-# its journal.
+# Writes a byte to standard output for each address that it assigns or releases, and after SIGTERM its allocations to standard
+# error. It first releases the allocations of its predecessor, as a restarted agent does with its journal.
 PROGRAM = """
 import json, os, random, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
@@ -81,11 +80,11 @@ with ThreadPoolExecutor(int(threads)) as pool:
 
 
 @dataclass(frozen=True)
-class Ground:
-    """A datastore with a pool of each family, and how hard it is worked on.
+class Workload:
+    """A datastore with a pool of each family, and the load on it.
 
-    Both processes together assign and release so many `addresses`; `life` is how many of them one does before it is killed.
-    Each of its threads has so many handles at once, of which each has addresses of one of the `families`.
+    Both processes together assign and release `addresses` addresses. `life` is the range of those before a process is killed.
+    Each thread has at most `handles` handles at once. Each handle has addresses of one of the `families`.
     """
 
     settings: dict[str, str]
@@ -101,30 +100,30 @@ class Ground:
 
 @dataclass
 class Worker:
-    """One of the two, through all of its lives."""
+    """One of the two processes, with all its restarts."""
 
-    ground: Ground
+    workload: Workload
     node: str
     name: str
     dice: random.Random
-    lives: int = 0
+    starts: int = 0
     left: int = 0  # addresses until it is killed
-    works: bool = False  # whether this life has told of an address
+    works: bool = False  # whether the process has reported an address since its start
     process: "subprocess.Popen[bytes]" = field(init=False)
 
     def start(self) -> None:
-        self.lives += 1
-        self.left, self.works = self.dice.randint(*self.ground.life), False
-        ground = self.ground
-        place = [json.dumps(ground.settings), str(ground.folder), self.node, self.name]
-        work = [str(ground.threads), str(ground.handles), json.dumps(ground.families), str(self.dice.random())]
-        command = [sys.executable, "-c", PROGRAM, *place, *work]
+        self.starts += 1
+        self.left, self.works = self.dice.randint(*self.workload.life), False
+        workload = self.workload
+        store = [json.dumps(workload.settings), str(workload.folder), self.node, self.name]
+        work = [str(workload.threads), str(workload.handles), json.dumps(workload.families), str(self.dice.random())]
+        command = [sys.executable, "-c", PROGRAM, *store, *work]
         with self.messages.open("wb") as messages:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages)
 
     @property
     def messages(self) -> Path:
-        return self.ground.folder / f"{self.name}.txt"
+        return self.workload.folder / f"{self.name}.txt"
 
     @property
     def pipe(self) -> int:
@@ -132,28 +131,28 @@ class Worker:
         return self.process.stdout.fileno()
 
     def end(self, number: int) -> int:
-        """Its exit status."""
+        """Send the signal, and return the exit status."""
         self.process.send_signal(number)
-        self.process.communicate(timeout=PATIENCE)
+        self.process.communicate(timeout=SILENCE_SECONDS)
         return self.process.returncode
 
     def read(self) -> int:
-        """How many addresses it has told of since; AssertionError when it has died by itself."""
+        """Return how many more addresses the process has reported. Raise AssertionError if it has failed."""
         count = len(os.read(self.pipe, 65536))
         assert count, f"{self.name} has failed: {self.messages.read_text()}"
         self.left -= count
         self.works = True
         return count
 
-    def told(self) -> dict[str, frozenset[Address]]:
-        """Return the addresses of its last life, as it reports them."""
+    def reported(self) -> dict[str, frozenset[Address]]:
+        """Return the addresses of each handle, as the process has reported them at its end."""
         lines = map(str.split, self.messages.read_text().splitlines())
         return {handle: frozenset(map(Address, addresses)) for handle, *addresses in lines}
 
 
 @contextmanager
-def workers(ground: Ground, nodes: tuple[str, str], dice: random.Random) -> Iterator[list[Worker]]:
-    both = [Worker(ground, node, f"net.w{number}", dice) for number, node in enumerate(nodes)]
+def workers(workload: Workload, nodes: tuple[str, str], dice: random.Random) -> Iterator[list[Worker]]:
+    both = [Worker(workload, node, f"net.w{number}", dice) for number, node in enumerate(nodes)]
     try:
         for worker in both:
             worker.start()
@@ -165,14 +164,14 @@ def workers(ground: Ground, nodes: tuple[str, str], dice: random.Random) -> Iter
 
 
 def kill_and_restart(both: list[Worker], addresses: int) -> None:
-    """Until there were addresses enough, each was killed at least twice, and both are at work."""
+    """Kill and restart the processes until `addresses` are reached, each was killed twice, and both work."""
     done = 0
     with selectors.DefaultSelector() as selector:
         for worker in both:
             selector.register(worker.pipe, selectors.EVENT_READ, worker)
-        while done < addresses or not all(worker.works and worker.lives > 2 for worker in both):
-            ready = selector.select(PATIENCE)
-            assert ready, "no process shows a sign of life"
+        while done < addresses or not all(worker.works and worker.starts > 2 for worker in both):
+            ready = selector.select(SILENCE_SECONDS)
+            assert ready, "neither process made progress in time"
             for key, _ in ready:
                 worker = key.data
                 done += worker.read()
@@ -199,7 +198,7 @@ TWO, ONE = (NODE, "node2"), (NODE, NODE)
 
 
 @pytest.mark.parametrize("nodes", [TWO, ONE], ids=["two nodes", "one node"])
-def test_embedded_store(tmp_path: Path, nodes: tuple[str, str]) -> None:
+def test_embedded_store_loses_no_address(tmp_path: Path, nodes: tuple[str, str]) -> None:
     def open_store() -> Backend:
         return EmbeddedStore(tmp_path / EMBEDDED_FILE)
 
@@ -207,25 +206,25 @@ def test_embedded_store(tmp_path: Path, nodes: tuple[str, str]) -> None:
         with closing(open_store()) as store:
             put_node(store, node)
 
-    demand_nothing_lost(Ground({"kind": "embedded"}, tmp_path, put, open_store, 20_000, life=(200, 2500)), nodes)
+    require_nothing_lost(Workload({"kind": "embedded"}, tmp_path, put, open_store, 20_000, life=(200, 2500)), nodes)
 
 
-def test_etcd(etcd_site: Site, tmp_path: Path) -> None:
+def test_etcd_loses_no_address(etcd_site: Site, tmp_path: Path) -> None:
     settings = {"kind": "etcdv3", "etcd_endpoints": etcd_site.config["etcd_endpoints"]}
-    ground = Ground(settings, tmp_path, etcd_site.add_node, etcd_site.open, 10_000, life=(150, 1500))
+    workload = Workload(settings, tmp_path, etcd_site.add_node, etcd_site.open, 10_000, life=(150, 1500))
     with cleared(etcd_site):
-        demand_nothing_lost(ground, TWO)
+        require_nothing_lost(workload, TWO)
 
 
-def test_custom_resources(orch_site: OrchSite, tmp_path: Path) -> None:
-    """A handle takes a dozen requests there: so there are many at once, of several addresses each."""
+def test_custom_resources_lose_no_address(orch_site: OrchSite, tmp_path: Path) -> None:
+    """A handle takes a dozen requests, so many threads use handles with several addresses each."""
     settings = {"kind": "orch", "kubeconfig": str(orch_site.kubeconfig)}
     families = ((4,), (6,), (4, 6), (4, 4, 6, 6), (4, 4, 4, 4, 6, 6, 6, 6))
-    ground = Ground(
+    workload = Workload(
         settings, tmp_path, orch_site.add_node, orch_site.open, 5000, life=(200, 1000), threads=16, handles=1, families=families
     )
     with cleared(orch_site):
-        demand_nothing_lost(ground, TWO)
+        require_nothing_lost(workload, TWO)
 
 
 @contextmanager
@@ -236,18 +235,20 @@ def cleared(site: Site) -> Iterator[None]:
         site.clear()
 
 
-def demand_nothing_lost(ground: Ground, nodes: tuple[str, str]) -> None:
-    """Two processes, killed again and again, lose no address and get none twice: at the end blocks and handles agree, the
-    survivors hold what they were told, and every address can be had again."""
+def require_nothing_lost(workload: Workload, nodes: tuple[str, str]) -> None:
+    """Require that two processes, which are killed repeatedly, lose no address and get none twice.
+
+    At the end blocks and handles agree, the processes hold what they report, and every address can be assigned again.
+    """
     for node in dict.fromkeys(nodes):
-        ground.put_node(node)
-    with closing(ground.open()) as store:
+        workload.put_node(node)
+    with closing(workload.open()) as store:
         put_pool(store, "pool4", POOLS[0], blockSize=28)
         put_pool(store, "pool6", POOLS[1], blockSize=124)
-        with workers(ground, nodes, random.Random("processes")) as both:
-            kill_and_restart(both, ground.addresses)
+        with workers(workload, nodes, random.Random("processes")) as both:
+            kill_and_restart(both, workload.addresses)
             assert [worker.end(signal.SIGTERM) for worker in both] == [0, 0]
-        assert holdings(store) == both[0].told() | both[1].told()
+        assert holdings(store) == both[0].reported() | both[1].reported()
         for handle in holdings(store):
             free(IpamService(store, NODE), handle)
         assert holdings(store) == {}

@@ -1,4 +1,4 @@
-"""A deployment that is taken over under its own names: what its nodes have, and what the calls of its runtimes expect."""
+"""The takeover of a Calico deployment under its own names: the state of its nodes, and the calls of its runtimes."""
 
 import os
 import sqlite3
@@ -46,7 +46,7 @@ def lasting_node(site: Site, home: Path) -> Iterator[ClusterNode]:
 
 @pytest.fixture
 def node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
-    """In a datastore with a pod, `web-0`; nothing is left after the test."""
+    """A node in a datastore with the pod `web-0`. Nothing must be left after the test."""
     furnish(lasting_node.site, "node1")
     lasting_node.site.add_pod("web-0")
     try:
@@ -88,7 +88,7 @@ def attributes(site: Site) -> dict[str, dict[str, str]]:
 # the node's name
 
 
-def test_ipam_plugin_takes_the_host_name_without_the_file(make: MakePod, node: ClusterNode, tmp_path: Path) -> None:
+def test_ipam_plugin_uses_the_host_name_without_the_file(make: MakePod, node: ClusterNode, tmp_path: Path) -> None:
     """The main plugin waits for the node agent's file; the IPAM plugin reads it if it exists."""
     node.site.add_node(os.uname().nodename.lower())
     pod = make(nodename="", nodename_file=str(tmp_path / "nodename"))
@@ -105,11 +105,11 @@ def test_ipam_plugin_takes_the_host_name_without_the_file(make: MakePod, node: C
     assert audit([node]).allocations == {}
 
 
-# what is in the sandbox already
+# interfaces that the sandbox already has
 
 
 def test_next_container_of_a_pod_takes_over_the_sandbox(make: MakePod, node: ClusterNode) -> None:
-    """A host interface that was renamed is known by its index."""
+    """svc finds a renamed host interface by its index."""
     old = make()
     old.add()
     new = make("c2", netns=old.netns)
@@ -128,14 +128,14 @@ def test_next_container_of_a_pod_takes_over_the_sandbox(make: MakePod, node: Clu
 
 
 def allocate(site: Site, handle: str, **attributes: str) -> str:
-    """Allocate an address, as an earlier release of the deployment's plugin has assigned it."""
+    """Assign an address as an earlier release of the deployment's plugin did."""
     with session(site) as store:
         (address,) = IpamService(store, "node1").assign(Assign(handle, {"node": "node1", **attributes})).addresses
     return str(address)
 
 
 def test_handle_of_another_attachment_is_refused(make: MakePod, node: ClusterNode) -> None:
-    """The form is fixed; the DEL of what was refused leaves the other's address."""
+    """The form of handles is fixed. The DEL of the refused attachment keeps the address of the other one."""
     node.site.add_pod("web-1")
     one = make("a.b", name="net1")
     one.add()
@@ -154,7 +154,7 @@ def test_handle_of_another_attachment_is_refused(make: MakePod, node: ClusterNod
 
 
 def test_del_releases_the_older_form_of_the_handle(make: MakePod, node: ClusterNode) -> None:
-    """The workload's ID alone; an address of another node's pod, or of another pod, stays."""
+    """That form is the workload's ID alone. Addresses of other pods, or of pods on other nodes, stay."""
     address = allocate(node.site, "default.web-0", pod="web-0", namespace="default")
     others = [allocate(node.site, "default.web-0", node="node2"), allocate(node.site, "default.web-0", pod="web-1")]
     make().delete()
@@ -164,7 +164,7 @@ def test_del_releases_the_older_form_of_the_handle(make: MakePod, node: ClusterN
         IpamService(store, "node1").release(Release("default.web-0"))
 
 
-def test_del_of_a_bare_container_releases_its_id(make: MakePod, node: ClusterNode) -> None:
+def test_del_of_a_bare_container_releases_the_handle_with_its_id(make: MakePod, node: ClusterNode) -> None:
     allocate(node.site, "c7")
     pod = make("c7", args="")
     pod.plugin = "calico-ipam"
@@ -172,8 +172,8 @@ def test_del_of_a_bare_container_releases_its_id(make: MakePod, node: ClusterNod
     assert audit([node]).allocations == {}
 
 
-def test_older_form_is_not_released_while_the_present_one_is_there(make: MakePod, node: ClusterNode) -> None:
-    """Nor by the DEL of a sandbox that has lost the pod's endpoint to the next one."""
+def test_older_form_is_not_released_while_the_current_one_exists(make: MakePod, node: ClusterNode) -> None:
+    """This includes the DEL of a sandbox whose endpoint now belongs to the next sandbox."""
     old, new = make("c1"), make("c2")
     old.add()
     address = allocate(node.site, "default.web-0")

@@ -1,4 +1,4 @@
-"""A runtime or a service manager with umask 0 must not make directories that other users can write: svc refuses them later."""
+"""Calls with umask 0: svc makes no directory that other users can write, because it would refuse it later."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def umask() -> Iterator[None]:
 
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize("agent", [True, False])
-def test_missing_parents_are_for_root_alone(tmp_path: Path, sandbox: Callable[[], Netns], agent: bool) -> None:
+def test_created_parents_are_writable_only_by_root(tmp_path: Path, sandbox: Callable[[], Netns], agent: bool) -> None:
     new = tmp_path / "new"
     with Node(new / "deep" / "node", agent=False) as node:
         node.state_dir, node.run_dir = new / "other" / "a" / "state", new / "other" / "b" / "run"
@@ -44,7 +44,7 @@ def test_missing_parents_are_for_root_alone(tmp_path: Path, sandbox: Callable[[]
     assert (modes[new], modes[new / "logs"], modes[new / "logs" / "x"]) == (0o755, 0o750, 0o750)
 
 
-def test_directory_that_others_may_write_is_refused_with_one_fix(node: Node, tmp_path: Path) -> None:
+def test_directory_that_other_users_may_write_is_refused_with_one_fix(node: Node, tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     command = [str(node.programs / "svc-agent"), "run", "--state-dir", str(tmp_path / "open" / "state")]

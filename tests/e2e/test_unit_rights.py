@@ -20,7 +20,7 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 
-# ProtectSystem=strict with ReadWritePaths=: all is read-only but the directories of the arguments.
+# ProtectSystem=strict with ReadWritePaths=: everything is read-only except the directories in the arguments.
 CONFINED = """
 set -e
 mount --make-rprivate /
@@ -32,7 +32,7 @@ exec "$@"
 
 
 def confine(node: Node, capabilities: tuple[str, ...] = CAPABILITIES) -> None:
-    """Start the agent so."""
+    """Restart the agent with the rights of the unit, but only with these capabilities."""
     if node.has_agent:
         node.stop_agent()
     for directory in (node.state_dir, node.run_dir, node.directory / "networks"):
@@ -49,7 +49,7 @@ def _tools() -> None:
         assert shutil.which(name), f"{name} of util-linux is missing"
 
 
-def works(pod: Pod) -> None:
+def use_every_verb(pod: Pod) -> None:
     pod.add()
     assert pod.check().status == 0
     valid = [{"containerID": pod.container, "ifname": "eth0"}]
@@ -60,12 +60,12 @@ def works(pod: Pod) -> None:
 
 
 def test_rights_of_the_unit_suffice(own_pods: MakePod, node: Node) -> None:
-    """On the embedded store and with host-local, with forwarding switched on in host and pod."""
+    """One pod uses the embedded store with forwarding, the other one uses host-local."""
     offer(node)
     confine(node)
     assert f"CapBnd:\t{capability_mask():016x}" in Path(f"/proc/{node.agent_pid}/status").read_text()
-    works(own_pods(ipam={"assign_ipv6": "true"}, container_settings={"allow_ip_forwarding": True}, mtu=1400))
-    works(own_pods(ipam=section(node, "10.66.0.0/24")))
+    use_every_verb(own_pods(ipam={"assign_ipv6": "true"}, container_settings={"allow_ip_forwarding": True}, mtu=1400))
+    use_every_verb(own_pods(ipam=section(node, "10.66.0.0/24")))
     assert remains(node) == []
 
 
@@ -74,13 +74,13 @@ def test_rights_of_the_unit_suffice_with_etcd(tmp_path: Path, etcd_site: EtcdSit
         furnish(etcd_site, "node1")
         try:
             confine(node)
-            works(node.pod(sandbox()))
+            use_every_verb(node.pod(sandbox()))
         finally:
             etcd_site.clear()
 
 
 @pytest.mark.parametrize("missing", CAPABILITIES)
-def test_each_right_of_the_unit_is_needed(own_pods: MakePod, node: Node, missing: str) -> None:
+def test_each_capability_of_the_unit_is_needed(own_pods: MakePod, node: Node, missing: str) -> None:
     confine(node, tuple(name for name in CAPABILITIES if name != missing))
     assert own_pods().call("ADD").status == 1
 

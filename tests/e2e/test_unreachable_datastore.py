@@ -1,4 +1,4 @@
-"""A datastore that cannot be reached at DEL, for any reason: the release waits for it, and the DEL succeeds."""
+"""A datastore that is unreachable at a DEL, for any reason: the DEL succeeds, and the release is pending."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -49,13 +49,13 @@ def agent_program() -> tuple[str, ...]:
 
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """One for each test: its agent is ended."""
+    """A node for each test, because the tests stop its agent."""
     with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node
 
 
-def demand_nothing_pending(pod: Pod) -> None:
-    """The log of a DEL of a container that was never attached says so, and warns of nothing."""
+def require_nothing_pending(pod: Pod) -> None:
+    """Require that the DEL of a container that was never attached says so, and logs no warning."""
     called = pod.call("DEL")
     assert called.status == 0, called
     assert f"nothing is known of net.{pod.container} on this node, and no release is pending" in called.stderr
@@ -75,27 +75,27 @@ def install(node: Node, profile: str, names: Names, cidr: str) -> None:
 
 
 @pytest.mark.parametrize("config", UNREACHABLE.values(), ids=UNREACHABLE.keys())
-def test_container_that_was_never_attached(pods: MakePod, shared_node: Node, config: Json) -> None:
-    """Its ADD fails before it reaches the datastore, its DEL succeeds, and no release is pending."""
+def test_del_of_an_unattached_container_leaves_no_pending_release(pods: MakePod, shared_node: Node, config: Json) -> None:
+    """Its ADD fails before it reaches the datastore."""
     pod = pods(args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", nodename="node1", **config)
     assert pod.failed("ADD").output["code"] in (7, 104)
-    demand_nothing_pending(pod)
+    require_nothing_pending(pod)
     assert left(shared_node) == []
 
 
 @pytest.mark.parametrize("outage", ["silent", "dead"])
-def test_container_that_was_never_attached_in_a_cluster(
+def test_del_of_an_unattached_container_in_a_cluster_leaves_no_pending_release(
     cluster_node: ClusterNode, sandbox: Callable[[], Netns], outage: str
 ) -> None:
     node = cluster_node
     pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
     with node.silenced(node.site) if outage == "silent" else node.cut_off():
-        demand_nothing_pending(pod)
+        require_nothing_pending(pod)
     assert states(node) == []
 
 
-def test_damaged_store(node: Node, sandbox: Callable[[], Netns]) -> None:
-    """A container that was never attached has no pending release; the other one has."""
+def test_del_with_a_damaged_store_leaves_a_pending_release(node: Node, sandbox: Callable[[], Netns]) -> None:
+    """The release of an attached container is pending, and a container that was never attached has none."""
     pod = Pod(node, sandbox(), "c1", netconf())
     pod.add()
     node.stop_agent()
@@ -103,10 +103,10 @@ def test_damaged_store(node: Node, sandbox: Callable[[], Netns]) -> None:
     store.rename(whole)
     store.write_bytes(b"damaged" * 1000)
     node.start_agent()
-    demand_nothing_pending(pod.copy(container="never"))
-    said = pod.call("DEL").stderr
-    assert "release of net.c1 is pending and will be retried" in said
-    assert "svcctl store restore" in said
+    require_nothing_pending(pod.copy(container="never"))
+    log = pod.call("DEL").stderr
+    assert "release of net.c1 is pending and will be retried" in log
+    assert "svcctl store restore" in log
     assert states(node) == ["deleting"]
     node.stop_agent()
     whole.replace(store)
@@ -116,8 +116,10 @@ def test_damaged_store(node: Node, sandbox: Callable[[], Netns]) -> None:
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
-def test_profile_that_is_gone(node: Node, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool) -> None:
-    """The interface is deleted, the release waits for the profile; a container that was never attached needs none."""
+def test_release_waits_for_a_missing_names_profile(
+    node: Node, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool
+) -> None:
+    """The DEL deletes the interface. The DEL of a container that was never attached needs no profile."""
     file = tmp_path / "names.toml"
     text = 'plugin = "third"\nipam_plugin = "third-ipam"\nkey_root = "/third"\ninterface_prefix = "thi"\n'
     file.write_text(text)
@@ -141,10 +143,10 @@ def test_profile_that_is_gone(node: Node, sandbox: Callable[[], Netns], tmp_path
 
 @pytest.mark.parametrize("site", ["orch"], indirect=True)
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
-def test_kubeconfig_that_is_gone(
+def test_release_waits_for_a_missing_kubeconfig(
     cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool
 ) -> None:
-    """As during a rotation: interface and row are taken down at once."""
+    """It may be missing during a rotation. The DEL deletes the interface at once."""
     kubeconfig = tmp_path / "kubeconfig"
     content = orch_site.kubeconfig.read_bytes()
     kubeconfig.write_bytes(content)
@@ -167,13 +169,13 @@ def test_kubeconfig_that_is_gone(
 
 
 class TlsSite(EtcdSite):
-    """An etcd that demands client certificates."""
+    """An etcd that requires client certificates."""
 
-    def __init__(self, running: Cluster, ours: Authority) -> None:
+    def __init__(self, running: Cluster, authority: Authority) -> None:
         super().__init__(running)
-        self.files = ours.issue("client")
+        self.files = authority.issue("client")
         names = ("etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file")
-        self.config |= dict(zip(names, map(str, (ours.root, *self.files)), strict=True))
+        self.config |= dict(zip(names, map(str, (authority.root, *self.files)), strict=True))
 
     def open(self) -> Backend:
         settings = {name: str(value) for name, value in self.config.items() if name.startswith("etcd_")}
@@ -184,15 +186,17 @@ class TlsSite(EtcdSite):
 def tls_site(tmp_path: Path) -> Iterator[TlsSite]:
     folder = tmp_path / "etcd"
     folder.mkdir()
-    ours = Authority(folder, "ours")
-    tls = ServerTls(*ours.issue("server", "127.0.0.1"), ours.root)
+    authority = Authority(folder, "ours")
+    tls = ServerTls(*authority.issue("server", "127.0.0.1"), authority.root)
     with cluster(folder, tls=tls) as running:
-        yield TlsSite(running, ours)
+        yield TlsSite(running, authority)
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
-def test_certificate_that_is_rotated(tls_site: TlsSite, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool) -> None:
-    """Certificate and key are away at the DEL; the release is retried when they are back."""
+def test_release_waits_for_a_missing_certificate(
+    tls_site: TlsSite, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool
+) -> None:
+    """Certificate and key are missing at the DEL. The agent retries the release when they are back."""
     furnish(tls_site, "node1")
     with ClusterNode(tmp_path / "node", "node1", tls_site) as node:
         pod = node.pod(sandbox())

@@ -1,4 +1,4 @@
-"""An upgrade in place: the package is replaced under the running agent, which goes on with what it has imported."""
+"""An upgrade in place: the package is replaced while the agent runs, which continues with its imported modules."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ MakePod = Callable[..., Pod]
 METRICS = "127.0.0.1:9405"
 DISTRIBUTION = svc.__distribution__.replace("-", "_")
 
-# Without the site's hooks, which would find the package where it is developed.
+# It runs without the hooks of site-packages, which would find the package in the source tree.
 PROGRAM = """
 import sys
 sys.path[:0] = sys.argv.pop(1).split(":")
@@ -65,8 +65,8 @@ def start(node: Node, folder: Path, *options: str) -> None:
     wait_until(lambda: node.log.read_text().count("serving on") > started)
 
 
-def test_agent_needs_nothing_of_its_package_after_its_start(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
-    """ADDs that wait at a gate, of host-local, with logs that are rotated: all of which is imported seldom."""
+def test_running_agent_does_not_need_its_package(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    """The ADDs use a readiness gate, host-local, the wait for policy and a log file."""
     record(node, netconf())
     start(node, tmp_path)
     (tmp_path / "svc").rename(tmp_path / "gone")
@@ -82,10 +82,10 @@ def test_agent_needs_nothing_of_its_package_after_its_start(own_pods: MakePod, n
         pod.delete()
 
 
-def test_store_of_an_installed_network_is_imported_too(
+def test_agent_imports_the_datastore_of_an_installed_network_at_its_start(
     tmp_path: Path, etcd_site: EtcdSite, sandbox: Callable[[], Netns]
 ) -> None:
-    """gRPC and what is built upon it."""
+    """This includes gRPC and the modules that use it."""
     with ClusterNode(tmp_path / "node", "node1", etcd_site, agent=False) as node:
         furnish(etcd_site, "node1")
         try:
@@ -106,8 +106,8 @@ def counted(node: Node) -> list[str]:
     return [line for line in lines if line.startswith("svc_package_changes_total ")]
 
 
-def test_other_version_on_the_disk_is_noticed(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
-    """In the log, in the lines of STATUS and in the metrics; a restart is enough."""
+def test_other_version_on_the_disk_is_reported(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    """The log, STATUS and the metrics report it until the agent is restarted."""
     start(node, tmp_path, "--metrics", METRICS)
     assert counted(node) == []
     pod = own_pods()
@@ -115,20 +115,20 @@ def test_other_version_on_the_disk_is_noticed(own_pods: MakePod, node: Node, tmp
     (tmp_path / "svc").rename(tmp_path / "old")
     shutil.rmtree(tmp_path / f"{DISTRIBUTION}-1.0.0.dist-info")
     copy_package(tmp_path, "2.0.0")
-    told = "the agent runs version 1.0.0, and version 2.0.0 has been installed since: restart svc-agent"
-    wait_until(lambda: told in node.log.read_text())
+    expected = "the agent runs version 1.0.0, and version 2.0.0 has been installed since: restart svc-agent"
+    wait_until(lambda: expected in node.log.read_text())
     assert counted(node) == ["svc_package_changes_total 1"]
     called = node.call("STATUS", netconf())
-    assert (called.status, told in called.stderr) == (0, True)
+    assert (called.status, expected in called.stderr) == (0, True)
     node.stop_agent()
     node.start_agent()
-    assert told not in node.call("STATUS", netconf()).stderr
+    assert expected not in node.call("STATUS", netconf()).stderr
     pod.delete()
 
 
 @pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "removed"])
 @pytest.mark.parametrize("datastore", ["etcdv3", "orch"])
-def test_store_that_cannot_be_imported_asks_for_a_restart(
+def test_error_of_a_failed_import_recommends_a_restart(
     own_pods: MakePod, node: Node, tmp_path: Path, datastore: str, is_replaced: bool
 ) -> None:
     """No network of this datastore is recorded, so that the agent has not imported it at its start."""

@@ -1,4 +1,4 @@
-"""The options of svc-agent: on its command line, and in a file."""
+"""Options of svc-agent on the command line and in a file."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def options(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, objec
     return vars(main._options())
 
 
-def test_file_has_every_option(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_can_set_every_option(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(FILE)
     assert options(monkeypatch, f"--config={path}") == {
         "config": path,
@@ -36,17 +36,17 @@ def test_file_has_every_option(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "metrics": ("127.0.0.1", 9405),
         "log_level": "DEBUG",
     }
-    assert set(options(monkeypatch)) == {"config", *main.OPTIONS}, "no other is there"
+    assert set(options(monkeypatch)) == {"config", *main.OPTIONS}, "the agent has no other option"
 
 
-def test_command_line_goes_before_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_overrides_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(FILE)
     found = options(monkeypatch, "--run-dir", "/run/of/line", "--config", str(path), "--log-level=ERROR")
     assert (found["run_dir"], found["log_level"], found["state_dir"]) == (Path("/run/of/line"), "ERROR", Path("/state"))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("socket", "is not TOML"),
         ('sockets = "/s"\nlog_level = 7', "sockets is not an option: use some of socket, state_dir"),
@@ -56,12 +56,12 @@ def test_command_line_goes_before_the_file(path: Path, monkeypatch: pytest.Monke
         (None, "cannot be read: No such file"),
     ],
 )
-def test_faulty_file_is_told(
-    path: Path, text: str | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_error_describes_an_invalid_file(
+    path: Path, text: str | None, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
         path.write_text(text)
     with pytest.raises(SystemExit) as caught:
         options(monkeypatch, f"--config={path}")
     assert caught.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What annotations ask for: which ones count, what is a fault, and what every fault says."""
+"""Parsing of annotations: which ones apply, which are refused, and what the error says."""
 
 import itertools
 import random
@@ -18,25 +18,28 @@ from svc.netconf.annotations import ObjectAnnotations, demand_own_ipam, parse_an
 PREFIX = DEFAULT.annotation_prefix
 ALL = Features(ip_addrs_no_ipam=True, floating_ips=True)
 LISTS = ("ipv4pools", "ipv6pools", "ipFamilies", "ipAddrs", "ipAddrsNoIpam", "floatingIPs", "allowedSourcePrefixes")
-MAY_BE_EMPTY = ("floatingIPs", "allowedSourcePrefixes")
+CAN_BE_EMPTY = ("floatingIPs", "allowedSourcePrefixes")
 
 
-def notes(values: dict[str, Any]) -> dict[str, str]:
-    """With the prefix; everything but text becomes JSON."""
+def encode(values: dict[str, Any]) -> dict[str, str]:
+    """Return annotations with the prefix. Values that are not strings become JSON."""
     return {f"{PREFIX}/{name}": text if isinstance(text, str) else orjson.dumps(text).decode() for name, text in values.items()}
 
 
-def wishes(pod: dict[str, Any], namespace: dict[str, Any] | None = None, features: Features = ALL) -> AnnotationSettings:
+def parse(pod: dict[str, Any], namespace: dict[str, Any] | None = None, features: Features = ALL) -> AnnotationSettings:
     return parse_annotations(
-        DEFAULT, ObjectAnnotations("pod ns/p", notes(pod)), ObjectAnnotations("namespace ns", notes(namespace or {})), features
+        DEFAULT,
+        ObjectAnnotations("pod ns/p", encode(pod)),
+        ObjectAnnotations("namespace ns", encode(namespace or {})),
+        features,
     )
 
 
 def refused(pod: dict[str, Any], namespace: dict[str, Any] | None = None, features: Features = ALL) -> CallerError:
     with pytest.raises(CallerError) as caught:
-        wishes(pod, namespace, features)
+        parse(pod, namespace, features)
     assert caught.value.code is Code.ANNOTATION
-    assert len(str(caught.value)) < 8000, "an error travels into events"
+    assert len(str(caught.value)) < 8000, "errors are copied into events, whose size is limited"
     return caught.value
 
 
@@ -44,16 +47,16 @@ def addresses(*texts: str) -> tuple[Address, ...]:
     return tuple(map(Address, texts))
 
 
-def test_nothing_is_asked_for_without_annotations() -> None:
-    assert wishes({}) is NO_SETTINGS
+def test_pod_without_annotations_has_no_settings() -> None:
+    assert parse({}) is NO_SETTINGS
     assert (
         parse_annotations(DEFAULT, ObjectAnnotations("pod", {"other/ipAddrs": "x"}), ObjectAnnotations("ns", {"a": "b"}), ALL)
         is NO_SETTINGS
     )
 
 
-def test_all_that_may_be_asked_for() -> None:
-    found = wishes({
+def test_every_annotation_is_parsed() -> None:
+    found = parse({
         "ipv4pools": ["blue", "10.0.0.0/16"], "ipv6pools": ["fd00::/64"], "ipFamilies": ["IPv6", "IPv4"],
         "ipAddrs": ["fd00::7", "10.0.0.7"], "floatingIPs": ["192.0.2.1"], "hwAddr": "0A-00-5E-00-53-01",
         "allowedSourcePrefixes": ["192.0.2.0/24"],
@@ -69,34 +72,34 @@ def test_all_that_may_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", ["ipv4pools", "ipv6pools", "ipFamilies"])
-def test_pod_wins_by_annotation(name: str) -> None:
-    """What it has not comes from the namespace (R3); a fault there counts only where its annotation does."""
+def test_annotation_of_the_pod_overrides_that_of_the_namespace(name: str) -> None:
+    """R3: the namespace supplies the other annotations. Overridden annotations of the namespace are not checked."""
     text = {"ipv4pools": ["a"], "ipv6pools": ["a"], "ipFamilies": ["IPv4"]}
-    both = wishes({name: text[name]}, dict.fromkeys(text, "[") | {other: text[other] for other in text if other != name})
+    both = parse({name: text[name]}, dict.fromkeys(text, "[") | {other: text[other] for other in text if other != name})
     assert both.sources[name].startswith(f"{PREFIX}/{name} of pod ns/p = ")
     assert all("namespace ns" in both.sources[other] for other in text if other != name)
 
 
-def test_pod_replaces_either_address_annotation_of_the_namespace() -> None:
+def test_address_annotation_of_the_pod_overrides_both_of_the_namespace() -> None:
     namespace = {"ipAddrs": ["10.0.0.1"]}
-    assert wishes({}, namespace).addresses == addresses("10.0.0.1")
-    own = wishes({"ipAddrsNoIpam": ["10.0.0.2"]}, namespace)
+    assert parse({}, namespace).addresses == addresses("10.0.0.1")
+    own = parse({"ipAddrsNoIpam": ["10.0.0.2"]}, namespace)
     assert (own.addresses, own.unmanaged) == (addresses("10.0.0.2"), True)
-    assert wishes({"ipAddrs": ["10.0.0.3"]}, {"ipAddrs": "[", "ipAddrsNoIpam": "["}).addresses == addresses("10.0.0.3")
+    assert parse({"ipAddrs": ["10.0.0.3"]}, {"ipAddrs": "[", "ipAddrsNoIpam": "["}).addresses == addresses("10.0.0.3")
 
 
 @pytest.mark.parametrize("name", ["hwAddr", "allowedSourcePrefixes"])
-def test_what_is_one_pods_is_not_read_on_namespaces(name: str) -> None:
-    assert wishes({}, {name: "["}) == NO_SETTINGS
+def test_annotation_for_a_single_pod_is_ignored_on_namespaces(name: str) -> None:
+    assert parse({}, {name: "["}) == NO_SETTINGS
 
 
-def test_floating_addresses_of_a_namespace_give_way_to_the_pods() -> None:
-    assert wishes({}, {"floatingIPs": ["192.0.2.1"]}).floating == addresses("192.0.2.1")
-    assert wishes({"floatingIPs": ["192.0.2.2"]}, {"floatingIPs": "["}).floating == addresses("192.0.2.2")
+def test_floating_addresses_of_the_pod_override_those_of_the_namespace() -> None:
+    assert parse({}, {"floatingIPs": ["192.0.2.1"]}).floating == addresses("192.0.2.1")
+    assert parse({"floatingIPs": ["192.0.2.2"]}, {"floatingIPs": "["}).floating == addresses("192.0.2.2")
 
 
 def test_both_address_annotations_are_refused() -> None:
-    """R4, on either object."""
+    """R4 applies to pods and to namespaces."""
     both = {"ipAddrs": ["10.0.0.1"], "ipAddrsNoIpam": ["10.0.0.1"]}
     for error in (refused(both), refused({}, both)):
         assert f"{PREFIX}/ipAddrs of " in error.msg
@@ -115,7 +118,7 @@ def test_both_address_annotations_are_refused() -> None:
         ("[1]", "entry 1 = 1 is a number"), ("[null]", "entry 1 = null is null"), ("[[]]", "entry 1 = [] is an array"),
     ],
 )  # fmt: skip
-def test_what_is_no_list_of_strings_is_refused(name: str, text: str, problem: str) -> None:
+def test_value_that_is_not_a_list_of_strings_is_refused(name: str, text: str, problem: str) -> None:
     error = refused({name: text})
     assert f"invalid annotations: {PREFIX}/{name} of pod ns/p" in error.msg
     assert problem in error.msg
@@ -123,28 +126,28 @@ def test_what_is_no_list_of_strings_is_refused(name: str, text: str, problem: st
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_empty_list(name: str) -> None:
-    if name in MAY_BE_EMPTY:
-        assert wishes({name: []}, features=Features()).floating == ()
+def test_only_some_lists_can_be_empty(name: str) -> None:
+    if name in CAN_BE_EMPTY:
+        assert parse({name: []}, features=Features()).floating == ()
     else:
         assert "is an empty list" in refused({name: []}).msg
 
 
-GARBLED = [
+MALFORMED = [
     "10.0.0.1/32", "fd00::1/128", "10.0.0.01", "10.0.0", "10.0.0.256", "", " 10.0.0.1", "10.0.0.1 ", "fd00::1%eth0", "x",
     "10.0.0.1\0",
 ]  # fmt: skip
-USELESS = [
+UNUSABLE = [
     "0.0.0.0", "0.1.2.3", "127.0.0.1", "169.254.1.1", "224.0.0.1", "255.255.255.255", "::", "::1", "fe80::1", "ff02::1",
     "::ffff:10.0.0.1",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "text"), [
-    *itertools.product(("ipAddrs", "ipAddrsNoIpam", "floatingIPs"), GARBLED),
-    *itertools.product(("ipAddrs", "ipAddrsNoIpam"), USELESS),
+    *itertools.product(("ipAddrs", "ipAddrsNoIpam", "floatingIPs"), MALFORMED),
+    *itertools.product(("ipAddrs", "ipAddrsNoIpam"), UNUSABLE),
 ])  # fmt: skip
-def test_address_that_no_pod_can_have(name: str, text: str) -> None:
+def test_address_that_a_pod_cannot_have_is_refused(name: str, text: str) -> None:
     error = refused({name: [text]})
     assert f"{PREFIX}/{name} of pod ns/p, entry 1 = {text!r} " in error.msg
     assert "give an IPv4 or IPv6 address without a prefix length" in error.details
@@ -161,12 +164,12 @@ def test_at_most_one_address_of_a_family(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "feature"), [("ipAddrsNoIpam", "ip_addrs_no_ipam"), ("floatingIPs", "floating_ips")])
-def test_feature_is_needed(name: str, feature: str) -> None:
+def test_annotation_needs_its_feature(name: str, feature: str) -> None:
     for features in (Features(), Features(**{other: other != feature for other in ("ip_addrs_no_ipam", "floating_ips")})):
         error = refused({name: ["10.0.0.1"]}, features=features)
         assert f"needs feature_control.{feature}" in error.msg
         assert "set that to true in the network configuration, or remove the annotation" in error.details
-    assert wishes({name: ["10.0.0.1"]}, features=Features(**{feature: True})).sources
+    assert parse({name: ["10.0.0.1"]}, features=Features(**{feature: True})).sources
 
 
 @pytest.mark.parametrize(
@@ -180,14 +183,14 @@ def test_feature_is_needed(name: str, feature: str) -> None:
         ("allowedSourcePrefixes", "x", "is not a CIDR"), ("allowedSourcePrefixes", "10.0.0.0/33", "is not a CIDR"),
     ],
 )  # fmt: skip
-def test_faulty_entry_is_named(name: str, text: str, problem: str) -> None:
+def test_error_names_the_invalid_entry(name: str, text: str, problem: str) -> None:
     error = refused({name: ["blue" if name.endswith("pools") else {"ipFamilies": "IPv4"}.get(name, "10.0.0.0/8"), text]})
     assert f"{PREFIX}/{name} of pod ns/p, entry 2 = {display(text)} {problem}" in error.msg
 
 
 @pytest.mark.parametrize("text", ["0a:00:5e:00:53:01", "0a-00-5e-00-53-01", "0a00.5e00.5301", "0A:00:5E:00:53:01"])
-def test_hardware_address_may_be_spelled_in_three_ways(text: str) -> None:
-    assert wishes({"hwAddr": text}).mac == "0a:00:5e:00:53:01"
+def test_hardware_address_has_three_notations(text: str) -> None:
+    assert parse({"hwAddr": text}).mac == "0a:00:5e:00:53:01"
 
 
 @pytest.mark.parametrize(
@@ -195,26 +198,26 @@ def test_hardware_address_may_be_spelled_in_three_ways(text: str) -> None:
     ["", "x", "0a:00:5e:00:53", "0a:00:5e:00:53:01:02:03", "0a-00:5e-00:53-01", "01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff",
      "00:00:00:00:00:00", "ee:ee:ee:ee:ee:ee", "0g:00:5e:00:53:01", "0a005e005301", "\u0660a:00:5e:00:53:01"],
 )  # fmt: skip
-def test_faulty_hardware_address(text: str) -> None:
+def test_invalid_hardware_address_is_refused(text: str) -> None:
     error = refused({"hwAddr": text})
     assert f"{PREFIX}/hwAddr of pod ns/p = {text!r} is " in error.msg
     assert "give a unicast address of 6 octets" in error.details
 
 
-def test_several_faults_are_listed_in_one_error() -> None:
+def test_several_errors_are_reported_in_one() -> None:
     error = refused({"ipv4pools": "[", "ipAddrs": ["x", "10.0.0.1/32"], "hwAddr": "x"}, {"ipFamilies": ["IPv5"]})
     assert error.msg == "invalid annotations: 5 errors"
-    for place in (
+    for text in (
         "ipv4pools of pod",
         "ipAddrs of pod ns/p, entry 1",
         "entry 2",
         "hwAddr of pod",
         "ipFamilies of namespace ns, entry 1",
     ):
-        assert place in error.details
+        assert text in error.details
 
 
-def test_faults_of_shaping_are_told_and_no_more() -> None:
+def test_invalid_bandwidth_annotations_are_only_warnings() -> None:
     own = ObjectAnnotations(
         "pod ns/p", {f"{DEFAULT.qos_prefix}/ingressBandwidth": "x", f"{DEFAULT.orch_domain}/egress-bandwidth": "1"}
     )
@@ -223,24 +226,24 @@ def test_faults_of_shaping_are_told_and_no_more() -> None:
     assert "egress-bandwidth = '1' is out of range" in second
 
 
-def test_whatever_is_written_is_read_or_refused() -> None:
-    """No other failure, and what is read is what a pod can have."""
-    dice = random.Random(5)
+def test_random_values_are_accepted_or_refused() -> None:
+    """Parsing raises no other exception. Accepted addresses are addresses that a pod can have."""
+    generator = random.Random(5)
     pieces = ["[", "]", '"', ",", "10.0.0.1", "fd00::1", "/24", "blue", "null", "1", " ", "{", "}", ":", "IPv4", "\\u0000"]
     for _ in range(3000):
-        text = "".join(dice.choice([*pieces, dice.choice(string.printable)]) for _ in range(dice.randrange(8)))
-        if dice.random() < 0.7:
+        text = "".join(generator.choice([*pieces, generator.choice(string.printable)]) for _ in range(generator.randrange(8)))
+        if generator.random() < 0.7:
             text = f'["{text}"]'
         for name in (*LISTS, "hwAddr"):
             try:
-                found = wishes({name: text})
+                found = parse({name: text})
             except CallerError:
                 continue
             assert all(address not in Cidr("127.0.0.0/8") for address in found.addresses)
             assert len(found.addresses) <= 2
 
 
-def test_other_ipam_serves_no_wishes_of_addresses() -> None:
+def test_address_annotations_need_the_ipam_of_svc() -> None:
     demand_own_ipam("host-local", DEFAULT, [])
     demand_own_ipam(DEFAULT.ipam_plugin, DEFAULT, ["x"])
     with pytest.raises(CallerError, match=r"ipam\.type 'host-local' gives no pod an address or pool of its own") as caught:

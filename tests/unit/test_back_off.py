@@ -1,4 +1,4 @@
-"""The delay before a pending release is retried: of each datastore by itself, longer with each failure, up to a maximum."""
+"""Back-off of pending releases: a delay for each datastore, doubled by each failure up to a maximum."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,11 +17,11 @@ from svc.attach.journal import Journal
 from svc.attach.record import DELETING, AttachmentId, Record
 
 FIRST, SECOND = "/first.db", "/second.db"  # datastores
-PATIENCE = 100  # periods of retries
+MANY_PERIODS = 100  # periods of retries
 
 
 class Agent:
-    """It runs what is queued at once, on a clock of its own; `attempts` are their times, by datastore."""
+    """An agent that runs queued jobs at once, with its own clock. `attempts` has the times of retries by datastore."""
 
     def __init__(self, journal: Journal, patch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -33,7 +33,7 @@ class Agent:
         patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         patch.setattr(module, "retry_release", self._retry_release)
 
-    def owe(self, datastore: str, container: str) -> None:
+    def add_pending_release(self, datastore: str, container: str) -> None:
         key = AttachmentId("net", container, "eth0")
         self._journal.record_pending_release(
             Record(key, DELETING, "", (0, 0), "node1", {"kind": "embedded", "file": datastore}, "", "")
@@ -69,8 +69,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
 
 
 def test_delay_doubles_up_to_its_maximum(agent: Agent) -> None:
-    agent.owe(FIRST, "c1")
-    agent.pass_periods(PATIENCE)
+    agent.add_pending_release(FIRST, "c1")
+    agent.pass_periods(MANY_PERIODS)
     assert agent.delays(FIRST)[:6] == [
         RETRY_SECONDS,
         2 * RETRY_SECONDS,
@@ -82,31 +82,31 @@ def test_delay_doubles_up_to_its_maximum(agent: Agent) -> None:
 
 
 def test_success_resets_the_delay(agent: Agent) -> None:
-    agent.owe(FIRST, "c1")
-    agent.pass_periods(PATIENCE)
+    agent.add_pending_release(FIRST, "c1")
+    agent.pass_periods(MANY_PERIODS)
     agent.failing.remove(FIRST)
-    agent.pass_periods(PATIENCE)
+    agent.pass_periods(MANY_PERIODS)
     agent.failing.add(FIRST)
-    agent.owe(FIRST, "c2")
+    agent.add_pending_release(FIRST, "c2")
     agent.attempts[FIRST].clear()
     agent.pass_periods(4)
     assert agent.delays(FIRST) == [RETRY_SECONDS, 2 * RETRY_SECONDS]
 
 
-def test_failing_datastore_delays_no_other(agent: Agent) -> None:
-    agent.owe(FIRST, "c1")
-    agent.pass_periods(PATIENCE)
+def test_failing_datastore_does_not_delay_another(agent: Agent) -> None:
+    agent.add_pending_release(FIRST, "c1")
+    agent.pass_periods(MANY_PERIODS)
     agent.failing.remove(SECOND)
     for container in ("c2", "c3"):
-        agent.owe(SECOND, container)
+        agent.add_pending_release(SECOND, container)
         now = agent.now
         agent.pass_periods(1)
         assert agent.attempts[SECOND][-1] == now
 
 
-def test_datastore_that_fails_is_asked_once_a_round(agent: Agent) -> None:
-    """However many releases are pending in it."""
+def test_failing_datastore_is_tried_once_in_each_round(agent: Agent) -> None:
+    """The number of its pending releases does not matter."""
     for number in range(5):
-        agent.owe(FIRST, f"c{number}")
+        agent.add_pending_release(FIRST, f"c{number}")
     agent.pass_periods(1)
     assert len(agent.attempts[FIRST]) == 1

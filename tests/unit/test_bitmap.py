@@ -1,4 +1,4 @@
-"""Ordinals against an obvious twin, a dict of tags beside a deque of free ordinals; then every edge and error by name."""
+"""Ordinals compared with a reference, a dict of tags and a deque of free ordinals; then edge cases and errors."""
 
 import re
 from collections import deque
@@ -12,12 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from svc._core.bitmap import MAX_BITS, Ordinals, OrdinalSet
 
 TAGS = st.integers(0, 5)
-PLACES = st.integers(0, 63)
+NUMBERS = st.integers(0, 63)
 SETS = st.sets(st.integers(0, 31))
 
 
-class OrdinalsBesideTwin(RuleBasedStateMachine):
-    """Places are drawn from 0..63 and folded into the block, so that shrinking never changes the block's size."""
+class OrdinalsBesideReference(RuleBasedStateMachine):
+    """Ordinals are numbers of 0..63 modulo the size of the block, so that shrinking does not change the size."""
 
     @initialize(bits=st.integers(0, 5))
     def start(self, bits: int) -> None:
@@ -26,10 +26,10 @@ class OrdinalsBesideTwin(RuleBasedStateMachine):
         self.tags: dict[int, int] = {}
         self.queue = deque(range(self.size))
 
-    def reserve(self, places: set[int]) -> OrdinalSet:
-        return OrdinalSet(32, places)
+    def reserve(self, numbers: set[int]) -> OrdinalSet:
+        return OrdinalSet(32, numbers)
 
-    def take(self, reserved: set[int], tag: int) -> int:
+    def reference_allocate(self, reserved: set[int], tag: int) -> int:
         for ordinal in self.queue:
             if ordinal not in reserved:
                 self.queue.remove(ordinal)
@@ -37,7 +37,7 @@ class OrdinalsBesideTwin(RuleBasedStateMachine):
                 return ordinal
         return -1
 
-    def give(self, ordinal: int) -> bool:
+    def reference_release(self, ordinal: int) -> bool:
         if ordinal not in self.tags:
             return False
         del self.tags[ordinal]
@@ -46,37 +46,37 @@ class OrdinalsBesideTwin(RuleBasedStateMachine):
 
     @rule(tag=TAGS, reserved=SETS)
     def allocates_first_unreserved(self, tag: int, reserved: set[int]) -> None:
-        assert self.block.allocate(tag, self.reserve(reserved)) == self.take(reserved, tag)
+        assert self.block.allocate(tag, self.reserve(reserved)) == self.reference_allocate(reserved, tag)
 
     @rule(tag=TAGS)
     def allocates_head_of_queue(self, tag: int) -> None:
-        assert self.block.allocate(tag) == self.take(set(), tag)
+        assert self.block.allocate(tag) == self.reference_allocate(set(), tag)
 
     @rule(count=st.integers(0, 40), tag=TAGS, reserved=SETS)
     def allocates_many(self, count: int, tag: int, reserved: set[int]) -> None:
-        expected = [ordinal for ordinal in (self.take(reserved, tag) for _ in range(count)) if ordinal >= 0]
+        expected = [ordinal for ordinal in (self.reference_allocate(reserved, tag) for _ in range(count)) if ordinal >= 0]
         assert self.block.allocate_many(count, tag, self.reserve(reserved)) == expected
 
-    @rule(place=PLACES, tag=TAGS)
-    def allocates_this_ordinal(self, place: int, tag: int) -> None:
-        ordinal = place % self.size
+    @rule(number=NUMBERS, tag=TAGS)
+    def allocates_this_ordinal(self, number: int, tag: int) -> None:
+        ordinal = number % self.size
         assert self.block.allocate_at(ordinal, tag) == (ordinal not in self.tags)
         if ordinal not in self.tags:
             self.queue.remove(ordinal)
             self.tags[ordinal] = tag
 
-    @rule(place=PLACES)
-    def releases(self, place: int) -> None:
-        assert self.block.release(place % self.size) == self.give(place % self.size)
+    @rule(number=NUMBERS)
+    def releases(self, number: int) -> None:
+        assert self.block.release(number % self.size) == self.reference_release(number % self.size)
 
-    @rule(places=st.lists(PLACES, max_size=20))
-    def releases_many(self, places: list[int]) -> None:
-        ordinals = [place % self.size for place in places]
-        assert self.block.release_many(iter(ordinals)) == sum([self.give(ordinal) for ordinal in ordinals])
+    @rule(numbers=st.lists(NUMBERS, max_size=20))
+    def releases_many(self, numbers: list[int]) -> None:
+        ordinals = [number % self.size for number in numbers]
+        assert self.block.release_many(iter(ordinals)) == sum([self.reference_release(ordinal) for ordinal in ordinals])
 
-    @rule(place=PLACES, tag=TAGS)
-    def retags(self, place: int, tag: int) -> None:
-        ordinal = place % self.size
+    @rule(number=NUMBERS, tag=TAGS)
+    def retags(self, number: int, tag: int) -> None:
+        ordinal = number % self.size
         if ordinal in self.tags:
             self.block.retag(ordinal, tag)
             self.tags[ordinal] = tag
@@ -90,14 +90,14 @@ class OrdinalsBesideTwin(RuleBasedStateMachine):
         self.tags = {ordinal: new_tags[tag] for ordinal, tag in self.tags.items()}
 
     @rule()
-    def goes_on_as_copy(self) -> None:
+    def continues_with_copy(self) -> None:
         original, self.block = self.block, self.block.copy()
         assert self.block == original
         original.release_many(range(self.size))
         original.allocate_many(self.size, 5)
 
     @rule()
-    def goes_on_as_loaded(self) -> None:
+    def continues_with_loaded_block(self) -> None:
         stored, self.block = self.block, Ordinals.load(self.block.allocations(), self.block.unallocated())
         assert self.block == stored
 
@@ -106,7 +106,7 @@ class OrdinalsBesideTwin(RuleBasedStateMachine):
         assert self.block.available(self.reserve(reserved)) == len(set(self.queue) - reserved)
 
     @invariant()
-    def agrees_with_twin(self) -> None:
+    def agrees_with_reference(self) -> None:
         assert self.block.size == self.size
         assert self.block.allocations() == [self.tags.get(ordinal) for ordinal in range(self.size)]
         assert self.block.unallocated() == list(self.queue)
@@ -120,8 +120,8 @@ class OrdinalsBesideTwin(RuleBasedStateMachine):
             assert self.block.tagged(tag) == sorted(ordinal for ordinal in self.tags if self.tags[ordinal] == tag)
 
 
-TestOrdinalsBesideTwin = OrdinalsBesideTwin.TestCase
-TestOrdinalsBesideTwin.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestOrdinalsBesideReference = OrdinalsBesideReference.TestCase
+TestOrdinalsBesideReference.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 
 
 def filled(bits: int, tag: int = 0) -> Ordinals:
@@ -146,15 +146,15 @@ def test_impossible_block_sizes_are_refused(bits: int) -> None:
         Ordinals(bits)
 
 
-def test_released_ordinal_waits_its_turn() -> None:
-    """The queue is FIFO: an address rests as long as there are others."""
+def test_released_ordinal_goes_to_the_end_of_the_queue() -> None:
+    """The queue is FIFO, so that a released address is reused as late as possible."""
     block = Ordinals(2)
     assert [block.allocate(0), block.allocate(0)] == [0, 1]
     assert block.release(0)
     assert block.allocate_many(9, 0) == [2, 3, 0]
 
 
-def test_reserved_ordinals_keep_their_place() -> None:
+def test_reserved_ordinals_keep_their_position() -> None:
     block, reserved = Ordinals(2), OrdinalSet(4, [0, 2])
     assert block.available(reserved) == 2
     assert [block.allocate(0, reserved) for _ in range(3)] == [1, 3, -1]
@@ -164,19 +164,19 @@ def test_reserved_ordinals_keep_their_place() -> None:
     assert block.allocate(0) == 0
 
 
-def test_reserved_set_may_differ_in_size() -> None:
+def test_reserved_set_can_differ_in_size() -> None:
     block = Ordinals(2)
     assert block.available(OrdinalSet(2, [1])) == 3
     assert block.available(OrdinalSet(4096, [1, 4, 4095])) == 3
     assert block.allocate_many(4, 0, OrdinalSet(1, [0])) == [1, 2, 3]
 
 
-def test_reserved_ordinal_can_be_asked_for() -> None:
-    """Reservations bind only those who pass them."""
+def test_reserved_ordinal_can_be_requested() -> None:
+    """Only a call that passes a reserved set skips its ordinals."""
     assert Ordinals(2).allocate_at(0, 1)
 
 
-def test_none_or_fewer_are_allocated() -> None:
+def test_allocate_many_accepts_any_count() -> None:
     block = Ordinals(1)
     assert block.allocate_many(0, 0) == []
     assert block.allocate_many(-1, 0) == []
@@ -206,7 +206,7 @@ def test_ordinals_outside_are_refused(call: Callable[[Ordinals, int], object], o
 
 
 @OUTSIDE
-def test_ordinals_outside_are_not_taken(ordinal: int) -> None:
+def test_ordinals_outside_are_not_members(ordinal: int) -> None:
     assert ordinal not in filled(2)
 
 
@@ -248,13 +248,13 @@ def test_release_many_is_atomic() -> None:
     assert block == filled(2)
 
 
-def test_release_many_counts_taken_once() -> None:
+def test_release_many_counts_each_ordinal_once() -> None:
     block = filled(2)
     assert block.release_many([3, 1, 3]) == 2
     assert block.unallocated() == [3, 1]
 
 
-def test_retag_wants_taken_ordinal() -> None:
+def test_retag_needs_an_allocated_ordinal() -> None:
     block = Ordinals(1)
     block.allocate_at(1, 4)
     with pytest.raises(KeyError, match="ordinal 0 is free"):
@@ -276,14 +276,14 @@ def test_renumber_is_atomic() -> None:
 
 
 def test_renumber_ignores_unused_tags() -> None:
-    """A caller that drops attributes has no number for them."""
+    """The caller has no new number for an attribute that it removes."""
     block = filled(1, tag=1)
     block.renumber([-1, 0])
     assert block.allocations() == [0, 0]
 
 
 @pytest.mark.parametrize(
-    ("allocations", "unallocated", "fault"),
+    ("allocations", "unallocated", "error"),
     [
         ([], [], "0 allocations: no power of two up to 4096"),
         ([None] * 3, [0, 1, 2], "3 allocations: no power of two up to 4096"),
@@ -301,8 +301,8 @@ def test_renumber_ignores_unused_tags() -> None:
         ([None, 0, None, None], [3, 0], "ordinal 2 is neither allocated nor in unallocated"),
     ],
 )
-def test_load_names_each_fault(allocations: list[int | None], unallocated: list[int], fault: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(fault)}$"):
+def test_load_names_each_error(allocations: list[int | None], unallocated: list[int], error: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
         Ordinals.load(allocations, unallocated)
 
 
@@ -312,17 +312,17 @@ def test_loaded_block_keeps_queue_order() -> None:
     assert block.allocate_many(3, 0) == [2, 0, 3]
 
 
-def test_copy_leads_own_life() -> None:
+def test_copy_is_independent() -> None:
     block = Ordinals(2)
     block.allocate(1)
-    twin = block.copy()
-    twin.release(0)
-    twin.allocate_many(2, 2)
+    duplicate = block.copy()
+    duplicate.release(0)
+    duplicate.allocate_many(2, 2)
     assert block.allocations() == [1, None, None, None]
     assert block.unallocated() == [1, 2, 3]
 
 
-def test_equality_sees_tags_and_queue() -> None:
+def test_equality_compares_tags_and_queue() -> None:
     block = filled(1)
     assert block == filled(1)
     assert block != filled(1, tag=1)
@@ -334,12 +334,12 @@ def test_equality_sees_tags_and_queue() -> None:
 
 
 def test_blocks_have_no_hash() -> None:
-    """They change, so a set of them would lose them."""
+    """Blocks are mutable, so a set could not find them again."""
     with pytest.raises(TypeError, match="unhashable"):
         hash(Ordinals(1))
 
 
-def test_repr_tells_the_usage() -> None:
+def test_repr_shows_the_usage() -> None:
     assert repr(filled(2)) == "<Ordinals size=4 used=4>"
     assert repr(OrdinalSet(8, [1])) == "<OrdinalSet size=8 set=1>"
 
@@ -350,7 +350,7 @@ def test_impossible_set_sizes_are_refused(size: int) -> None:
         OrdinalSet(size)
 
 
-def test_sets_hold_what_was_added() -> None:
+def test_set_contains_the_added_ordinals() -> None:
     ordinals = OrdinalSet(4096, (0, 63, 64, 64))
     ordinals.add_range(4000, 4095)
     ordinals.add_range(7, 7)

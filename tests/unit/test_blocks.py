@@ -1,4 +1,4 @@
-"""One block: the order of its addresses, who holds them, and its sequence numbers."""
+"""One block: the order of its addresses, their owners, and its sequence numbers."""
 
 import json
 from datetime import timedelta, timezone
@@ -17,7 +17,7 @@ from svc.model.kv_codec import Codec
 from svc.names import DEFAULT
 
 FIXTURES = Path(__file__).parent / "fixtures"
-FULL = 4  # addresses of that block
+SIZE = 4  # addresses of the block at CIDR
 
 Json = dict[str, Any]
 
@@ -26,20 +26,20 @@ def owner(handle: str, **secondary: str) -> Attribute:
     return Attribute(handle, secondary or None)
 
 
-def held(block: Block, *ordinals: int) -> list[str]:
+def addresses(block: Block, *ordinals: int) -> list[str]:
     return [str(block.cidr.address(ordinal)) for ordinal in ordinals]
 
 
 def state(block: Block) -> tuple[Any, Any, Any, Any, Any]:
-    """The columns that tell one stage of a block's life from another."""
+    """Return the fields that change when addresses are assigned or released."""
     data = block.to_json()
     names = ("allocations", "unallocated", "attributes", "sequenceNumber", "sequenceNumberForAllocation")
     allocations, unallocated, attributes, sequence, by_ordinal = (data[name] for name in names)
     return allocations, unallocated, attributes, sequence, by_ordinal
 
 
-def test_life_of_a_block() -> None:
-    """Every stage as other programs that share the datastore leave it, to the order of the free addresses."""
+def test_life_cycle_of_a_block() -> None:
+    """Each state equals that of other programs on the same datastore, including the order of the free addresses."""
     block = new()
     assert state(block) == ([None] * 4, [0, 1, 2, 3], None, 1000, {})
     assert blocks.assign(block, owner("a", node="node1")) == Address("10.65.0.64")
@@ -49,8 +49,8 @@ def test_life_of_a_block() -> None:
     blocks.release(block, blocks.held_by(block, "a"))
     block = write(block)
     assert state(block) == ([None] * 4, [1, 2, 3, 0], [], 1002, {})
-    taken = [blocks.assign(block, owner("b", node="node1")) for _ in range(2)]
-    assert taken == [Address("10.65.0.65"), Address("10.65.0.66")]
+    assigned = [blocks.assign(block, owner("b", node="node1")) for _ in range(2)]
+    assert assigned == [Address("10.65.0.65"), Address("10.65.0.66")]
     block = write(block)
     second = {"handle_id": "b", "secondary": {"node": "node1"}}
     assert state(block) == ([None, 0, 0, None], [3, 0], [second], 1003, {"1": 1002, "2": 1002})
@@ -58,8 +58,8 @@ def test_life_of_a_block() -> None:
     assert state(block) == ([None, 0, None, None], [3, 0, 2], [second], 1003, {"1": 1002})
 
 
-def test_life_of_a_block_with_a_cooldown() -> None:
-    """The golden life cycle, byte for byte as documents in the datastore."""
+def test_life_cycle_of_a_block_with_a_cooldown() -> None:
+    """The documents in the datastore are compared byte for byte."""
     codec, key = Codec(DEFAULT), BlockKey(CIDR)
     written: list[bytes] = []
 
@@ -105,9 +105,9 @@ def _document(allocations: str, unallocated: str, attributes: str, sequence: int
 @pytest.mark.parametrize(
     ("seconds", "passed", "free"), [(60, 60, 0), (60, 61, 1), (0, 0, 1), (-1, 0, 1), (3600, 61, 0), (60, -60, 0), (60, -61, 1)]
 )
-def test_addresses_rest_for_longer_than_the_cooldown(seconds: int, passed: int, free: int) -> None:
-    """The time since the release must exceed it; without one they are free at once. A clock that was set back since, or that
-    of another node, keeps them for no more than the cooldown."""
+def test_addresses_are_freed_after_the_cooldown(seconds: int, passed: int, free: int) -> None:
+    """More time than the cooldown must have passed since the release. An address is also freed if the clock is behind the
+    release by more than the cooldown, because it was set back or belongs to another node."""
     block = new()
     blocks.assign(block, owner("a"))
     blocks.release(block, [0], Cooldown(60, NOW))
@@ -117,8 +117,8 @@ def test_addresses_rest_for_longer_than_the_cooldown(seconds: int, passed: int, 
     assert blocks.is_empty(block) is bool(free)
 
 
-def test_released_together_rest_together() -> None:
-    """They share what is said of them; by address they get a new sequence as well, by handle they keep theirs."""
+def test_addresses_released_together_share_an_attribute() -> None:
+    """A release by address also changes their sequence numbers; a release by handle keeps them."""
     block = write(new())
     for _ in range(4):
         blocks.assign(block, owner("a"))
@@ -132,8 +132,8 @@ def test_released_together_rest_together() -> None:
     assert (block.ordinals.unallocated(), block.attributes) == ([0, 1, 3], [owner("a")])
 
 
-def test_what_another_system_sets_aside_leaves_a_block_empty() -> None:
-    """As such a node makes its blocks: the first three and the last address, under a handle of any case."""
+def test_block_with_only_windows_reserved_addresses_is_empty() -> None:
+    """A Windows node reserves the first three addresses and the last one. The case of the handle does not matter."""
     data = new(Cidr("10.65.0.64/29")).to_json()
     data |= {"allocations": [0, 0, 0, None, None, None, None, 0], "unallocated": [3, 4, 5, 6]}
     data["attributes"] = [{"handle_id": "Windows-Reserved-IPAM-Handle", "secondary": {"note": "windows host rsvd"}}]
@@ -146,8 +146,8 @@ def test_what_another_system_sets_aside_leaves_a_block_empty() -> None:
     assert block.to_json()["allocations"] == data["allocations"]
 
 
-def test_new_blocks_look_as_captured() -> None:
-    """All fields, in their order, as another program wrote them for its first address."""
+def test_new_block_equals_the_captured_one() -> None:
+    """Calico wrote the captured block for its first address. The order of the fields is equal as well."""
     captured = _captured("etcd-1-add-ipv4.jsonl")
     block = blocks.new_block(Cidr("10.77.0.128/26"), "host:node1", NOW)
     block.sequence = captured["sequenceNumber"] - 1
@@ -156,8 +156,8 @@ def test_new_blocks_look_as_captured() -> None:
     assert json.dumps(write(block).to_json()) == json.dumps(captured)
 
 
-def test_released_blocks_look_as_captured() -> None:
-    """What is left after both holders of the captured block have gone."""
+def test_released_block_equals_the_captured_one() -> None:
+    """Both handles of the captured block are released."""
     before = _captured("etcd-2-add-pod-dual.jsonl")
     block = Block.from_json(before)
     for handle, after in (("net1.c1", "etcd-3-del-ipv4.jsonl"), ("net1.c2", "etcd-4-del-all.jsonl")):
@@ -167,7 +167,7 @@ def test_released_blocks_look_as_captured() -> None:
 
 
 def test_sequences_start_at_the_time_in_nanoseconds() -> None:
-    """So a block that is deleted and made again never repeats a sequence of its former life."""
+    """A block that is deleted and created again therefore never repeats a sequence number."""
     block = blocks.new_block(CIDR, "host:node1", NOW)
     assert block.sequence == 1_795_197_801_779_619_000
     assert block.claimed_at == "2026-11-20T18:03:21Z"
@@ -176,48 +176,48 @@ def test_sequences_start_at_the_time_in_nanoseconds() -> None:
 
 
 def test_claim_times_are_utc() -> None:
-    """In every time zone of the clock that was read."""
+    """The time zone of the given time does not matter."""
     local = NOW.astimezone(timezone(timedelta(hours=5, minutes=30)))
     assert blocks.new_block(CIDR, "host:node1", local) == blocks.new_block(CIDR, "host:node1", NOW)
 
 
-def test_first_and_last_address_are_handed_out() -> None:
+def test_first_and_last_address_are_assigned() -> None:
     """A block is not a subnet: it has no network and no broadcast address."""
     block = new()
-    assert [str(blocks.assign(block, owner(str(n)))) for n in range(FULL)] == held(block, 0, 1, 2, 3)
+    assert [str(blocks.assign(block, owner(str(n)))) for n in range(SIZE)] == addresses(block, 0, 1, 2, 3)
 
 
-def test_a_full_block_gives_nothing() -> None:
-    """And is not changed by the question."""
+def test_full_block_assigns_nothing() -> None:
+    """The attempt does not change the block."""
     block = new()
-    for number in range(FULL):
+    for number in range(SIZE):
         blocks.assign(block, owner(str(number)))
     before = block.to_json()
     assert blocks.assign(block, owner("late")) is None
     assert block.to_json() == before
 
 
-def test_freed_addresses_rest_longest() -> None:
-    """The address freed last is handed out last."""
+def test_freed_addresses_are_assigned_last() -> None:
+    """The address that was freed last is assigned last."""
     block = new()
-    for number in range(FULL):
+    for number in range(SIZE):
         blocks.assign(block, owner(str(number)))
     for ordinal in (2, 0, 3):
         blocks.release(block, [ordinal])
-    assert [str(blocks.assign(block, owner("again"))) for _ in range(3)] == held(block, 2, 0, 3)
+    assert [str(blocks.assign(block, owner("again"))) for _ in range(3)] == addresses(block, 2, 0, 3)
 
 
 def test_addresses_released_together_queue_in_ascending_order() -> None:
-    """In any order of their names."""
+    """The order of the arguments does not matter."""
     block = new()
-    for _ in range(FULL):
+    for _ in range(SIZE):
         blocks.assign(block, owner("a"))
     blocks.release(block, [3, 0, 2])
     assert block.ordinals.unallocated() == [0, 2, 3]
 
 
 def test_equal_owners_share_an_attribute() -> None:
-    """Equal to the last detail: the same handle with other details is another entry."""
+    """The same handle with other secondary attributes is another entry."""
     block = new()
     for attribute in (owner("a", node="n"), owner("b", node="n"), owner("a", node="n"), owner("a", node="m")):
         blocks.assign(block, attribute)
@@ -226,8 +226,8 @@ def test_equal_owners_share_an_attribute() -> None:
     assert blocks.held_by(block, "a") == [0, 2, 3]
 
 
-def test_unused_attributes_are_dropped_and_renumbered() -> None:
-    """Those that stay keep their order, and every address its holder."""
+def test_unused_attributes_are_removed() -> None:
+    """The remaining attributes are renumbered in their order, and every address keeps its owner."""
     block = new()
     for handle in ("a", "b", "c", "b"):
         blocks.assign(block, owner(handle))
@@ -240,7 +240,7 @@ def test_unused_attributes_are_dropped_and_renumbered() -> None:
 
 
 def test_releasing_nothing_changes_nothing() -> None:
-    """An empty release and one of a free address leave queue and holders alone."""
+    """An empty release and the release of a free address change neither queue nor owners."""
     block = new()
     blocks.assign(block, owner("a"))
     before = block.to_json()
@@ -249,8 +249,8 @@ def test_releasing_nothing_changes_nothing() -> None:
     assert block.to_json() == before
 
 
-def test_an_address_can_be_asked_for() -> None:
-    """It leaves the queue; the others keep their places."""
+def test_address_can_be_requested() -> None:
+    """The address leaves the queue; the order of the others does not change."""
     block = new()
     assert blocks.assign_at(block, Address("10.65.0.66"), owner("a"))
     assert state(block)[:3] == ([None, None, 0, None], [0, 1, 3], [{"handle_id": "a"}])
@@ -258,8 +258,8 @@ def test_an_address_can_be_asked_for() -> None:
     assert blocks.held_by(block, "a") == [2]
 
 
-def test_a_taken_address_is_not_given_again() -> None:
-    """And the refusal leaves no attribute behind."""
+def test_assigned_address_is_not_assigned_again() -> None:
+    """The refusal adds no attribute."""
     block = new()
     blocks.assign_at(block, Address("10.65.0.66"), owner("a"))
     before = block.to_json()
@@ -269,8 +269,8 @@ def test_a_taken_address_is_not_given_again() -> None:
     assert blocks.allocation_of(block, Address("10.65.0.65")) is None
 
 
-def test_every_allocation_remembers_the_write_before_it() -> None:
-    """Those of one write share a sequence; a release forgets it."""
+def test_allocation_has_the_sequence_number_of_the_block() -> None:
+    """Allocations of one write share a sequence number. A release removes it."""
     block = new(sequence=7)
     blocks.assign(block, owner("a"))
     blocks.assign(block, owner("b"))
@@ -281,8 +281,8 @@ def test_every_allocation_remembers_the_write_before_it() -> None:
     assert block.ordinal_sequences == {0: 7, 2: 8}
 
 
-def test_a_block_is_empty_until_somebody_holds_it() -> None:
-    """And again afterwards."""
+def test_block_without_allocations_is_empty() -> None:
+    """A block is empty again after the last release."""
     block = new()
     assert blocks.is_empty(block)
     blocks.assign(block, owner("a"))
@@ -292,19 +292,19 @@ def test_a_block_is_empty_until_somebody_holds_it() -> None:
 
 
 def test_copies_are_independent() -> None:
-    """A plan that is thrown away must not have changed what it was made from."""
+    """A discarded plan must not change the block that it was made from."""
     block = new()
     blocks.assign(block, owner("a"))
     before = block.to_json()
-    twin = block.copy()
-    blocks.assign(twin, owner("b"))
-    blocks.release(twin, [0])
-    twin.sequence += 1
+    duplicate = block.copy()
+    blocks.assign(duplicate, owner("b"))
+    blocks.release(duplicate, [0])
+    duplicate.sequence += 1
     assert block.to_json() == before
 
 
-def test_addresses_that_cool_down_are_not_free() -> None:
-    """Other programs keep a released address in cooldown: it has no owner, and is not assigned."""
+def test_addresses_in_cooldown_are_not_free() -> None:
+    """An address in cooldown has no owner and is not assigned. Other programs store such addresses as well."""
     block = new()
     blocks.assign(block, Attribute(released_at="2026-11-20T18:03:21Z"))
     assert str(blocks.assign(block, owner("a"))) == "10.65.0.65"
@@ -312,8 +312,8 @@ def test_addresses_that_cool_down_are_not_free() -> None:
     assert not blocks.assign_at(block, Address("10.65.0.64"), owner("b"))
 
 
-def test_blocks_that_name_nobody_cannot_be_read() -> None:
-    """An address would pass to the next handle in the list of owners."""
+def test_allocation_without_an_attribute_is_refused() -> None:
+    """Otherwise the address would belong to the next handle in the list of attributes."""
     block = new()
     blocks.assign(block, owner("a"))
     with pytest.raises(ValueError, match="attribute 0 of 0"):
@@ -322,29 +322,29 @@ def test_blocks_that_name_nobody_cannot_be_read() -> None:
 
 @pytest.mark.parametrize(("text", "stored"), [("10.65.0.64/30", "10.65.0.64/30"), ("FD00:0::/122", "fd00::/122")])
 def test_handles_name_blocks_canonically(text: str, stored: str) -> None:
-    """However another program has spelled them."""
+    """Other programs may store other spellings."""
     assert Handle.from_json({"block": {text: 2}}) == Handle({stored: 2})
 
 
-def test_handles_of_no_block_cannot_be_read() -> None:
-    """It is better to fail here than where addresses are released."""
+def test_handle_with_a_malformed_block_is_refused() -> None:
+    """The error is raised when the handle is read, not when its addresses are released."""
     with pytest.raises(ValueError, match="nonsense"):
         Handle.from_json({"block": {"nonsense": 1}})
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/32", "10.0.0.0/20", "fd00::/128", "fd00::/116"])
 def test_blocks_of_every_size_fill_up(cidr: str) -> None:
-    """From a single address to the largest block."""
+    """Sizes range from a single address to the largest block."""
     block = new(Cidr(cidr))
-    taken = [blocks.assign(block, owner("a")) for _ in range(block.cidr.size)]
-    assert taken == [block.cidr.address(ordinal) for ordinal in range(block.cidr.size)]
+    assigned = [blocks.assign(block, owner("a")) for _ in range(block.cidr.size)]
+    assert assigned == [block.cidr.address(ordinal) for ordinal in range(block.cidr.size)]
     assert blocks.assign(block, owner("a")) is None
     blocks.release(block, range(block.cidr.size))
     assert (blocks.is_empty(block), block.attributes) == (True, [])
 
 
 def _captured(name: str) -> Json:
-    """The IPv4 block of a captured datastore."""
+    """Return the IPv4 block of a captured datastore."""
     entries = map(json.loads, (FIXTURES / name).read_text().splitlines())
     found: Json = json.loads(next(entry["value"] for entry in entries if "/assignment/ipv4/" in entry.get("key", "")))
     return found

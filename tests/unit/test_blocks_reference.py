@@ -1,4 +1,4 @@
-"""Blocks beside a twin that does the same the obvious way."""
+"""Blocks compared with a simple reference implementation."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,23 +13,23 @@ from svc.model.ipam import Attribute, Block
 
 
 @dataclass
-class Twin:
-    """The same block, done the obvious way: who holds each address, and a list of the free ones."""
+class Reference:
+    """A block as a list of owners and a list of free ordinals."""
 
-    holders: list[tuple[str, str] | None]
+    owners: list[tuple[str, str] | None]
     queue: list[int]
     sequences: dict[int, int] = field(default_factory=dict)
     sequence: int = 1000
 
-    def take(self, ordinal: int, holder: tuple[str, str]) -> None:
+    def assign(self, ordinal: int, owner: tuple[str, str]) -> None:
         self.queue.remove(ordinal)
-        self.holders[ordinal] = holder
+        self.owners[ordinal] = owner
         self.sequences[ordinal] = self.sequence
 
     def release(self, ordinals: set[int]) -> None:
         for ordinal in sorted(ordinals):
-            if self.holders[ordinal] is not None:
-                self.holders[ordinal] = None
+            if self.owners[ordinal] is not None:
+                self.owners[ordinal] = None
                 self.queue.append(ordinal)
                 del self.sequences[ordinal]
 
@@ -37,12 +37,12 @@ class Twin:
         self.sequence += 1
 
 
-HOLDERS = st.tuples(st.sampled_from("abc"), st.sampled_from("nm"))
+OWNERS = st.tuples(st.sampled_from("abc"), st.sampled_from("nm"))
 ORDINALS = st.integers(0, 7)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("assign"), HOLDERS),
-        st.tuples(st.just("assign at"), ORDINALS, HOLDERS),
+        st.tuples(st.just("assign"), OWNERS),
+        st.tuples(st.just("assign at"), ORDINALS, OWNERS),
         st.tuples(st.just("release"), st.sets(ORDINALS)),
         st.tuples(st.just("release handle"), st.sampled_from("abc")),
         st.tuples(st.just("write")),
@@ -52,48 +52,48 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_blocks_do_what_the_obvious_twin_does(steps: list[tuple[Any, ...]]) -> None:
-    """Any sequence of assignments, releases and writes: same holders, same queue, same sequences."""
+def test_block_behaves_like_the_reference(steps: list[tuple[Any, ...]]) -> None:
+    """Owners, queue and sequence numbers are equal after any sequence of assignments, releases and writes."""
     block = new(Cidr("10.65.0.64/29"))
-    twin = Twin([None] * 8, list(range(8)))
+    reference = Reference([None] * 8, list(range(8)))
     for step in steps:
-        block = _both(block, twin, *step)
-        _demand_alike(block, twin)
+        block = _apply_to_both(block, reference, *step)
+        _require_equal(block, reference)
 
 
-def _both(block: Block, twin: Twin, what: str, *arguments: Any) -> Block:
-    if what == "assign":
-        got, expected = blocks.assign(block, _attribute(*arguments)), twin.queue[:1]
+def _apply_to_both(block: Block, reference: Reference, operation: str, *arguments: Any) -> Block:
+    if operation == "assign":
+        got, expected = blocks.assign(block, _attribute(*arguments)), reference.queue[:1]
         assert [got] == [block.cidr.address(ordinal) for ordinal in expected] if expected else got is None
         if expected:
-            twin.take(expected[0], *arguments)
-    elif what == "assign at":
-        ordinal, holder = arguments
-        free = twin.holders[ordinal] is None
-        assert blocks.assign_at(block, block.cidr.address(ordinal), _attribute(holder)) == free
+            reference.assign(expected[0], *arguments)
+    elif operation == "assign at":
+        ordinal, owner = arguments
+        free = reference.owners[ordinal] is None
+        assert blocks.assign_at(block, block.cidr.address(ordinal), _attribute(owner)) == free
         if free:
-            twin.take(ordinal, holder)
-    elif what == "write":
-        twin.write()
+            reference.assign(ordinal, owner)
+    elif operation == "write":
+        reference.write()
         return write(block)
-    elif what == "release":
+    elif operation == "release":
         blocks.release(block, arguments[0])
-        twin.release(arguments[0])
+        reference.release(arguments[0])
     else:
         blocks.release(block, blocks.held_by(block, arguments[0]))
-        twin.release({ordinal for ordinal, who in enumerate(twin.holders) if who and who[0] == arguments[0]})
+        reference.release({ordinal for ordinal, owner in enumerate(reference.owners) if owner and owner[0] == arguments[0]})
     return block
 
 
-def _demand_alike(block: Block, twin: Twin) -> None:
+def _require_equal(block: Block, reference: Reference) -> None:
     present = [blocks.allocation_of(block, block.cidr.address(ordinal)) for ordinal in range(8)]
-    assert present == [None if who is None else _attribute(who) for who in twin.holders]
-    assert block.ordinals.unallocated() == twin.queue
-    assert (block.ordinal_sequences, block.sequence) == (twin.sequences, twin.sequence)
-    distinct = {who for who in twin.holders if who}
+    assert present == [None if owner is None else _attribute(owner) for owner in reference.owners]
+    assert block.ordinals.unallocated() == reference.queue
+    assert (block.ordinal_sequences, block.sequence) == (reference.sequences, reference.sequence)
+    distinct = {owner for owner in reference.owners if owner}
     assert len(block.attributes or ()) == len(distinct)
     assert Block.from_json(block.to_json()) == block
 
 
-def _attribute(holder: tuple[str, str]) -> Attribute:
-    return Attribute(holder[0], {"node": holder[1]})
+def _attribute(owner: tuple[str, str]) -> Attribute:
+    return Attribute(owner[0], {"node": owner[1]})

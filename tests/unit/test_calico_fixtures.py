@@ -1,4 +1,4 @@
-"""What Calico writes and prints, beside what svc makes of the same with its names."""
+"""Documents and results of Calico compared with those of svc under the names profile `calico`."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def document(file: str, key: str) -> str:
 
 
 def test_every_kind_of_key_was_captured() -> None:
-    """So that the round trips of the codec mean something."""
+    """Otherwise the round trips of the codec would not cover every kind."""
     keys = [CODEC.key(line["key"]) for line in lines("etcd-2-add-pod-dual.jsonl")]
     assert {type(key) for key in keys} == {BlockKey, AffinityKey, HandleKey, ResourceKey}
     kinds = {key.kind for key in keys if isinstance(key, ResourceKey)}
@@ -51,41 +51,43 @@ def test_every_kind_of_key_was_captured() -> None:
     ],
     ids=["default", "all"],
 )
-def test_settings_are_spelled_like_the_incumbents(config: IpamConfig, document: bytes) -> None:
-    """Snake case and camel case as they have grown; false is left out."""
+def test_settings_are_spelled_as_calico_spells_them(config: IpamConfig, document: bytes) -> None:
+    """Calico mixes snake case and camel case, and omits false."""
     assert CODEC.path(IpamConfigKey()) == "/calico/ipam/v2/config"
     assert CODEC.encode(config) == document
     assert CODEC.decode(IpamConfigKey(), document) == config
 
 
-def test_endpoint_of_a_container_is_the_incumbents() -> None:
-    """Key and document, but for what is random."""
+def test_endpoint_of_a_container_equals_that_of_calico() -> None:
+    """Key and document are equal, except for random values."""
     workload = Workload("c1")
     key = endpoint_key(NAMES, "node1", workload, "eth0")
     captured = document("etcd-1-add-ipv4.jsonl", CODEC.path(key))
-    theirs = json.loads(captured)
-    spec = {"ipNetworks": [str(Cidr("10.77.0.128/32"))], "interfaceName": "calic1", "mac": theirs["spec"]["mac"]}
-    ours = endpoint(NAMES, key, "node1", workload, "eth0", spec=spec, facts=PodFacts(profiles=["net1"]))
-    ours.metadata = ordered(ours.metadata | {name: theirs["metadata"][name] for name in ("uid", "creationTimestamp")})
-    assert CODEC.encode(ours).decode() == captured
+    calico_endpoint = json.loads(captured)
+    spec = {"ipNetworks": [str(Cidr("10.77.0.128/32"))], "interfaceName": "calic1", "mac": calico_endpoint["spec"]["mac"]}
+    own_endpoint = endpoint(NAMES, key, "node1", workload, "eth0", spec=spec, facts=PodFacts(profiles=["net1"]))
+    own_endpoint.metadata = ordered(
+        own_endpoint.metadata | {name: calico_endpoint["metadata"][name] for name in ("uid", "creationTimestamp")}
+    )
+    assert CODEC.encode(own_endpoint).decode() == captured
 
 
-def test_key_of_a_pods_endpoint_is_the_incumbents() -> None:
-    """Dashes doubled."""
+def test_key_of_a_pods_endpoint_equals_that_of_calico() -> None:
+    """Dashes of the pod's name are doubled."""
     key = endpoint_key(NAMES, "node1", Workload("c2", "web-0", "default"), "eth0")
     assert document("etcd-2-add-pod-dual.jsonl", CODEC.path(key))
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in FIXTURES.glob("result-*.json")))
-def test_results_are_understood_and_printed_alike(file: str) -> None:
-    """As a CHECK or DEL gets them after a take-over."""
+def test_results_of_calico_are_parsed_and_rendered_unchanged(file: str) -> None:
+    """A CHECK or DEL receives such results after a change from Calico to svc."""
     printed = json.loads((FIXTURES / file).read_text())
     result = parse_prev_result(printed, printed["cniVersion"])
     assert results.render(result, printed["cniVersion"]) == printed
 
 
 def names_in(resource: Any) -> Iterator[str]:
-    """Names with a domain: of API groups, labels and annotations."""
+    """Return the names of API groups, labels and annotations."""
     yield resource.get("apiVersion", "")
     metadata = resource["metadata"]
     for field in ("labels", "annotations"):
@@ -96,7 +98,7 @@ def names_in(resource: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", sorted(path.name for path in FIXTURES.glob("orch-*.jsonl")))
 def test_names_of_custom_resources_are_in_the_profile(file: str) -> None:
-    """Nothing has a domain that it does not know, but for the orchestrator's own tools."""
+    """Other domains than those of the profile occur only in annotations of kubectl."""
     known = (
         NAMES.crd_api_version, f"{NAMES.label_prefix}/", f"{NAMES.annotation_prefix}/", f"{NAMES.orch_domain}/",
         "kubectl.kubernetes.io/",

@@ -1,4 +1,4 @@
-"""A request on its way through the agent: what its client receives while it waits."""
+"""A call in the agent: what its client receives while the call waits."""
 
 import os
 import socket
@@ -20,9 +20,9 @@ REPLY = Reply(0, b"out", b"")
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, client = socket.socketpair()
-    with ours, client:
-        yield ours, client
+    agent_end, client = socket.socketpair()
+    with agent_end, client:
+        yield agent_end, client
 
 
 def run(connection: socket.socket, *deadlines: float) -> None:
@@ -45,36 +45,36 @@ def received(client: socket.socket) -> bytes:
     return data
 
 
-def asked(data: bytes) -> list[float]:
-    """Seconds, of every frame but the last one."""
+def extensions(data: bytes) -> list[float]:
+    """Return the seconds of every frame except the last one."""
     whole = len(data) - len(data) % 16 - 16
     return [int.from_bytes(data[start + 8 : start + 12], "little") / 1000 for start in range(0, whole, 16)]
 
 
-def test_client_of_a_long_wait_is_asked_for_patience(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_client_of_a_long_wait_gets_timeout_extensions(ends: tuple[socket.socket, socket.socket]) -> None:
     now = time.monotonic()
     run(ends[0], now + 200, now + 100, now + 300)
     data = received(ends[1])
-    first, second = asked(data)  # the wait between them ends before the first time is over
+    first, second = extensions(data)  # the wait of 100 s ends before the first extension does
     assert 200 < first < 240
     assert 300 < second < 340
     assert ReplyReader().feed(data) == REPLY
 
 
-def test_client_of_a_short_wait_is_not(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_client_of_a_short_wait_gets_no_extension(ends: tuple[socket.socket, socket.socket]) -> None:
     now = time.monotonic()
     run(ends[0], now + 1, now + 30)
     data = received(ends[1])
-    assert asked(data) == []
+    assert extensions(data) == []
     assert ReplyReader().feed(data) == REPLY
 
 
-def test_patience_has_a_limit(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_timeout_extension_has_a_limit(ends: tuple[socket.socket, socket.socket]) -> None:
     run(ends[0], time.monotonic() + 1e9)
-    assert asked(received(ends[1])) == [EXTENSION_LIMIT / 1000]
+    assert extensions(received(ends[1])) == [EXTENSION_LIMIT / 1000]
 
 
-def test_client_that_has_gone_is_no_failure(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_disconnected_client_is_not_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
     ends[1].close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("svc.agent.call._is_disconnected", lambda _connection: False)

@@ -1,4 +1,4 @@
-"""Checkpoints beside the work: what was committed gets into the file itself, and nothing about it may fail a commit."""
+"""Checkpoints in the background: they copy commits into the database file, and their errors do not fail a commit."""
 
 import logging
 import shutil
@@ -16,7 +16,7 @@ from svc.datastore.checkpoint import WalCheckpointer
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def three_commits_for_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "COMMITS", 3)
 
 
@@ -37,35 +37,35 @@ def commit(connection: sqlite3.Connection, checkpoints: WalCheckpointer, times: 
         checkpoints.committed()
 
 
-def in_file(path: Path) -> int:
-    """Rows in the file alone, without the log beside it."""
+def count_rows(path: Path) -> int:
+    """Return the number of rows in the database file, without its log."""
     copy = path.with_name("copy.db")
     shutil.copyfile(path, copy)
     with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as connection:
         return int(connection.execute("SELECT count(*) FROM t").fetchone()[0])
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_what_was_committed_gets_into_the_file(path: Path) -> None:
+def test_committed_rows_get_into_the_file(path: Path) -> None:
     checkpoints = WalCheckpointer(path)
     with closing(sqlite.connect(path)) as connection:
         commit(connection, checkpoints, 2)
-        assert in_file(path) == 0
+        assert count_rows(path) == 0
         assert "checkpoints" not in [thread.name for thread in threading.enumerate()]
-        for rows in (3, 6, 9):  # again and again
+        for rows in (3, 6, 9):  # three checkpoints
             commit(connection, checkpoints, 1 if rows == 3 else 3)
-            eventually(lambda rows=rows: in_file(path) == rows)  # type: ignore[misc]
+            wait_for(lambda rows=rows: count_rows(path) == rows)  # type: ignore[misc]
         checkpoints.close()
         assert "checkpoints" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_reader_and_a_writer_under_way_stop_nobody(path: Path) -> None:
+def test_open_transactions_do_not_block_a_checkpoint(path: Path) -> None:
     checkpoints = WalCheckpointer(path)
     with closing(sqlite.connect(path)) as connection, closing(sqlite.connect(path)) as other:
         commit(connection, checkpoints, 1)
@@ -73,27 +73,27 @@ def test_a_reader_and_a_writer_under_way_stop_nobody(path: Path) -> None:
         other.execute("INSERT INTO t VALUES (100)")
         checkpoints.committed()
         checkpoints.committed()
-        eventually(lambda: in_file(path) == 1)
+        wait_for(lambda: count_rows(path) == 1)
         other.execute("COMMIT")
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (2,)
         checkpoints.close()
 
 
-def test_a_file_that_is_gone_is_logged_and_tried_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_file_is_logged_and_tried_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = WalCheckpointer(path)
     aside = path.with_name("aside.db")
     with closing(sqlite.connect(path)) as connection, caplog.at_level(logging.WARNING):
         path.rename(aside)
         commit(connection, checkpoints, 3)
-        eventually(lambda: "no checkpoint of" in caplog.text)
+        wait_for(lambda: "no checkpoint of" in caplog.text)
         aside.rename(path)
         commit(connection, checkpoints, 3)
-        eventually(lambda: in_file(path) == 6)
+        wait_for(lambda: count_rows(path) == 6)
         checkpoints.close()
 
 
-def test_a_thread_that_the_system_refuses_fails_no_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next commit has another try."""
+def test_commit_succeeds_if_no_thread_can_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next commit tries to start the thread again."""
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -104,12 +104,12 @@ def test_a_thread_that_the_system_refuses_fails_no_commit(path: Path, monkeypatc
             patched.setattr(threading.Thread, "start", refuse)
             commit(connection, checkpoints, 3)
         commit(connection, checkpoints, 1)
-        eventually(lambda: in_file(path) == 4)
+        wait_for(lambda: count_rows(path) == 4)
         checkpoints.close()
 
 
-def test_the_log_is_cut_off_after_a_long_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it reads, the log only grows; then it is short again, also without another commit."""
+def test_log_is_truncated_after_a_long_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """During the read the log only grows. Afterwards it is truncated without another commit."""
     monkeypatch.setattr(checkpoint, "LONGEST_LOG", 1 << 20)
     monkeypatch.setattr(checkpoint, "AGAIN_SECONDS", 0.05)
     path = tmp_path / "file.db"
@@ -124,9 +124,9 @@ def test_the_log_is_cut_off_after_a_long_reader(tmp_path: Path, monkeypatch: pyt
             checkpoints.committed()
         assert log.stat().st_size > checkpoint.LONGEST_LOG
         reader.execute("COMMIT")
-        until = time.monotonic() + 20
+        deadline = time.monotonic() + 20
         while log.stat().st_size > checkpoint.LONGEST_LOG:
-            assert time.monotonic() < until
+            assert time.monotonic() < deadline
             time.sleep(0.02)
         checkpoints.close()
 

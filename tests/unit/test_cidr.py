@@ -1,4 +1,4 @@
-"""Addresses and networks against the standard library's `ipaddress`."""
+"""Addresses and networks compared with the standard library's `ipaddress`."""
 
 import copy
 import ipaddress
@@ -34,26 +34,26 @@ from svc._core.cidr import Address, Cidr, CidrIndex
 @example("::ffff:0.0.0.0")
 @example("1:2:3:4:5:6:7::")
 def test_address_text_becomes_canonical(text: str) -> None:
-    address, twin = Address(text), ipaddress.ip_address(text)
-    assert str(address) == canonical(twin)
+    address, reference = Address(text), ipaddress.ip_address(text)
+    assert str(address) == canonical(reference)
     assert Address(str(address)) == address
     assert repr(address) == f"Address('{address}')"
 
 
 @given(addresses)
-def test_address_parts_equal_twin(twin: TwinAddress) -> None:
-    address = Address(str(twin))
-    assert (int(address), address.packed) == (int(twin), twin.packed)
-    assert (address.version, address.bits) == (twin.version, twin.max_prefixlen)
-    assert Address.from_packed(twin.packed) == address
-    assert str(address.host()) == f"{address}/{twin.max_prefixlen}"
+def test_address_attributes_equal_those_of_ipaddress(reference: TwinAddress) -> None:
+    address = Address(str(reference))
+    assert (int(address), address.packed) == (int(reference), reference.packed)
+    assert (address.version, address.bits) == (reference.version, reference.max_prefixlen)
+    assert Address.from_packed(reference.packed) == address
+    assert str(address.host()) == f"{address}/{reference.max_prefixlen}"
 
 
 @given(misspelt | st.text(max_size=20))
 @settings(max_examples=500)
-def test_parser_accepts_what_twin_accepts(text: str) -> None:
-    address, twin = parsed(text), twin_of(text)
-    assert (address and address.packed) == (twin and twin.packed)
+def test_parser_accepts_the_same_texts_as_ipaddress(text: str) -> None:
+    address, reference = parsed(text), twin_of(text)
+    assert (address and address.packed) == (reference and reference.packed)
 
 
 BAD_ADDRESSES = [
@@ -116,9 +116,9 @@ BAD_ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "fault"), BAD_ADDRESSES)
-def test_bad_address_is_named(text: str, fault: str) -> None:
-    pattern = f"^{re.escape(f'{text!r} is no IP address: {fault}')}$"
+@pytest.mark.parametrize(("text", "problem"), BAD_ADDRESSES)
+def test_error_quotes_the_malformed_address(text: str, problem: str) -> None:
+    pattern = f"^{re.escape(f'{text!r} is no IP address: {problem}')}$"
     with pytest.raises(ValueError, match=pattern):
         Address(text)
     with pytest.raises(ValueError, match=pattern):
@@ -126,14 +126,14 @@ def test_bad_address_is_named(text: str, fault: str) -> None:
 
 
 @pytest.mark.parametrize("make", [Address, Cidr, Cidr.masked, CidrIndex().match_text])
-def test_text_must_be_text(make: Callable[[str], object]) -> None:
+def test_address_text_must_be_a_string(make: Callable[[str], object]) -> None:
     for value in (b"10.0.0.1", 167772161, None, ipaddress.ip_address("10.0.0.1")):
         with pytest.raises(TypeError, match="is a str, not"):
             make(value)  # type: ignore[arg-type]
 
 
-def test_lone_surrogate_is_no_address() -> None:
-    """A name the kernel gave us may hold one; it has no UTF-8."""
+def test_lone_surrogate_is_refused() -> None:
+    """Names from the kernel may contain lone surrogates, which have no UTF-8 form."""
     with pytest.raises(ValueError, match="surrogates"):
         Address("10.0.0.\udc31")
 
@@ -145,22 +145,22 @@ def test_packed_address_has_fixed_size(size: int) -> None:
 
 
 @given(networks)
-def test_network_parts_equal_twin(twin: TwinNetwork) -> None:
-    network = cidr(twin)
-    assert (network.version, network.bits, network.length) == (twin.version, twin.max_prefixlen, twin.prefixlen)
-    assert network.size == twin.num_addresses
-    assert str(network.first) == canonical(twin.network_address)
-    assert str(network.last) == canonical(twin.broadcast_address)
-    assert str(network) == f"{canonical(twin.network_address)}/{twin.prefixlen}"
+def test_network_attributes_equal_those_of_ipaddress(reference: TwinNetwork) -> None:
+    network = cidr(reference)
+    assert (network.version, network.bits, network.length) == (reference.version, reference.max_prefixlen, reference.prefixlen)
+    assert network.size == reference.num_addresses
+    assert str(network.first) == canonical(reference.network_address)
+    assert str(network.last) == canonical(reference.broadcast_address)
+    assert str(network) == f"{canonical(reference.network_address)}/{reference.prefixlen}"
     assert repr(network) == f"Cidr('{network}')"
 
 
 @given(addresses, st.integers(0, 128))
-def test_masking_equals_loose_twin(twin: TwinAddress, length: int) -> None:
-    length = min(length, twin.max_prefixlen)
-    text, network = f"{twin}/{length}", cidr(network_of(twin, length))
-    assert Cidr.masked(text) == Cidr.of(Address(str(twin)), length) == network
-    if network.first == Address(str(twin)):
+def test_masking_equals_that_of_ipaddress(reference: TwinAddress, length: int) -> None:
+    length = min(length, reference.max_prefixlen)
+    text, network = f"{reference}/{length}", cidr(network_of(reference, length))
+    assert Cidr.masked(text) == Cidr.of(Address(str(reference)), length) == network
+    if network.first == Address(str(reference)):
         assert Cidr(text) == network
     else:
         with pytest.raises(ValueError, match=re.escape(f"the network is '{network}'")):
@@ -168,9 +168,9 @@ def test_masking_equals_loose_twin(twin: TwinAddress, length: int) -> None:
 
 
 @given(addresses)
-def test_bare_address_means_full_length(twin: TwinAddress) -> None:
-    address = Address(str(twin))
-    assert Cidr.masked(str(twin)) == address.host() == Cidr.of(address, address.bits)
+def test_address_without_a_length_is_a_host_network(reference: TwinAddress) -> None:
+    address = Address(str(reference))
+    assert Cidr.masked(str(reference)) == address.host() == Cidr.of(address, address.bits)
     assert address.host().size == 1
 
 
@@ -199,19 +199,19 @@ BAD_NETWORKS = [
 
 
 @pytest.mark.parametrize("make", [Cidr, Cidr.masked])
-@pytest.mark.parametrize(("text", "fault"), BAD_NETWORKS)
-def test_bad_network_is_named(make: Callable[[str], Cidr], text: str, fault: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(f'{text!r} is no network: {fault}')}$"):
+@pytest.mark.parametrize(("text", "problem"), BAD_NETWORKS)
+def test_error_quotes_the_malformed_network(make: Callable[[str], Cidr], text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{text!r} is no network: {problem}')}$"):
         make(text)
 
 
-def test_strict_network_needs_length() -> None:
+def test_network_needs_a_length() -> None:
     with pytest.raises(ValueError, match=r"^'10\.0\.0\.0' is no network: the length is missing$"):
         Cidr("10.0.0.0")
 
 
 @given(networks, networks)
-def test_containment_and_overlap_equal_twin(one: TwinNetwork, other: TwinNetwork) -> None:
+def test_containment_and_overlap_equal_those_of_ipaddress(one: TwinNetwork, other: TwinNetwork) -> None:
     assert (cidr(one) in cidr(other)) == holds(other, one)
     assert (cidr(other) in cidr(one)) == holds(one, other)
     assert cidr(one).overlaps(cidr(other)) == cidr(other).overlaps(cidr(one)) == one.overlaps(other)
@@ -219,49 +219,49 @@ def test_containment_and_overlap_equal_twin(one: TwinNetwork, other: TwinNetwork
     assert (cidr(one).last in cidr(other)) == (one.broadcast_address in other)
 
 
-def test_membership_wants_the_right_type() -> None:
+def test_membership_needs_the_right_type() -> None:
     for value in ("10.0.0.1", None, 1):
         with pytest.raises(TypeError):
             assert value in EVERYWHERE[0]  # type: ignore[operator]
 
 
 @given(networks, st.data())
-def test_places_and_addresses_correspond(twin: TwinNetwork, data: st.DataObject) -> None:
-    network, place = cidr(twin), data.draw(st.integers(0, twin.num_addresses - 1))
-    address = network.address(place)
-    assert str(address) == canonical(twin[place])
-    assert network.ordinal(address) == place
+def test_ordinals_and_addresses_correspond(reference: TwinNetwork, data: st.DataObject) -> None:
+    network, ordinal = cidr(reference), data.draw(st.integers(0, reference.num_addresses - 1))
+    address = network.address(ordinal)
+    assert str(address) == canonical(reference[ordinal])
+    assert network.ordinal(address) == ordinal
     assert address in network
 
 
 @given(networks, st.data())
-def test_blocks_divide_their_network(twin: TwinNetwork, data: st.DataObject) -> None:
-    length = data.draw(st.integers(twin.prefixlen, twin.max_prefixlen))
-    count = 2 ** (length - twin.prefixlen)
+def test_blocks_divide_their_network(reference: TwinNetwork, data: st.DataObject) -> None:
+    length = data.draw(st.integers(reference.prefixlen, reference.max_prefixlen))
+    count = 2 ** (length - reference.prefixlen)
     number = data.draw(st.integers(0, count - 1))
-    network, size = cidr(twin), 2 ** (twin.max_prefixlen - length)
+    network, size = cidr(reference), 2 ** (reference.max_prefixlen - length)
     block = network.block(number, length)
     assert network.block_count(length) == count
-    assert block == cidr(network_of(twin[number * size], length))
+    assert block == cidr(network_of(reference[number * size], length))
     assert block in network
     assert network.block_of(block.first, length) == network.block_of(block.last, length) == block
 
 
 @given(networks, st.integers(0, 128))
-def test_places_outside_are_refused(twin: TwinNetwork, length: int) -> None:
-    network, length = cidr(twin), min(max(length, twin.prefixlen), twin.max_prefixlen)
-    for place in (-1, network.size, network.size + 2**128, -(2**128)):
+def test_ordinals_outside_are_refused(reference: TwinNetwork, length: int) -> None:
+    network, length = cidr(reference), min(max(length, reference.prefixlen), reference.max_prefixlen)
+    for ordinal in (-1, network.size, network.size + 2**128, -(2**128)):
         with pytest.raises(IndexError, match=f"the places of {network}"):
-            network.address(place)
+            network.address(ordinal)
     for number in (-1, network.block_count(length), 2**200):
         with pytest.raises(IndexError, match=f"the places of {network}"):
             network.block(number, length)
 
 
-def test_places_are_whole_numbers() -> None:
-    for place in (1.0, "1", None):
+def test_ordinals_are_whole_numbers() -> None:
+    for ordinal in (1.0, "1", None):
         with pytest.raises(TypeError):
-            EVERYWHERE[0].address(place)  # type: ignore[arg-type]
+            EVERYWHERE[0].address(ordinal)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("length", [-1, 7, 33, 2**70, -(2**70)])
@@ -279,7 +279,7 @@ def test_impossible_network_lengths_are_refused(length: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["9.255.255.255", "11.0.0.0", "::a00:0"])
-def test_addresses_outside_have_no_place(text: str) -> None:
+def test_addresses_outside_have_no_ordinal(text: str) -> None:
     network, address = Cidr("10.0.0.0/8"), Address(text)
     for call in (network.ordinal, partial(network.block_of, length=16)):
         with pytest.raises(ValueError, match=f"^{address} is not inside 10.0.0.0/8$"):
@@ -287,24 +287,26 @@ def test_addresses_outside_have_no_place(text: str) -> None:
 
 
 @given(st.lists(addresses, max_size=8))
-def test_addresses_sort_like_numbers(twins: list[TwinAddress]) -> None:
-    expected = sorted(twins, key=lambda twin: (twin.version, int(twin)))
-    assert sorted(Address(str(twin)) for twin in twins) == [Address(str(twin)) for twin in expected]
+def test_addresses_sort_like_numbers(references: list[TwinAddress]) -> None:
+    expected = sorted(references, key=lambda reference: (reference.version, int(reference)))
+    assert sorted(Address(str(reference)) for reference in references) == [Address(str(reference)) for reference in expected]
 
 
 @given(st.lists(networks, max_size=8))
-def test_networks_sort_by_place_then_length(twins: list[TwinNetwork]) -> None:
-    expected = sorted(twins, key=lambda twin: (twin.version, int(twin.network_address), twin.prefixlen))
-    assert sorted(map(cidr, twins)) == [cidr(twin) for twin in expected]
+def test_networks_sort_by_address_then_length(references: list[TwinNetwork]) -> None:
+    expected = sorted(
+        references, key=lambda reference: (reference.version, int(reference.network_address), reference.prefixlen)
+    )
+    assert sorted(map(cidr, references)) == [cidr(reference) for reference in expected]
 
 
 @given(networks, networks)
 def test_equality_is_equality_of_text(one: TwinNetwork, other: TwinNetwork) -> None:
     pairs: list[tuple[object, object]] = [(cidr(one), cidr(other)), (cidr(one).first, cidr(other).first)]
-    for ours, theirs in pairs:
-        assert (ours == theirs) == (str(ours) == str(theirs))
-        assert (ours != theirs) == (str(ours) != str(theirs))
-        assert ours != theirs or hash(ours) == hash(theirs)
+    for left, right in pairs:
+        assert (left == right) == (str(left) == str(right))
+        assert (left != right) == (str(left) != str(right))
+        assert left != right or hash(left) == hash(right)
 
 
 @given(networks, networks)
@@ -325,7 +327,7 @@ def test_address_network_and_text_differ() -> None:
 
 @pytest.mark.parametrize(("base", "length"), NEIGHBOURS)
 def test_hash_spreads_neighbours(base: str, length: int) -> None:
-    """Random numbers would hit some 2600 of the 4096 buckets; a hash that stirs high bits only hits a few."""
+    """Random numbers would hit about 2600 of the 4096 buckets. A hash that mixes only high bits hits a few."""
     hashes = [hash(Cidr(base).block(number, length)) for number in range(4096)]
     assert len({value % 4096 for value in hashes}) > 2400
     assert len(set(hashes)) == 4096

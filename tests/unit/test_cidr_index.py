@@ -1,4 +1,4 @@
-"""The index of networks against a linear scan."""
+"""The index of networks compared with a linear scan."""
 
 import gc
 import random
@@ -15,80 +15,82 @@ from harness.cidr_reference import EVERYWHERE, NEIGHBOURS, TwinNetwork, cidr, ne
 from svc._core.cidr import Address, Cidr, CidrIndex
 
 
-class IndexBesideTwin(RuleBasedStateMachine):
-    """The twin is a dict that is scanned from end to end."""
+class IndexBesideReference(RuleBasedStateMachine):
+    """The reference is a dict that is scanned from end to end."""
 
     def __init__(self) -> None:
         super().__init__()
         self.index: CidrIndex[int] = CidrIndex()
-        self.twin: dict[TwinNetwork, int] = {}
+        self.reference: dict[TwinNetwork, int] = {}
 
     @rule(network=networks, value=st.integers())
     def inserts_or_replaces(self, network: TwinNetwork, value: int) -> None:
         self.index.insert(cidr(network), value)
-        self.twin[network] = value
+        self.reference[network] = value
 
     @rule(network=networks)
     def removes_any(self, network: TwinNetwork) -> None:
-        assert self.index.remove(cidr(network)) == (self.twin.pop(network, None) is not None)
+        assert self.index.remove(cidr(network)) == (self.reference.pop(network, None) is not None)
 
     @rule(data=st.data())
-    def removes_one_of_ours(self, data: st.DataObject) -> None:
-        if self.twin:
-            network = data.draw(st.sampled_from(list(self.twin)))
+    def removes_an_inserted_one(self, data: st.DataObject) -> None:
+        if self.reference:
+            network = data.draw(st.sampled_from(list(self.reference)))
             assert self.index.remove(cidr(network))
-            del self.twin[network]
+            del self.reference[network]
 
     @rule(network=networks)
     def finds_exact(self, network: TwinNetwork) -> None:
-        assert self.index.exact(cidr(network)) == self.twin.get(network)
+        assert self.index.exact(cidr(network)) == self.reference.get(network)
 
     @rule(network=networks)
     def matches_longest(self, network: TwinNetwork) -> None:
         address = network.broadcast_address
-        around = [held for held in self.twin if address in held]
-        expected = self.twin[max(around, key=lambda held: held.prefixlen)] if around else None
+        containing = [inserted for inserted in self.reference if address in inserted]
+        expected = self.reference[max(containing, key=lambda inserted: inserted.prefixlen)] if containing else None
         assert self.index.match(Address(str(address))) == expected
         assert self.index.match_text(str(address)) == expected
 
     @rule(network=networks)
     def lists_overlapping(self, network: TwinNetwork) -> None:
-        expected = sorted(cidr(held) for held in self.twin if held.overlaps(network))
+        expected = sorted(cidr(inserted) for inserted in self.reference if inserted.overlaps(network))
         assert self.index.overlapping(cidr(network)) == expected
 
     @invariant()
-    def holds_what_twin_holds(self) -> None:
-        assert len(self.index) == len(self.twin)
-        assert [held for all_ in EVERYWHERE for held in self.index.overlapping(all_)] == sorted(map(cidr, self.twin))
+    def agrees_with_reference(self) -> None:
+        assert len(self.index) == len(self.reference)
+        assert [inserted for all_ in EVERYWHERE for inserted in self.index.overlapping(all_)] == sorted(
+            map(cidr, self.reference)
+        )
 
 
-TestIndexBesideTwin = IndexBesideTwin.TestCase
-TestIndexBesideTwin.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestIndexBesideReference = IndexBesideReference.TestCase
+TestIndexBesideReference.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_thousands_come_and_go() -> None:
-    """Growth of the table, and gaps closed in long runs of it, which the machine above is too short-lived to see."""
-    source, index, twin = random.Random(7), CidrIndex[int](), dict[Cidr, int]()
+def test_index_handles_thousands_of_changes() -> None:
+    """The table grows, and closes gaps in long runs. The state machine above is too short for both."""
+    source, index, reference = random.Random(7), CidrIndex[int](), dict[Cidr, int]()
     universe = [Cidr(base).block(number, length) for base, length in NEIGHBOURS for number in range(2000)]
     for step in range(1, 40_000):
         network = source.choice(universe)
         if source.random() < (0.6 if step < 20_000 else 0.4):
             index.insert(network, step)
-            twin[network] = step
+            reference[network] = step
         else:
-            assert index.remove(network) == (twin.pop(network, None) is not None)
-    assert len(index) == len(twin) > 2000
+            assert index.remove(network) == (reference.pop(network, None) is not None)
+    assert len(index) == len(reference) > 2000
     for network in universe:
-        around = (Cidr.of(network.last, length) for length in range(network.bits, -1, -1))
-        assert index.exact(network) == twin.get(network)
-        assert index.match(network.last) == next(filter(None, map(twin.get, around)), None)
-    assert [held for all_ in EVERYWHERE for held in index.overlapping(all_)] == sorted(twin)
-    assert all(index.remove(network) for network in twin)
+        containing = (Cidr.of(network.last, length) for length in range(network.bits, -1, -1))
+        assert index.exact(network) == reference.get(network)
+        assert index.match(network.last) == next(filter(None, map(reference.get, containing)), None)
+    assert [inserted for all_ in EVERYWHERE for inserted in index.overlapping(all_)] == sorted(reference)
+    assert all(index.remove(network) for network in reference)
     assert len(index) == 0
     assert not any(index.match(network.first) for network in universe)
 
 
-def test_every_length_can_be_held() -> None:
+def test_every_length_can_be_inserted() -> None:
     index = CidrIndex[int]()
     for address in map(Address, ("255.255.255.255", "ffff::ffff")):
         for length in range(address.bits + 1):
@@ -100,7 +102,7 @@ def test_every_length_can_be_held() -> None:
 
 
 def test_versions_do_not_mix() -> None:
-    """An IPv4 network is kept in the bits where `a00::/8` is."""
+    """An IPv4 network is stored in the same bits as `a00::/8`."""
     index = CidrIndex[str]()
     index.insert(Cidr("10.0.0.0/8"), "IPv4")
     assert index.match_text("a00::1") is None
@@ -127,44 +129,44 @@ def test_index_refuses_none() -> None:
 
 
 class Value:
-    """Something that can be watched, and that can act when it goes."""
+    """A value that allows weak references and runs a callback when it is destroyed."""
 
-    def __init__(self, last_act: Callable[[], object] = int) -> None:
-        self.last_act = last_act
+    def __init__(self, on_delete: Callable[[], object] = int) -> None:
+        self.on_delete = on_delete
 
     def __del__(self) -> None:
-        self.last_act()
+        self.on_delete()
 
 
-@pytest.mark.parametrize("drop", ["replace", "remove", "index"])
-def test_values_are_let_go(drop: str) -> None:
+@pytest.mark.parametrize("how", ["replace", "remove", "index"])
+def test_index_releases_its_values(how: str) -> None:
     index, value = CidrIndex[object](), Value()
-    watched = weakref.ref(value)
+    reference_to_value = weakref.ref(value)
     index.insert(EVERYWHERE[0], value)
     index.insert(EVERYWHERE[1], "other")
     del value
-    assert index.match_text("10.0.0.1") is watched()
-    if drop == "replace":
+    assert index.match_text("10.0.0.1") is reference_to_value()
+    if how == "replace":
         index.insert(EVERYWHERE[0], "new")
-    elif drop == "remove":
+    elif how == "remove":
         index.remove(EVERYWHERE[0])
     else:
         del index
-    assert watched() is None
+    assert reference_to_value() is None
 
 
 def test_cycles_through_values_are_collected() -> None:
     index, value = CidrIndex[object](), Value()
-    watched = weakref.ref(value)
-    value.last_act = partial(index.insert, EVERYWHERE[1], "too late")
+    reference_to_value = weakref.ref(value)
+    value.on_delete = partial(index.insert, EVERYWHERE[1], "too late")
     index.insert(EVERYWHERE[0], value)
     del index, value
     gc.collect()
-    assert watched() is None
+    assert reference_to_value() is None
 
 
 @pytest.mark.parametrize("again", [*EVERYWHERE, Cidr("10.0.0.0/8")])
-def test_dying_value_may_change_index(again: Cidr) -> None:
+def test_destroyed_value_can_change_the_index(again: Cidr) -> None:
     index = CidrIndex[object]()
     index.insert(EVERYWHERE[1], "other")
     index.insert(EVERYWHERE[0], Value(lambda: index.insert(again, "last words")))

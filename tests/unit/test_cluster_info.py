@@ -1,4 +1,4 @@
-"""svcctl: the cluster's information, which says whose a datastore is and whether it may be changed."""
+"""svcctl: the cluster information, which identifies a datastore and says whether it can be changed."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,15 +21,15 @@ CALICO = load_profile("calico")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
-    """A datastore that is not initialised under these names."""
-    with closing(EmbeddedStore(tmp_path / "store.db")) as own:
-        assert resources.get_cluster_information(own).spec[resources.READY] is True
+    """Return a datastore that is not initialised under the names of Calico."""
+    with closing(EmbeddedStore(tmp_path / "store.db")) as default_store:
+        assert resources.get_cluster_information(default_store).spec[resources.READY] is True
     with closing(EmbeddedStore(tmp_path / "store.db", CALICO)) as opened:
         yield opened
 
 
-def test_initialising_makes_an_identity(store: EmbeddedStore) -> None:
-    """32 hexadecimal digits; ready at once. What is there stays on the next time."""
+def test_initialising_creates_an_identity(store: EmbeddedStore) -> None:
+    """The identity has 32 hexadecimal digits, and the datastore is ready. Repeating the command changes nothing."""
     assert resources.initialise(store, CALICO, ["k8s", "bgp"], "v3.29.3", NOW) == "created"
     spec = resources.get_cluster_information(store).spec
     assert spec == {
@@ -42,8 +42,8 @@ def test_initialising_makes_an_identity(store: EmbeddedStore) -> None:
     assert resources.get_cluster_information(store).spec == spec
 
 
-def test_types_are_added_to_those_known(store: EmbeddedStore) -> None:
-    """Each once, and nothing else changes."""
+def test_types_are_added_to_the_stored_ones(store: EmbeddedStore) -> None:
+    """Each type is stored once, and nothing else changes."""
     resources.initialise(store, CALICO, ["k8s"], "", NOW)
     before = resources.get_cluster_information(store)
     assert resources.initialise(store, CALICO, ["kdd", "k8s"], "", NOW) == "updated"
@@ -51,8 +51,8 @@ def test_types_are_added_to_those_known(store: EmbeddedStore) -> None:
     assert resources.get_cluster_information(store).metadata == before.metadata
 
 
-def test_empty_things_are_left_out(store: EmbeddedStore) -> None:
-    """As the incumbent writes a new record, byte for byte but for the identities."""
+def test_empty_fields_are_omitted(store: EmbeddedStore) -> None:
+    """The document equals that of Calico byte for byte, except for the identities."""
     resources.initialise(store, CALICO, [], "", NOW)
     info = resources.get_cluster_information(store)
     expected = (
@@ -63,7 +63,7 @@ def test_empty_things_are_left_out(store: EmbeddedStore) -> None:
     assert written == expected.replace("<guid>", info.spec["clusterGUID"]).replace("<uid>", info.metadata["uid"])
 
 
-def test_locked_datastore_stays_locked_when_initialised(store: EmbeddedStore) -> None:
+def test_initialising_keeps_a_datastore_locked(store: EmbeddedStore) -> None:
     """Only unlocking ends a migration."""
     resources.initialise(store, CALICO, [], "", NOW)
     assert resources.set_ready(store, ready=False) == "updated"
@@ -74,8 +74,8 @@ def test_locked_datastore_stays_locked_when_initialised(store: EmbeddedStore) ->
     assert resources.get_cluster_information(store).spec["datastoreReady"] is True
 
 
-def test_what_others_have_written_survives(store: EmbeddedStore) -> None:
-    """Fields that we do not know."""
+def test_unknown_fields_are_kept(store: EmbeddedStore) -> None:
+    """Another program may have written them."""
     resources.initialise(store, CALICO, [], "", NOW)
     entry = store.get(resources.CLUSTER)
     info = resources.get_cluster_information(store)
@@ -86,8 +86,8 @@ def test_what_others_have_written_survives(store: EmbeddedStore) -> None:
     assert resources.get_cluster_information(store).spec["variant"] == "Plain"
 
 
-def test_missing_record_is_told_with_the_remedy(store: EmbeddedStore) -> None:
-    """Locking nothing would lock nothing out."""
+def test_error_about_a_missing_record_has_the_fix(store: EmbeddedStore) -> None:
+    """A lock without a record would have no effect."""
     for act in (lambda: resources.get_cluster_information(store), lambda: resources.set_ready(store, ready=True)):
         with pytest.raises(CallerError, match="not initialised") as caught:
             act()
@@ -95,8 +95,8 @@ def test_missing_record_is_told_with_the_remedy(store: EmbeddedStore) -> None:
         assert "svcctl clusterinfo init" in caught.value.details
 
 
-def test_record_that_goes_meanwhile_is_made_again(tmp_path: Path) -> None:
-    """By the initialising command."""
-    with closing(EmbeddedStore(tmp_path / "store.db")) as own:
-        own.write([Delete(resources.CLUSTER)])
-        assert resources.initialise(own, DEFAULT, [], "", NOW) == "created"
+def test_deleted_record_is_created_again(tmp_path: Path) -> None:
+    """The command that initialises the datastore creates it."""
+    with closing(EmbeddedStore(tmp_path / "store.db")) as default_store:
+        default_store.write([Delete(resources.CLUSTER)])
+        assert resources.initialise(default_store, DEFAULT, [], "", NOW) == "created"

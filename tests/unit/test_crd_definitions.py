@@ -1,4 +1,4 @@
-"""The definitions of custom resources and the role: what every server since 1.20 demands of them, under any names."""
+"""Definitions of custom resources and the role: the requirements of API servers since 1.20, with any names."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,14 +16,14 @@ GROUPS = [(names, version) for names in (DEFAULT, OTHER) for version in (names.c
 EVERY_GROUP = pytest.mark.parametrize(("names", "version"), GROUPS, ids=[version for _, version in GROUPS])
 
 
-def nodes(schema: Json, place: str = "") -> Iterator[tuple[str, Json]]:
-    """Every schema inside a schema."""
-    yield place, schema
+def nodes(schema: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """Return every schema inside a schema, with its path."""
+    yield path, schema
     for name, inner in schema.get("properties", {}).items():
-        yield from nodes(inner, f"{place}.{name}")
+        yield from nodes(inner, f"{path}.{name}")
     for name in ("items", "additionalProperties"):
         if name in schema:
-            yield from nodes(schema[name], f"{place}.{name}")
+            yield from nodes(schema[name], f"{path}.{name}")
 
 
 def schema_of(definition: Json) -> Json:
@@ -33,17 +33,17 @@ def schema_of(definition: Json) -> Json:
 
 @EVERY_GROUP
 def test_schemas_are_structural(names: Any, version: str) -> None:
-    """Every place has a type, what is required exists, and no rule is in a language that 1.20 does not know."""
+    """Every schema has a type, required fields exist, and no rule uses a language that Kubernetes 1.20 lacks."""
     for definition in definitions(names, version):
-        for place, schema in nodes(schema_of(definition)):
-            assert "type" in schema, place
-            assert set(schema.get("required", ())) <= set(schema.get("properties", {})), place
+        for path, schema in nodes(schema_of(definition)):
+            assert "type" in schema, path
+            assert set(schema.get("required", ())) <= set(schema.get("properties", {})), path
             assert "x-kubernetes-validations" not in schema
 
 
 @EVERY_GROUP
 def test_definitions_follow_the_names(names: Any, version: str) -> None:
-    """One for each kind, cluster-wide, named as the server demands."""
+    """Each kind has one definition, which is cluster-wide and has the name that the API server requires."""
     group, _, number = version.partition("/")
     found = definitions(names, version)
     config = "ipamconfigs" if version == names.crd_api_version else "ipamconfigurations"
@@ -63,8 +63,8 @@ def test_definitions_follow_the_names(names: Any, version: str) -> None:
         assert (spec["group"], spec["versions"][0]["name"], spec["scope"]) == (group, number, "Cluster")
 
 
-def test_only_the_backing_group_spells_a_mark_as_text() -> None:
-    """As other software of each group writes it."""
+def test_only_the_backing_group_stores_a_deletion_mark_as_text() -> None:
+    """Other programs of each group write the same type."""
     marks = []
     for version in (DEFAULT.crd_api_version, DEFAULT.api_version):
         (affinity,) = (item for item in definitions(DEFAULT, version) if item["spec"]["names"]["kind"] == "BlockAffinity")
@@ -72,8 +72,8 @@ def test_only_the_backing_group_spells_a_mark_as_text() -> None:
     assert marks == ["string", "boolean"]
 
 
-def test_the_role_is_of_the_group_and_names_of_the_deployment() -> None:
-    """And is bound to whom the administrator says."""
+def test_role_has_the_group_and_names_of_the_deployment() -> None:
+    """The binding has the subject that the administrator gives."""
     wanted = role(OTHER, OTHER.api_version)
     assert wanted["metadata"]["name"] == "net-cni"
     assert {rule["apiGroups"][0] for rule in wanted["rules"]} == {"", "coordination.k8s.io", "net.example"}

@@ -1,4 +1,4 @@
-"""svcctl: what its commands print, and how they end."""
+"""svcctl: output and exit status of its commands."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def executable(tmp_path: Path) -> Path:
 
 
 def test_pools_are_applied_shown_and_deleted(cli: Cli, tmp_path: Path) -> None:
-    """From a file and from standard input."""
+    """Manifests come from a file and from standard input."""
     (tmp_path / "pools.yaml").write_text(MANIFEST)
     assert cli.changes("pool", "apply", "-f", str(tmp_path / "pools.yaml")) == "pool4 created\npool6 created\n"
     assert cli.changes("pool", "apply", "-f", "-", stdin=MANIFEST) == "pool4 unchanged\npool6 unchanged\n"
@@ -57,7 +57,7 @@ def test_pools_are_applied_shown_and_deleted(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_printed_pools_can_be_applied(cli: Cli, form: str) -> None:
-    """In either form, wherever the option stands."""
+    """Both output forms work, and the position of the option does not matter."""
     cli.changes("pool", "apply", "-f", "-", stdin=MANIFEST)
     printed = cli.prints("-o", form, "pool", "get")
     assert cli.prints("pool", "get", "-o", form) == printed
@@ -66,15 +66,15 @@ def test_printed_pools_can_be_applied(cli: Cli, form: str) -> None:
 
 
 def test_nodes_are_applied_shown_and_deleted(cli: Cli) -> None:
-    """Labels come as KEY=VALUE."""
+    """Labels are given as KEY=VALUE."""
     assert cli.changes("node", "apply", "n1", "--label", "b=2", "--label", "a=x.y") == "n1 created\n"
     assert cli.prints("node", "get") == "NAME  LABELS\nn1    a=x.y,b=2\n"
     assert json.loads(cli.prints("node", "get", "n1", "-o", "json"))[0]["metadata"]["labels"] == {"a": "x.y", "b": "2"}
     assert cli.changes("node", "delete", "n1") == "n1 deleted\n"
 
 
-def test_information_of_the_cluster_is_shown_and_locked(cli: Cli) -> None:
-    """The embedded store makes its own."""
+def test_cluster_information_is_shown_and_locked(cli: Cli) -> None:
+    """The embedded store creates its cluster information itself."""
     heading, line = cli.prints("clusterinfo", "show").splitlines()
     assert heading.split() == ["GUID", "TYPE", "VERSION", "READY"]
     assert line.endswith("yes")
@@ -90,24 +90,24 @@ def test_information_of_the_cluster_is_shown_and_locked(cli: Cli) -> None:
     assert (info["spec"]["clusterType"], info["spec"]["svcVersion"]) == ("k8s,bgp", "v1")
 
 
-def test_profile_has_resources_of_its_own(cli: Cli) -> None:
-    """In the same file, under other keys and in another group."""
+def test_names_profile_has_its_own_resources(cli: Cli) -> None:
+    """They are in the same file, under other keys and in another API group."""
     cli.changes("pool", "apply", "-f", "-", stdin=MANIFEST)
     assert cli.changes("--names", "calico", "clusterinfo", "init") == "cluster information created\n"
     assert cli.prints("--names", "calico", "pool", "get").count("\n") == 1
-    theirs = MANIFEST.replace("svc.internal", "projectcalico.org")
+    calico_manifest = MANIFEST.replace("svc.internal", "projectcalico.org")
     assert "apiVersion" in cli.fails("--names", "calico", "pool", "apply", "-f", "-", stdin=MANIFEST)
-    assert cli.changes("--names", "calico", "pool", "apply", "-f", "-", stdin=theirs).count("created") == 2
+    assert cli.changes("--names", "calico", "pool", "apply", "-f", "-", stdin=calico_manifest).count("created") == 2
     printed = json.loads(cli.prints("--names", "calico", "pool", "get", "-o", "json"))
     assert {pool["apiVersion"] for pool in printed} == {"projectcalico.org/v3"}
     assert cli.fails("--names", "nobody", "pool", "get").startswith("Error: names profile 'nobody' does not exist")
 
 
 @pytest.mark.parametrize("how", ["option", "environment", "list"])
-def test_network_configuration_says_which_datastore(
+def test_network_configuration_selects_the_datastore(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """By option or environment, alone or as our plugin's part of a list; its errors are reported."""
+    """It is given by option or environment, alone or as svc's entry of a list. Its errors are reported."""
     entry: dict[str, Any] = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
     conflist = {"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "portmap"}, entry]}
     plain = {"cniVersion": "1.0.0", "name": "net", **entry}
@@ -126,7 +126,7 @@ def test_network_configuration_says_which_datastore(
 
 
 def test_install_records_the_directories(cli: Cli, tmp_path: Path, executable: Path) -> None:
-    """Absolute, with the socket in the run directory unless one is given."""
+    """The paths are absolute. The default socket is in the run directory."""
     folder = tmp_path / "bin"
     arguments = ("install", "--bin-dir", str(folder), "--executable", str(executable))
     files = ("svc.install", "svc-ipam.install", "svc-ipam", "svc")
@@ -141,7 +141,7 @@ def test_install_records_the_directories(cli: Cli, tmp_path: Path, executable: P
 
 
 def test_version_needs_no_datastore(tmp_path: Path) -> None:
-    """Nor makes one."""
+    """The command does not create one."""
     cli = Cli(tmp_path, fresh=False)
     assert cli.prints("version") == f"{__version__}\n"
     assert not (tmp_path / "state").exists()
@@ -157,16 +157,16 @@ def test_version_needs_no_datastore(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_errors_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
-    """On standard error, with exit status 1."""
+    """The line goes to standard error, and the exit status is 1."""
     assert cli.fails(*arguments) == message
 
 
-def test_broken_store_is_one_line(cli: Cli, tmp_path: Path) -> None:
-    """With its path and the remedy."""
+def test_error_about_a_damaged_store_is_one_line(cli: Cli, tmp_path: Path) -> None:
+    """The line has the path of the store."""
     (tmp_path / "state" / "store.db").write_text("not a database" * 100)
-    told = cli.fails("pool", "get")
-    assert f"{tmp_path}/state/store.db" in told
-    assert told.count("\n") == 1
+    error = cli.fails("pool", "get")
+    assert f"{tmp_path}/state/store.db" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -185,13 +185,13 @@ def test_broken_store_is_one_line(cli: Cli, tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_use_exits_with_two(cli: Cli, arguments: tuple[str, ...]) -> None:
-    """And says how to use it."""
+def test_wrong_usage_exits_with_status_2(cli: Cli, arguments: tuple[str, ...]) -> None:
+    """svcctl prints the usage."""
     assert "Usage:" in cli.fails(*arguments, code=2)
 
 
-def test_real_process_tells_and_exits(tmp_path: Path) -> None:
-    """As a user runs it: output, errors and exit statuses."""
+def test_real_process_prints_and_exits(tmp_path: Path) -> None:
+    """The process runs as a user starts it."""
     command = [
         sys.executable,
         "-c",
@@ -212,12 +212,12 @@ def test_real_process_tells_and_exits(tmp_path: Path) -> None:
     assert run("pool", "apply", "-f", "-", stdin=MANIFEST)[0] == 0
     assert run("pool", "get") == (0, TABLE, "")
     assert run("pool", "get", "x") == (1, "", "Error: IP pool 'x' does not exist: known: pool4, pool6\n")
-    code, out, told = run("pool")
-    assert (code, "Usage: svcctl" in out + told) == (2, True)
+    code, out, error = run("pool")
+    assert (code, "Usage: svcctl" in out + error) == (2, True)
 
 
-def test_start_loads_no_more_than_needed() -> None:
-    """Neither other groups nor the datastore, and never the heavy clients."""
+def test_start_imports_only_what_it_needs() -> None:
+    """It imports neither other command groups nor the client packages of datastores."""
     program = (
         "import sys; from svc.ctl.main import main; main(['version'], standalone_mode=False); "
         "print([name for name in ('svc.ctl.commands', 'kubernetes', 'grpc', 'pyroute2') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""svcctl: help and version everywhere, reservations, lists, deep input, warnings, labels of nodes, bindings."""
+"""svcctl: help, version, reservations, lists, deeply nested input, warnings, labels of nodes, bindings."""
 
 import json
 import subprocess
@@ -53,11 +53,11 @@ def commands(command: click.Command = main, *path: str) -> Iterator[tuple[str, .
 
 @pytest.mark.parametrize("command", list(commands()), ids=" ".join)
 def test_every_command_has_help_and_version(cli: Cli, command: tuple[str, ...]) -> None:
-    """Also those that are loaded late, in both forms."""
-    told = cli.prints(*command, "--help")
-    assert told.startswith("Usage:")
-    assert "-h, --help" in told
-    assert cli.prints(*command, "-h") == told
+    """Help has a long and a short option, also in commands that are loaded late."""
+    output = cli.prints(*command, "--help")
+    assert output.startswith("Usage:")
+    assert "-h, --help" in output
+    assert cli.prints(*command, "-h") == output
     assert cli.prints(*command, "--version") == f"svcctl {__version__}\n"
 
 
@@ -69,7 +69,7 @@ def test_agent_has_help_and_version(arguments: tuple[str, ...]) -> None:
 
 
 def test_reservations_are_applied_shown_and_deleted(cli: Cli) -> None:
-    """As pools are; what is printed can be applied."""
+    """Printed reservations can be applied again."""
     assert cli.changes("reservation", "apply", "-f", "-", stdin=RESERVATION) == "gateways created\n"
     assert cli.prints("reservation", "get") == "NAME      CIDRS\ngateways  10.77.0.0/30,fd77::1\n"
     printed = cli.prints("reservation", "get", "gateways", "-o", "yaml")
@@ -81,7 +81,7 @@ def test_reservations_are_applied_shown_and_deleted(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "faults"),
+    ("spec", "errors"),
     [
         ("{}", ["spec.reservedCIDRs is missing or empty"]),
         ("{reservedCIDRs: 10.0.0.0/8}", ["spec.reservedCIDRs = '10.0.0.0/8' is a string: give an array of CIDRs"]),
@@ -95,17 +95,17 @@ def test_reservations_are_applied_shown_and_deleted(cli: Cli) -> None:
         ),
     ],
 )
-def test_faulty_reservations_change_nothing(cli: Cli, spec: str, faults: list[str]) -> None:
-    """Each fault stands in a line of its own."""
+def test_invalid_reservations_change_nothing(cli: Cli, spec: str, errors: list[str]) -> None:
+    """Each error has its own line."""
     document = RESERVATION.replace("{reservedCIDRs: [10.77.0.0/30, 'fd77::1']}", spec)
     lines = cli.fails("reservation", "apply", "-f", "-", stdin=document).splitlines()
-    assert [fault in line for fault, line in zip(faults, lines[-len(faults) :], strict=True)] == [True] * len(faults)
-    assert len(lines) == (1 if len(faults) == 1 else 1 + len(faults))
+    assert [error in line for error, line in zip(errors, lines[-len(errors) :], strict=True)] == [True] * len(errors)
+    assert len(lines) == (1 if len(errors) == 1 else 1 + len(errors))
     assert cli.prints("reservation", "get").splitlines() == ["NAME  CIDRS"]
 
 
 def test_list_of_resources_is_applied(cli: Cli) -> None:
-    """As `kubectl get -o json` prints it."""
+    """`kubectl get -o json` prints such a list."""
     for number, kind in enumerate(("List", "IPPoolList")):
         pool = yaml.safe_load(POOL) | {"metadata": {"name": f"p{number}"}, "spec": {"cidr": f"10.{number}.0.0/24"}}
         document = json.dumps({"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": ""}, "items": [pool]})
@@ -113,8 +113,8 @@ def test_list_of_resources_is_applied(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("deep", ["[" * 20_000, "{a: " * 20_000, "- " * 20_000], ids=["json", "flow", "block"])
-def test_deep_documents_are_errors(cli: Cli, tmp_path: Path, deep: str) -> None:
-    """Wherever a file is given; no traceback."""
+def test_deeply_nested_documents_are_errors(cli: Cli, tmp_path: Path, deep: str) -> None:
+    """This holds for manifests, network configurations and names profiles."""
     for group in ("pool", "reservation"):
         assert cli.fails(group, "apply", "-f", "-", stdin=deep).startswith("Error: <stdin> is ")
     (tmp_path / "deep").write_text(deep)
@@ -123,8 +123,8 @@ def test_deep_documents_are_errors(cli: Cli, tmp_path: Path, deep: str) -> None:
     assert cli.fails("--names", str(tmp_path / "deep"), "pool", "get").startswith("Error: names profile")
 
 
-def test_faults_have_a_line_each(cli: Cli) -> None:
-    """A single one is reported in one line."""
+def test_each_error_has_its_own_line(cli: Cli) -> None:
+    """A single error is part of the first line."""
     one = "document 1: kind = 'Pool' is not 'IPPool': set it to IPPool"
     document = POOL.replace("IPPool", "Pool")
     assert cli.fails("pool", "apply", "-f", "-", stdin=f"{document}---{POOL}") == f"Error: <stdin>: {one}\n"
@@ -134,17 +134,16 @@ def test_faults_have_a_line_each(cli: Cli) -> None:
     )
 
 
-def test_no_fault_is_told_twice(cli: Cli) -> None:
-    """Neither in one line nor in two."""
+def test_no_error_is_reported_twice(cli: Cli) -> None:
     spec = "{cidr: 10.77.0.0/33, nodeSelector: zone = 'a', ipipMode: Sometimes, blockSize: big, allowedUses: ['7']}"
-    told = cli.fails("pool", "apply", "-f", "-", stdin=POOL.replace("{cidr: 10.77.0.0/24}", spec))
+    output = cli.fails("pool", "apply", "-f", "-", stdin=POOL.replace("{cidr: 10.77.0.0/24}", spec))
     for field in ("cidr", "nodeSelector", "ipipMode", "blockSize", "allowedUses"):
-        assert told.count(f"spec.{field}") == 1
-    assert len(told.splitlines()) == 6
+        assert output.count(f"spec.{field}") == 1
+    assert len(output.splitlines()) == 6
 
 
-def test_settings_for_other_components_are_warned_of(cli: Cli) -> None:
-    """They are stored all the same."""
+def test_settings_for_other_components_cause_warnings(cli: Cli) -> None:
+    """svcctl stores these settings."""
     first = POOL.replace("/24", "/24, natOutgoing: true, ipipMode: CrossSubnet")
     second = POOL.replace("pool4", "pool6").replace("10.77.0.0/24", "'fd77::/112', vxlanMode: Always")
     done = cli("pool", "apply", "-f", "-", stdin=f"{first}---{second}")
@@ -158,7 +157,7 @@ def test_settings_for_other_components_are_warned_of(cli: Cli) -> None:
 
 
 def test_labels_of_a_node_can_be_removed(cli: Cli) -> None:
-    """The last one as well; without an option they stay."""
+    """Without an option, a node keeps its labels."""
     cli.changes("node", "apply", "n1", "--label", "rack=a")
     assert cli.changes("node", "apply", "n1") == "n1 unchanged\n"
     assert cli.changes("node", "apply", "n1", "--no-labels") == "n1 updated\n"
@@ -167,55 +166,55 @@ def test_labels_of_a_node_can_be_removed(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("key", ["a b", "-a", "a-", "a/b/c", "/a", "a/", "A.example/a", "x" * 64, "ä", "a\nb"])
-def test_impossible_label_keys_are_refused(cli: Cli, key: str) -> None:
-    """No label of a node can have them."""
-    told = cli.fails("node", "apply", "n1", "--label", "good.example/a_b=1", "--label", f"{key}=1")
-    assert "metadata.labels key = '" in told
-    assert "is not a label key: give [DOMAIN/]NAME, NAME of up to 63 letters, digits" in told
+def test_invalid_label_keys_are_refused(cli: Cli, key: str) -> None:
+    """A node in Kubernetes cannot have such labels."""
+    output = cli.fails("node", "apply", "n1", "--label", "good.example/a_b=1", "--label", f"{key}=1")
+    assert "metadata.labels key = '" in output
+    assert "is not a label key: give [DOMAIN/]NAME, NAME of up to 63 letters, digits" in output
     assert cli.prints("node", "get").split() == ["NAME", "LABELS"]
 
 
 @pytest.mark.parametrize("value", ["ü b", "a b", "x" * 64, "a\nb", "a\n", "-a", "a.", "x=y", "a/b"])
-def test_impossible_label_values_are_refused(cli: Cli, value: str) -> None:
-    """By the rule of Kubernetes; an empty one is possible."""
-    told = cli.fails("node", "apply", "n1", "--label", f"rack={value}", "--label", "empty=")
-    assert "metadata.labels.rack = " in told
-    assert "is not a label value: give up to 63 letters, digits" in told
+def test_invalid_label_values_are_refused(cli: Cli, value: str) -> None:
+    """The rule is that of Kubernetes, which allows an empty value."""
+    output = cli.fails("node", "apply", "n1", "--label", f"rack={value}", "--label", "empty=")
+    assert "metadata.labels.rack = " in output
+    assert "is not a label value: give up to 63 letters, digits" in output
     assert cli.prints("node", "get").split() == ["NAME", "LABELS"]
     cli.changes("node", "apply", "n1", "--label", f"rack={'x' * 63}", "--label", "empty=")
 
 
-def test_label_keys_are_given_once(cli: Cli) -> None:
-    """None of several values is meant more than the others."""
-    told = cli.fails("node", "apply", "n1", "--label", "a=1", "--label", "b=1", "--label", "a=2", code=2)
-    assert "--label: key 'a' is given more than once: keep one of them" in told
+def test_label_key_given_twice_is_refused(cli: Cli) -> None:
+    """svcctl cannot know which of the values is meant."""
+    output = cli.fails("node", "apply", "n1", "--label", "a=1", "--label", "b=1", "--label", "a=2", code=2)
+    assert "--label: key 'a' is given more than once: keep one of them" in output
     assert cli.prints("node", "get").split() == ["NAME", "LABELS"]
 
 
 @pytest.mark.parametrize("reason", ["", " ", "\t\n"])
-def test_releases_are_dropped_for_a_reason(cli: Cli, reason: str) -> None:
-    """Blanks do not say why."""
-    told = cli.fails("pending", "drop", "net", "c1", "eth0", "--reason", reason, code=2)
-    assert "is empty: say why the release is not needed" in told
+def test_dropping_a_release_needs_a_reason(cli: Cli, reason: str) -> None:
+    """White space is not a reason."""
+    output = cli.fails("pending", "drop", "net", "c1", "eth0", "--reason", reason, code=2)
+    assert "is empty: say why the release is not needed" in output
 
 
-def test_embedded_node_is_known(cli: Cli, tmp_path: Path) -> None:
-    """By the network configuration, and by its blocks; a node that is registered has its labels."""
+def test_nodes_of_the_embedded_store_are_listed(cli: Cli, tmp_path: Path) -> None:
+    """Their names come from the network configuration and from blocks. A registered node has labels."""
     netconf = {"cniVersion": "1.0.0", "name": "net", "type": "svc", "nodename": "here", "datastore_type": "embedded"}
     (tmp_path / "net.json").write_text(json.dumps(netconf | {"ipam": {"type": "svc-ipam"}}))
     with closing(EmbeddedStore(tmp_path / "state" / "store.db")) as store:
         put_pool(store, "p", "10.9.0.0/24")
         IpamService(store, "other").assign(Assign("h", {}))
-    given = ("--netconf", str(tmp_path / "net.json"))
-    assert cli.prints(*given, "node", "get").split() == ["NAME", "LABELS", "here", "other"]
-    assert cli.prints(*given, "node", "get", "here").split() == ["NAME", "LABELS", "here"]
-    cli.changes(*given, "node", "apply", "other", "--label", "a=b")
+    options = ("--netconf", str(tmp_path / "net.json"))
+    assert cli.prints(*options, "node", "get").split() == ["NAME", "LABELS", "here", "other"]
+    assert cli.prints(*options, "node", "get", "here").split() == ["NAME", "LABELS", "here"]
+    cli.changes(*options, "node", "apply", "other", "--label", "a=b")
     assert cli.prints("node", "get").split() == ["NAME", "LABELS", "other", "a=b"]
-    assert "'third' does not exist" in cli.fails(*given, "node", "get", "third")
+    assert "'third' does not exist" in cli.fails(*options, "node", "get", "third")
 
 
 def test_role_is_bound_to_a_service_account(cli: Cli) -> None:
-    """Under the same name as the role."""
+    """The binding refers to the role by its name."""
     role = yaml.safe_load(cli.prints("crd", "role"))
     binding = yaml.safe_load(cli.prints("crd", "binding", "--service-account", "svc", "--namespace", "net"))
     assert binding["kind"] == "ClusterRoleBinding"
@@ -235,8 +234,8 @@ def test_role_is_bound_to_a_service_account(cli: Cli) -> None:
         ("svc", "", "namespace"),
     ],
 )
-def test_role_is_not_bound_to_impossible_names(cli: Cli, account: str, namespace: str, kind: str) -> None:
+def test_role_is_not_bound_to_invalid_names(cli: Cli, account: str, namespace: str, kind: str) -> None:
     """The API server would refuse the manifest."""
-    told = cli.fails("crd", "binding", "--service-account", account, "--namespace", namespace, code=2)
-    assert f"is not the name of a {kind}: give up to " in told
+    output = cli.fails("crd", "binding", "--service-account", account, "--namespace", namespace, code=2)
+    assert f"is not the name of a {kind}: give up to " in output
     cli.prints("crd", "binding", "--service-account", "a.b-c", "--namespace", "x-y")

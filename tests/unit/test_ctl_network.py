@@ -31,7 +31,7 @@ MakePlugin = Callable[..., Path]
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> MakePlugin:
-    """Makes plugins that know nothing but VERSION."""
+    """Return a function that creates a plugin which supports only VERSION."""
 
     def make(name: str, supported: tuple[str, ...], folder: str = "cni") -> Path:
         path = tmp_path / folder / name
@@ -46,7 +46,7 @@ def plugin(tmp_path: Path) -> MakePlugin:
 
 @pytest.fixture
 def account(tmp_path: Path) -> Path:
-    """A pod's service account."""
+    """Return the directory of a pod's service account."""
     folder = tmp_path / "serviceaccount"
     folder.mkdir()
     (folder / "token").write_text("secret-1")
@@ -65,15 +65,15 @@ def account(tmp_path: Path) -> Path:
         ([ALL, ALL], "1.0.0", "1.0.0"),
     ],
 )
-def test_newest_common_version_is_taken(plugin: MakePlugin, versions: Any, at_most: str, common: str) -> None:
-    """Of those that we know, and no newer than the runtime's."""
+def test_newest_common_version_is_used(plugin: MakePlugin, versions: Any, at_most: str, common: str) -> None:
+    """svc knows the version, and it is not newer than that of the runtime."""
     programs = {f"p{number}": plugin(f"p{number}", supported) for number, supported in enumerate(versions)}
     assert installation.common_version(programs, at_most) == common
 
 
 @pytest.mark.parametrize(("versions", "at_most"), [([ALL[:2], ALL[2:]], "1.1.0"), ([ALL[3:], ALL], "0.1.0")])
-def test_no_common_version_is_told(plugin: MakePlugin, versions: Any, at_most: str) -> None:
-    """With what each speaks."""
+def test_missing_common_version_is_an_error(plugin: MakePlugin, versions: Any, at_most: str) -> None:
+    """The error lists the versions of each plugin."""
     programs = {f"p{number}": plugin(f"p{number}", supported) for number, supported in enumerate(versions)}
     with pytest.raises(PeerError, match=f"no CNI version up to {at_most} in common") as caught:
         installation.common_version(programs, at_most)
@@ -82,16 +82,16 @@ def test_no_common_version_is_told(plugin: MakePlugin, versions: Any, at_most: s
 
 
 @pytest.mark.parametrize("answer", ["exit 3", "echo nonsense", "echo {}", "echo []", "echo '{\"supportedVersions\": 3}'"])
-def test_plugin_that_does_not_answer_is_told(tmp_path: Path, answer: str) -> None:
-    """Before anything is installed."""
+def test_plugin_without_a_valid_version_reply_is_an_error(tmp_path: Path, answer: str) -> None:
+    """svcctl checks the plugins before it installs files."""
     (tmp_path / "odd").write_text(f"#!/bin/sh\n{answer}\n")
     (tmp_path / "odd").chmod(0o755)
     with pytest.raises(PeerError, match=r"plugin 'odd' .* does not tell its versions"):
         installation.common_version({"odd": tmp_path / "odd"})
 
 
-def test_plugins_are_found_in_the_order_of_the_folders(plugin: MakePlugin, tmp_path: Path) -> None:
-    """As a runtime looks for them; all missing ones are in one error."""
+def test_plugins_are_found_in_the_order_of_the_directories(plugin: MakePlugin, tmp_path: Path) -> None:
+    """A runtime uses the same order. One error names all missing plugins."""
     first, second = plugin("portmap", ALL, "one"), plugin("bandwidth", ALL, "two")
     plugin("portmap", ALL, "two")
     folders = [tmp_path / "one", tmp_path / "two"]
@@ -100,8 +100,8 @@ def test_plugins_are_found_in_the_order_of_the_folders(plugin: MakePlugin, tmp_p
         installation.find_plugins(["portmap", "tuning", "sbr"], folders)
 
 
-def test_list_is_that_of_the_manifests() -> None:
-    """Our plugin, port mapping and bandwidth, in this order."""
+def test_default_list_has_svc_portmap_and_bandwidth() -> None:
+    """The list has the three plugins in this order."""
     entry = installation.default_entry(DEFAULT, "embedded", "", "")
     assert json.loads(installation.render(entry, ["portmap", "bandwidth"], "1.0.0", DEFAULT)) == {
         "cniVersion": "1.0.0",
@@ -120,7 +120,7 @@ def test_list_is_that_of_the_manifests() -> None:
 
 
 def test_list_has_the_names_of_the_profile() -> None:
-    """As the incumbent's own."""
+    """With the profile `calico`, the list has the field names of Calico."""
     entry = installation.default_entry(CALICO, "orch", "node1", "/etc/cni/net.d/calico-kubeconfig")
     assert entry == {
         "type": "calico",
@@ -135,8 +135,8 @@ def test_list_has_the_names_of_the_profile() -> None:
     assert json.loads(installation.render(embedded, [], "1.0.0", CALICO))["name"] == "k8s-pod-network"
 
 
-def test_given_entry_is_kept_as_it_is() -> None:
-    """Unknown fields included; name and version are the list's."""
+def test_given_entry_stays_unchanged() -> None:
+    """Unknown fields stay. The name and the version move to the list."""
     entry = {"name": "mine", "cniVersion": "0.3.1", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
     document = json.loads(installation.render(entry | {"novel": [1]}, ["portmap"], "1.0.0", DEFAULT))
     assert (document["name"], document["cniVersion"]) == ("mine", "1.0.0")
@@ -145,8 +145,8 @@ def test_given_entry_is_kept_as_it_is() -> None:
     }  # fmt: skip
 
 
-def test_entry_that_our_plugin_would_refuse_is_not_installed() -> None:
-    """With all of its faults."""
+def test_entry_that_svc_refuses_is_not_installed() -> None:
+    """The error lists all errors of the entry."""
     with pytest.raises(CallerError, match="2 errors") as caught:
         installation.render(
             {"type": "svc", "datastore_type": "embedded", "mtu": 9, "ipam": {"type": "x"}}, [], "1.0.0", DEFAULT
@@ -157,8 +157,8 @@ def test_entry_that_our_plugin_would_refuse_is_not_installed() -> None:
 # Access to the Kubernetes API
 
 
-def test_access_is_that_of_the_service_account(account: Path) -> None:
-    """The token in a file of its own, which the kubeconfig names; both for root alone."""
+def test_kubeconfig_uses_the_service_account(account: Path) -> None:
+    """The kubeconfig names a separate file with the token. Only root can read the two files."""
     token, config = installation.credentials(account, IN_POD, Path("/etc/cni/net.d"), CALICO)
     assert (token.path.name, token.data, token.mode, token.renewed) == ("calico-token", b"secret-1", 0o600, True)
     assert (config.path.name, config.mode, config.renewed) == ("calico-kubeconfig", 0o600, False)
@@ -180,14 +180,14 @@ def test_access_is_that_of_the_service_account(account: Path) -> None:
         (IN_POD | {"KUBERNETES_SERVICE_PROTOCOL": "http"}, "http://10.96.0.1:443"),
     ],
 )
-def test_servers_address_is_made_of_the_environment(account: Path, environment: dict[str, str], server: str) -> None:
-    """As pods get it."""
+def test_address_of_the_api_server_comes_from_the_environment(account: Path, environment: dict[str, str], server: str) -> None:
+    """Pods get the address in these variables."""
     _, config = installation.credentials(account, environment, Path("/x"), DEFAULT)
     assert yaml.safe_load(config.data)["clusters"][0]["cluster"]["server"] == server
 
 
-def test_outside_of_a_pod_there_is_no_access(account: Path) -> None:
-    """The error says what is missing, never what the token is."""
+def test_credentials_need_a_pod(account: Path) -> None:
+    """The error says what is missing, and does not contain the token."""
     with pytest.raises(CallerError, match="KUBERNETES_SERVICE_HOST"):
         installation.credentials(account, {}, Path("/x"), DEFAULT)
     (account / "ca.crt").unlink()
@@ -200,7 +200,7 @@ def test_outside_of_a_pod_there_is_no_access(account: Path) -> None:
 
 
 class Installer:
-    """Runs svcctl install in this process, with plugins in a CNI_PATH."""
+    """svcctl install in this process, with plugins in CNI_PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.bin_dir, self.conf_dir = folder / "bin", folder / "net.d"
@@ -220,7 +220,7 @@ class Installer:
         return done.stdout
 
     def state(self) -> dict[str, tuple[int, int, int]]:
-        """The identity of each file, which a rewrite would change."""
+        """Return the identity of each file. A rewrite would change it."""
         files = [path for folder in (self.bin_dir, self.conf_dir) if folder.exists() for path in folder.iterdir()]
         return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_mode) for path in files}
 
@@ -233,7 +233,7 @@ def installer(tmp_path: Path, plugin: MakePlugin) -> Installer:
 
 
 def test_network_is_installed_with_the_executables(installer: Installer) -> None:
-    """In the newest version of all; repeating it changes nothing, uninstalling leaves nothing."""
+    """The list has the newest common version. A second install changes nothing, and uninstall removes all files."""
     assert installer().exit_code == 0
     document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
     assert (document["cniVersion"], [plugin["type"] for plugin in document["plugins"]]) == (
@@ -250,7 +250,7 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "warning"),
     [
         (
             (),
@@ -263,21 +263,21 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
         (("--without", "portmap", "--without", "bandwidth"), ""),
     ],
 )
-def test_a_network_without_gc_and_status_is_told(installer: Installer, options: tuple[str, ...], told: str) -> None:
+def test_network_without_gc_and_status_causes_a_warning(installer: Installer, options: tuple[str, ...], warning: str) -> None:
     done = installer(*options)
     assert done.exit_code == 0, done
-    assert told in done.stderr
-    assert ("GC and STATUS" in done.stderr) == bool(told)
+    assert warning in done.stderr
+    assert ("GC and STATUS" in done.stderr) == bool(warning)
 
 
 def test_other_plugins_of_a_given_list_are_kept_with_a_warning(
     installer: Installer, plugin: MakePlugin, tmp_path: Path
 ) -> None:
-    """They come last, as they were written, and have a say in the version; those that we know are not doubled."""
+    """They come last, unchanged, and limit the CNI version. Known plugins are not added twice."""
     plugin("tuning", ALL[:4])
-    ours = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+    own_entry = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
     tuning = {"type": "tuning", "sysctl": {"net.core.somaxconn": "500"}}
-    given = {"name": "mine", "cniVersion": "1.0.0", "plugins": [ours, tuning, {"type": "portmap"}]}
+    given = {"name": "mine", "cniVersion": "1.0.0", "plugins": [own_entry, tuning, {"type": "portmap"}]}
     (tmp_path / "mine.conflist").write_text(json.dumps(given))
     done = installer("--netconf", str(tmp_path / "mine.conflist"))
     assert done.exit_code == 0, done
@@ -285,72 +285,72 @@ def test_other_plugins_of_a_given_list_are_kept_with_a_warning(
     assert warning == "warning: plugin 'tuning' is kept in the chain, but only portmap and bandwidth are supported there"
     document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
     assert document["cniVersion"] == "0.3.1"
-    assert document["plugins"] == [ours, *installation.CHAINED.values(), tuning]
+    assert document["plugins"] == [own_entry, *installation.CHAINED.values(), tuning]
 
 
 @pytest.mark.parametrize("odd", [{}, {"type": ""}, "tuning", None])
 def test_plugin_without_a_type_is_refused(installer: Installer, tmp_path: Path, odd: object) -> None:
-    ours = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
-    (tmp_path / "mine.conflist").write_text(json.dumps({"name": "mine", "plugins": [ours, odd]}))
+    own_entry = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+    (tmp_path / "mine.conflist").write_text(json.dumps({"name": "mine", "plugins": [own_entry, odd]}))
     done = installer("--netconf", str(tmp_path / "mine.conflist"))
     assert done.exit_code == 1
     assert "has a plugin without a type" in done.stderr
     assert installer.state() == {}
 
 
-def test_chained_plugins_can_be_left_out(installer: Installer) -> None:
-    """Then they need not be there, and the version is ours."""
+def test_chained_plugins_can_be_omitted(installer: Installer) -> None:
+    """They need not exist, and the version is the newest of svc."""
     assert installer("--without", "portmap", "--without", "bandwidth").exit_code == 0
     document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
     assert (document["cniVersion"], len(document["plugins"])) == ("1.1.0", 1)
 
 
-@pytest.mark.parametrize(("told", "warned"), [("", True), ("true", False)])
-def test_ranges_of_nodes_must_be_what_the_deployment_goes_by(
-    installer: Installer, tmp_path: Path, told: str, warned: bool
+@pytest.mark.parametrize(("use_pod_cidr", "warned"), [("", True), ("true", False)])
+def test_pod_cidrs_cause_a_warning_if_the_deployment_does_not_use_them(
+    installer: Installer, tmp_path: Path, use_pod_cidr: str, warned: bool
 ) -> None:
     entry = {"type": "svc", "datastore_type": "orch", "orch": {"kubeconfig": "/k"}}
     file = tmp_path / "entry.json"
     file.write_text(json.dumps(entry | {"ipam": {"type": "host-local", "subnet": "usePodCidr"}}))
-    installer.environment |= {"USE_POD_CIDR": told}
+    installer.environment |= {"USE_POD_CIDR": use_pod_cidr}
     done = installer("--netconf", str(file))
     assert (done.exit_code, "USE_POD_CIDR is not true" in done.stderr) == (0, warned)
 
 
-@pytest.mark.parametrize("fault", ["plugin", "netconf", "executable", "names"])
-def test_failed_installation_touches_nothing(installer: Installer, tmp_path: Path, fault: str) -> None:
-    """What runs goes on as it was."""
+@pytest.mark.parametrize("cause", ["plugin", "netconf", "executable", "names"])
+def test_failed_installation_changes_nothing(installer: Installer, tmp_path: Path, cause: str) -> None:
+    """The previous installation stays intact."""
     assert installer().exit_code == 0
     before = installer.state()
     (tmp_path / "bad.json").write_text('{"type": "svc", "mtu": 1}')
-    if fault == "plugin":
+    if cause == "plugin":
         (tmp_path / "cni" / "portmap").unlink()
-    more = {"netconf": ("--netconf", str(tmp_path / "bad.json")), "executable": ("--executable", "/bin/sh.not")}.get(fault, ())
-    failed = installer(*more, *(("--names", "nobody") if fault == "names" else ()))
+    more = {"netconf": ("--netconf", str(tmp_path / "bad.json")), "executable": ("--executable", "/bin/sh.not")}.get(cause, ())
+    failed = installer(*more, *(("--names", "nobody") if cause == "names" else ()))
     assert failed.exit_code == 1
     assert failed.stderr.startswith("Error: ")
-    assert failed.stderr.count("\n") == (3 if fault == "netconf" else 1)
+    assert failed.stderr.count("\n") == (3 if cause == "netconf" else 1)
     assert installer.state() == before
 
 
-def test_profile_is_installed_beside_ours(installer: Installer) -> None:
-    """With files of its own names in the same directories; each is uninstalled by itself."""
+def test_two_profiles_can_be_installed(installer: Installer) -> None:
+    """Their files have different names in the same directories. Each profile is uninstalled separately."""
     assert installer().exit_code == 0
-    ours = installer.state()
+    before = installer.state()
     assert installer("--names", "calico").exit_code == 0
     assert "profile=calico\n" in (installer.bin_dir / "calico.install").read_text()
     assert (installer.conf_dir / "10-calico.conflist").exists()
     installer.uninstall("--names", "calico")
-    assert installer.state() == ours
+    assert installer.state() == before
 
 
-def test_nothing_but_a_token_is_watched(installer: Installer) -> None:
-    """Nothing would change by itself."""
+def test_watch_needs_a_token(installer: Installer) -> None:
+    """No other file changes by itself."""
     assert installer("--watch").exit_code == 2
 
 
 def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
-    """Each time that the pod gets another; SIGTERM ends it. The list names the kubeconfig as the host does."""
+    """svcctl copies each new token of the pod until SIGTERM. The list has the path of the kubeconfig on the host."""
     installer.environment |= IN_POD | {"KUBERNETES_NODE_NAME": "node-7"}
     access = ("--datastore", "orch", "--service-account", str(account), "--host-conf-dir", "/etc/cni/net.d")
     program = "from svc.ctl.main import main; main(prog_name='svcctl')"
@@ -358,8 +358,8 @@ def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
     with subprocess.Popen(command, env=os.environ | installer.environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         try:
-            told = [running.stdout.readline() for _ in range(8)]
-            assert all(line.endswith("installed\n") for line in told), told
+            lines = [running.stdout.readline() for _ in range(8)]
+            assert all(line.endswith("installed\n") for line in lines), lines
             entry = json.loads((installer.conf_dir / "10-svc.conflist").read_text())["plugins"][0]
             assert (entry["orch"]["kubeconfig"], entry["nodename"]) == ("/etc/cni/net.d/svc-kubeconfig", "node-7")
             draft = account / "draft"
@@ -376,7 +376,7 @@ def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
 def test_pools_are_applied_with_credentials_that_are_installed_later(
     tmp_path: Path, account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a directory of their own; if the datastore does not answer, no file is installed."""
+    """They are used from a temporary directory. If the datastore does not answer, no file is installed."""
     opened = []
 
     def open_backend(settings: dict[str, str], *_: object) -> None:

@@ -1,4 +1,4 @@
-"""svcctl whose answer cannot be written."""
+"""svcctl when its output cannot be written."""
 
 import subprocess
 import sys
@@ -20,22 +20,22 @@ def svcctl(*arguments: str, to: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("words", ["--version", "-h", "pool get -h", "version", "crd print", "pool get"])
-def test_full_device_is_told_in_one_line(tmp_path: Path, words: str) -> None:
-    """Also for help and version, which no command prints."""
+def test_full_device_causes_one_line_of_error(tmp_path: Path, words: str) -> None:
+    """This holds for help and version as well."""
     state = Cli(tmp_path).folder / "state"
     done = svcctl("--state-dir", str(state), "--embedded", *words.split(), to="/dev/full")
     assert (done.returncode, done.stderr) == (1, FULL)
 
 
 @pytest.mark.parametrize("words", ["-h", "pool", "--nothing", "--state-dir /none pool get"])
-def test_nothing_can_be_told(words: str) -> None:
-    """If standard error is full as well, the status tells."""
+def test_exit_status_reports_an_error_that_cannot_be_printed(words: str) -> None:
+    """Standard error is full as well."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([sys.executable, "-c", MAIN, *words.split()], stdout=full, stderr=full, check=False)
     assert done.returncode == 1
 
 
-def test_closed_output_is_no_error() -> None:
+def test_closed_output_is_not_an_error() -> None:
     script = f'exec "{sys.executable}" -c "{MAIN}" --version >&-'
     done = subprocess.run(["/bin/sh", "-c", script], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

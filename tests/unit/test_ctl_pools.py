@@ -1,4 +1,4 @@
-"""svcctl: what applying and deleting pools and nodes does to a datastore."""
+"""svcctl: effects of applying and deleting pools and nodes on a datastore."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 20, 18, 2, 53, tzinfo=timezone.utc)
 
 
 class Recorder(EmbeddedStore):
-    """Remembers what was written, and may let another client write first, or in between."""
+    """A store that records writes. Before each write it applies one of `interference`, the writes of another client."""
 
     def __init__(self, path: Path) -> None:
         self.written: list[Write] = []
@@ -60,7 +60,7 @@ def apply(store: EmbeddedStore, *resources: Resource) -> list[str]:
 
 
 def claim(store: EmbeddedStore, cidr: str, *attributes: Attribute, host: str = "node1", kind: str = "host") -> None:
-    """A block with an affinity, and one address taken for each attribute."""
+    """Create a block with an affinity, and assign one address for each attribute."""
     ordinals = Ordinals(Cidr(cidr).bits - Cidr(cidr).length)
     for tag in range(len(attributes)):
         ordinals.allocate(tag)
@@ -70,12 +70,12 @@ def claim(store: EmbeddedStore, cidr: str, *attributes: Attribute, host: str = "
         store.write([Create(AffinityKey(host, block.cidr, kind), Affinity())])
 
 
-def held(node: str = "node1") -> Attribute:
+def allocation(node: str = "node1") -> Attribute:
     return Attribute("net1.c1", {"node": node})
 
 
-def test_created_with_defaults_and_identity(store: Recorder) -> None:
-    """In one durable write."""
+def test_pools_are_created_with_defaults_and_identity(store: Recorder) -> None:
+    """One write creates both pools."""
     assert apply(store, pool("a"), pool("b", "fd00::/112")) == ["created", "created"]
     found = stored_pool(store, "b")
     assert found.metadata["creationTimestamp"] == "2026-11-20T18:02:53Z"
@@ -84,7 +84,7 @@ def test_created_with_defaults_and_identity(store: Recorder) -> None:
 
 
 def test_applying_again_changes_nothing(store: Recorder) -> None:
-    """Not even the revision."""
+    """The revision does not change either."""
     apply(store, pool())
     before = store.get(ResourceKey("IPPool", "p"))
     assert apply(store, pool(nodeSelector="all()")) == ["unchanged"]
@@ -92,7 +92,7 @@ def test_applying_again_changes_nothing(store: Recorder) -> None:
 
 
 def test_updates_keep_identity_and_status(store: Recorder) -> None:
-    """And labels that the manifest does not mention."""
+    """They also keep labels that the manifest does not mention."""
     first = pool()
     first.metadata["labels"] = {"a": "b"}
     apply(store, first)
@@ -106,8 +106,8 @@ def test_updates_keep_identity_and_status(store: Recorder) -> None:
     assert found.spec["natOutgoing"] is True
 
 
-def test_labels_are_replaced_when_given(store: Recorder) -> None:
-    """In the order in which metadata is written."""
+def test_labels_are_replaced_if_given(store: Recorder) -> None:
+    """The fields of metadata keep their order."""
     apply(store, pool())
     labelled = pool()
     labelled.metadata["labels"] = {"c": "d"}
@@ -115,8 +115,8 @@ def test_labels_are_replaced_when_given(store: Recorder) -> None:
     assert list(stored_pool(store).metadata) == ["name", "uid", "creationTimestamp", "labels"]
 
 
-def test_faults_of_all_pools_are_told_together(store: Recorder) -> None:
-    """And nothing is written."""
+def test_errors_of_all_pools_are_reported_together(store: Recorder) -> None:
+    """No pool is written."""
     with pytest.raises(CallerError) as caught:
         apply(store, pool("good"), pool("a", "10.0.1.1/24"), pool("b", "10.0.2.0/24", blockSize=9))
     assert "IP pool 'a': spec.cidr" in caught.value.details
@@ -130,29 +130,29 @@ def test_faults_of_all_pools_are_told_together(store: Recorder) -> None:
     ids=["overlap", "same name"],
 )
 def test_pools_of_one_file_are_checked_against_each_other(store: Recorder, second: Resource, message: str) -> None:
-    """As if the first were there already."""
+    """The second pool is checked as if the first one existed."""
     with pytest.raises(CallerError) as caught:
         apply(store, pool("a"), second)
     assert message in caught.value.details
 
 
-def test_swapped_ranges_are_faults(store: Recorder) -> None:
-    """A pool may not move, even if others move with it."""
+def test_swapped_ranges_are_refused(store: Recorder) -> None:
+    """The CIDR of a pool cannot change, even if that of another pool changes as well."""
     apply(store, pool("a", "10.0.0.0/24"), pool("b", "10.0.1.0/24"))
     with pytest.raises(CallerError, match="2 errors"):
         apply(store, pool("a", "10.0.1.0/24"), pool("b", "10.0.0.0/24"))
 
 
-def test_existing_blocks_fix_the_block_size(store: Recorder) -> None:
-    """A pool that was deleted and comes back differently."""
+def test_existing_blocks_determine_the_block_size(store: Recorder) -> None:
+    """The blocks remain from a pool that was deleted."""
     claim(store, "10.0.0.0/28")
     with pytest.raises(CallerError) as caught:
         apply(store, pool())
     assert "set blockSize to 28" in caught.value.details
 
 
-def test_lost_races_are_run_again(store: Recorder) -> None:
-    """Against what the pool is by then."""
+def test_conflicting_updates_are_repeated(store: Recorder) -> None:
+    """The next attempt uses the new state of the pool."""
     apply(store, pool())
     entry = store.get(ResourceKey("IPPool", "p"))
     store.interference = [Update(entry.key, pool(natOutgoing=True), entry.revision)]
@@ -164,23 +164,22 @@ def test_lost_races_are_run_again(store: Recorder) -> None:
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/24", "10.0.0.128/25"])
 def test_pools_applied_at_the_same_time_never_overlap(tmp_path: Path, cidr: str) -> None:
-    """Another process has looked, and found nothing either; the later writer gets an error."""
+    """Both processes check the pools before either of them writes. The later writer gets an error."""
     with closing(EmbeddedStore(tmp_path / "store.db")) as one, closing(EmbeddedStore(tmp_path / "store.db")) as other:
-        late = Interfering(one, 1, lambda: pools.apply(other, [pool("a")], NOW))
+        interfering = Interfering(one, 1, lambda: pools.apply(other, [pool("a")], NOW))
         with pytest.raises(CallerError, match="1 error,") as caught:
-            pools.apply(late, [pool("b", cidr)], NOW)
+            pools.apply(interfering, [pool("b", cidr)], NOW)
         assert "overlaps IP pool 'a'" in caught.value.details
         assert [each.name for each in resources.get(one, "IPPool")] == ["a"]
 
 
-def test_store_without_information_takes_pools(store: Recorder) -> None:
-    """It is not initialised yet: that is an ADD's concern."""
+def test_store_without_cluster_information_accepts_pools(store: Recorder) -> None:
+    """An ADD requires an initialised datastore, but svcctl does not."""
     store.write([Delete(ResourceKey("ClusterInformation", "default"))])
     assert apply(store, pool()) == ["created"]
 
 
-def test_endless_races_end(store: Recorder) -> None:
-    """With an error that says so."""
+def test_repeated_conflicts_end_in_an_error(store: Recorder) -> None:
     apply(store, pool())
     key = ResourceKey("IPPool", "p")
     store.interference = [write for _ in range(100) for write in (Delete(key), Create(key, pool(natOutgoing=True)))]
@@ -188,8 +187,8 @@ def test_endless_races_end(store: Recorder) -> None:
         apply(store, pool(ipipMode="Always"))
 
 
-def test_unknown_pool_is_told_with_the_known(store: Recorder) -> None:
-    """For get and delete."""
+def test_error_about_an_unknown_pool_lists_the_known_pools(store: Recorder) -> None:
+    """This holds for get and delete."""
     apply(store, pool("a"), pool("b", "10.0.1.0/24"))
     for act in (lambda: resources.get(store, "IPPool", "x"), lambda: pools.delete(store, "x")):
         with pytest.raises(CallerError, match="IP pool 'x' does not exist") as caught:
@@ -198,29 +197,29 @@ def test_unknown_pool_is_told_with_the_known(store: Recorder) -> None:
 
 
 def test_used_pools_are_not_deleted(store: Recorder) -> None:
-    """Nor touched; addresses in cooldown have no owner."""
+    """They are not changed. Addresses in cooldown do not count as used."""
     apply(store, pool())
-    claim(store, "10.0.0.0/26", held(), held(), Attribute(released_at="2026-11-20T18:02:53Z"))
-    claim(store, "10.0.0.64/26", held(), host="")
+    claim(store, "10.0.0.0/26", allocation(), allocation(), Attribute(released_at="2026-11-20T18:02:53Z"))
+    claim(store, "10.0.0.64/26", allocation(), host="")
     store.written.clear()
     with pytest.raises(CallerError, match="IP pool 'p' is in use: 3 addresses are taken"):
         pools.delete(store, "p")
     assert not store.written
 
 
-def test_deletion_disables_then_releases_then_deletes(store: Recorder) -> None:
-    """So that what is broken off half-way is seen for what it is."""
+def test_deletion_disables_the_pool_before_it_releases_blocks(store: Recorder) -> None:
+    """An interrupted deletion therefore leaves a disabled pool."""
     apply(store, pool(), pool("other", "10.0.1.0/24"))
     claim(store, "10.0.0.0/26", Attribute(released_at="2026-11-20T18:02:53Z"))
     claim(store, "10.0.0.64/26", host="")
-    claim(store, "10.0.1.0/26", held())
+    claim(store, "10.0.1.0/26", allocation())
     claim(store, "10.0.0.128/26", host="load-balancer", kind="virtual")
     store.write([Create(AffinityKey("node2", Cidr("10.0.0.192/26")), Affinity("pending"))])
     store.written.clear()
     pools.delete(store, "p")
-    told = [(type(write).__name__, write.key) for write in store.written]
+    writes = [(type(write).__name__, write.key) for write in store.written]
     one, two = AffinityKey("node1", Cidr("10.0.0.0/26")), AffinityKey("load-balancer", Cidr("10.0.0.128/26"), "virtual")
-    assert told == [
+    assert writes == [
         ("Update", ResourceKey("IPPool", "p")),
         ("Update", one),
         ("Delete", BlockKey(one.cidr)),
@@ -241,13 +240,13 @@ def test_deletion_disables_then_releases_then_deletes(store: Recorder) -> None:
     assert [entry.key for entry in store.list(BlockQuery())] == [BlockKey(Cidr("10.0.1.0/26"))]
 
 
-def test_address_taken_meanwhile_stops_the_deletion(store: Recorder) -> None:
-    """The pool stays, disabled; the block with the address is unclaimed; a second try succeeds once it is free."""
+def test_concurrent_assignment_stops_the_deletion(store: Recorder) -> None:
+    """The pool stays disabled, and its block is unclaimed. A second deletion succeeds after the address is released."""
     apply(store, pool())
     claim(store, "10.0.0.0/26")
     entry = store.get(BlockKey(Cidr("10.0.0.0/26")))
     assert isinstance(entry.value, Block)
-    entry.value.attributes = [held()]
+    entry.value.attributes = [allocation()]
     entry.value.ordinals.allocate(0)
     store.interference = [Update(entry.key, entry.value, entry.revision)]
     with pytest.raises(CallerError, match="1 address is taken") as caught:
@@ -264,8 +263,8 @@ def test_address_taken_meanwhile_stops_the_deletion(store: Recorder) -> None:
     assert list(store.list(BlockQuery())) == []
 
 
-def test_stale_affinity_leaves_the_block_alone(store: Recorder) -> None:
-    """It belongs to another node."""
+def test_deleting_a_stale_affinity_keeps_the_block(store: Recorder) -> None:
+    """The block belongs to another node."""
     claim(store, "10.0.0.0/26", host="node2")
     stale = AffinityKey("node1", Cidr("10.0.0.0/26"))
     store.write([Create(stale, Affinity(CONFIRMED))])
@@ -276,7 +275,7 @@ def test_stale_affinity_leaves_the_block_alone(store: Recorder) -> None:
     block_release.end_affinity(store, stale)
 
 
-def test_lost_release_is_run_again(store: Recorder) -> None:
+def test_conflicting_release_is_repeated(store: Recorder) -> None:
     """Another client released the same block."""
     claim(store, "10.0.0.0/26")
     key = AffinityKey("node1", Cidr("10.0.0.0/26"))
@@ -286,14 +285,14 @@ def test_lost_release_is_run_again(store: Recorder) -> None:
 
 
 def test_unreadable_pool_can_be_deleted(store: Recorder) -> None:
-    """It cannot have blocks."""
+    """A pool without a valid CIDR cannot have blocks."""
     store.write([Create(ResourceKey("IPPool", "p"), pool(cidr="nonsense"))])
     pools.delete(store, "p")
     assert resources.get(store, "IPPool") == []
 
 
 def test_nodes_are_created_labelled_and_deleted(store: Recorder) -> None:
-    """Labels are replaced when any are given."""
+    """Given labels replace the stored ones."""
     assert resources.apply_node(store, "n", {"a": "b"}, NOW) == "created"
     assert resources.apply_node(store, "n", None, NOW) == "unchanged"
     assert resources.apply_node(store, "n", {"a": "b"}, NOW) == "unchanged"
@@ -304,14 +303,13 @@ def test_nodes_are_created_labelled_and_deleted(store: Recorder) -> None:
     assert resources.get(store, "Node") == []
 
 
-def test_node_without_labels_has_no_empty_ones(store: Recorder) -> None:
-    """They are left out, as everywhere."""
+def test_node_without_labels_has_no_field_for_them(store: Recorder) -> None:
     resources.apply_node(store, "n", {}, NOW)
     assert list(resources.get(store, "Node", "n")[0].metadata) == ["name", "uid", "creationTimestamp"]
 
 
-def test_unknown_node_and_bad_name_are_told(store: Recorder) -> None:
-    """Before anything is written."""
+def test_unknown_node_and_invalid_name_are_refused(store: Recorder) -> None:
+    """Nothing is written."""
     for act in (lambda: resources.get(store, "Node", "x"), lambda: resources.delete_node(store, "x")):
         with pytest.raises(CallerError, match="node 'x' does not exist"):
             act()
@@ -319,11 +317,11 @@ def test_unknown_node_and_bad_name_are_told(store: Recorder) -> None:
         resources.apply_node(store, "N_1", {}, NOW)
 
 
-def test_deletion_gives_up_its_blocks(store: Recorder) -> None:
-    """Those that others borrowed from stay, unclaimed."""
+def test_deleting_a_node_releases_its_blocks(store: Recorder) -> None:
+    """Blocks with addresses of other nodes stay, but are unclaimed."""
     resources.apply_node(store, "node1", {}, NOW)
     claim(store, "10.0.0.0/26")
-    claim(store, "10.0.0.64/26", held("node2"))
+    claim(store, "10.0.0.64/26", allocation("node2"))
     claim(store, "10.0.0.128/26", host="node2")
     resources.delete_node(store, "node1")
     assert [entry.key for entry in store.list(AffinityQuery())] == [AffinityKey("node2", Cidr("10.0.0.128/26"))]
@@ -331,9 +329,9 @@ def test_deletion_gives_up_its_blocks(store: Recorder) -> None:
 
 
 def test_node_with_workloads_is_not_deleted(store: Recorder) -> None:
-    """Wherever their addresses come from."""
+    """Addresses from blocks of other nodes count as well."""
     resources.apply_node(store, "node1", {}, NOW)
-    claim(store, "10.0.0.64/26", held(), host="node2")
+    claim(store, "10.0.0.64/26", allocation(), host="node2")
     with pytest.raises(CallerError, match="node 'node1' is in use: 1 addresses"):
         resources.delete_node(store, "node1")
 
@@ -349,7 +347,7 @@ def test_long_lists_of_names_are_cut(store: Recorder) -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_pools_applied_key_by_key_at_the_same_time_never_overlap(store: Recorder, number: int) -> None:
-    """Whichever write the other comes before: one of the two is in use at the end, and is whole."""
+    """The other process runs before each of the writes in turn. One of the two pools remains, complete and enabled."""
     refused = []
 
     def other() -> None:
@@ -358,22 +356,22 @@ def test_pools_applied_key_by_key_at_the_same_time_never_overlap(store: Recorder
         except CallerError as refusal:
             refused.append(refusal)
 
-    crossed = Interfering(store, number, other)
+    interfering = Interfering(store, number, other)
     try:
-        pools.apply(NonAtomic(crossed), [pool("a", "10.0.0.0/24")], NOW)
+        pools.apply(NonAtomic(interfering), [pool("a", "10.0.0.0/24")], NOW)
     except CallerError as refusal:
         refused.append(refusal)
     assert len(refused) == (number < 3)
     assert all("overlaps IP pool" in refusal.details for refusal in refused)
-    (left,) = resources.get(store, "IPPool")
-    assert "disabled" not in left.spec or left.spec["disabled"] is False
+    (remaining,) = resources.get(store, "IPPool")
+    assert "disabled" not in remaining.spec or remaining.spec["disabled"] is False
 
 
-def test_a_pool_that_was_left_out_of_use_is_put_into_use(store: Recorder) -> None:
-    """By applying it again: the process that made it was killed before it could."""
-    crossed = Interfering(store, 2, _interrupt)
+def test_applying_again_enables_a_pool_that_stayed_disabled(store: Recorder) -> None:
+    """The process that created the pool was killed before it enabled it."""
+    interfering = Interfering(store, 2, _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        pools.apply(NonAtomic(crossed), [pool("a")], NOW)
+        pools.apply(NonAtomic(interfering), [pool("a")], NOW)
     assert stored_pool(store, "a").spec["disabled"] is True
     assert pools.apply(NonAtomic(store), [pool("a")], NOW) == ["updated"]
     assert stored_pool(store, "a").spec.get("disabled", False) is False

@@ -1,4 +1,4 @@
-"""Commands of svcctl that errors and documents tell people to run: each exists, with its options."""
+"""Commands of svcctl in errors and documents: each command and each of its options exists."""
 
 import re
 from collections.abc import Iterator
@@ -16,26 +16,26 @@ QUOTED = re.compile(r"`svcctl ([^`]+)`")
 LINE = re.compile(r"^    svcctl ([^#|\n]+)", re.MULTILINE)
 
 
-def told() -> Iterator[tuple[str, str]]:
-    """The places that name a command, and the text after its name."""
+def named_commands() -> Iterator[tuple[str, str]]:
+    """Return each file that names a command, with the text after `svcctl`."""
     for path in (*SOURCES, *DOCUMENTS):
         text = path.read_text()
         patterns = (QUOTED, LINE) if path in DOCUMENTS else (QUOTED,)
         yield from ((str(path.relative_to(ROOT)), found) for pattern in patterns for found in pattern.findall(text))
 
 
-def fault(words: str) -> str:
+def problem_of(words: str) -> str:
     """Return why this is not a command; empty if it is one."""
     command: click.Command = main
     options = options_of(command)
-    todo = iter(words.split())
-    for word in todo:
+    remaining = iter(words.split())
+    for word in remaining:
         name, has_value, _ = word.partition("=")
         if word.startswith("-"):
             if name not in options:
                 return f"{command.name} has no option {name}"
             if not (has_value or options[name].is_flag):
-                next(todo, None)
+                next(remaining, None)
         elif isinstance(command, click.Group):
             child = command.get_command(click.Context(command), word)
             if child is None:
@@ -49,10 +49,10 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
     return {name: option for option in command.params if isinstance(option, click.Option) for name in option.opts}
 
 
-def test_every_command_that_is_told_exists() -> None:
-    found = list(told())
+def test_every_named_command_exists() -> None:
+    found = list(named_commands())
     assert len(found) > 30
-    assert [(place, words, reason) for place, words in found if (reason := fault(words))] == []
+    assert [(file, words, reason) for file, words in found if (reason := problem_of(words))] == []
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_every_command_that_is_told_exists() -> None:
         ("node apply NAME --nothing", "no option --nothing"),
     ],
 )
-def test_commands_that_do_not_exist_are_noticed(words: str, expected: str) -> None:
-    found = fault(words)
+def test_commands_that_do_not_exist_are_detected(words: str, expected: str) -> None:
+    found = problem_of(words)
     assert expected in found
     assert bool(found) is bool(expected)

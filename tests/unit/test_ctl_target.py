@@ -1,4 +1,4 @@
-"""svcctl: which datastore it works on, and what it says about it."""
+"""svcctl: the datastore that it selects, and how messages name it."""
 
 import json
 import stat
@@ -31,19 +31,19 @@ def record(state_dir: Path, list_path: Path | str = "", profile: str = "", bin_d
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Cli:
-    """svcctl in a state directory that nothing was ever installed for."""
+    """Return svcctl with a state directory that has no installation."""
     return Cli(tmp_path, fresh=False)
 
 
-def chosen(folder: Path, *, profile: str = "", netconf: Path | None = None) -> Target:
+def select(folder: Path, *, profile: str = "", netconf: Path | None = None) -> Target:
     return CliContext(folder, folder, profile=profile, netconf=netconf).target
 
 
-def test_installed_network_says_which_datastore(tmp_path: Path, bare: Cli) -> None:
-    """Neither a file nor a directory appears for a datastore that is not meant."""
+def test_installed_network_selects_the_datastore(tmp_path: Path, bare: Cli) -> None:
+    """svcctl creates no file or directory for another datastore."""
     state_dir = tmp_path / "state"
     record(state_dir, network_list(tmp_path / "net.d" / "10-svc.conflist", **ETCD))
-    assert str(chosen(state_dir)) == f"etcd http://127.0.0.1:1, from {tmp_path}/net.d/10-svc.conflist"
+    assert str(select(state_dir)) == f"etcd http://127.0.0.1:1, from {tmp_path}/net.d/10-svc.conflist"
     assert "127.0.0.1:1" in bare.fails("clusterinfo", "lock")
     assert [path.name for path in state_dir.iterdir()] == [FILE_NAME]
     assert bare.prints("--embedded", "pool", "apply", "-f", "-", stdin=POOL).splitlines() == [
@@ -52,55 +52,55 @@ def test_installed_network_says_which_datastore(tmp_path: Path, bare: Cli) -> No
     ]
 
 
-def test_option_comes_before_variable_before_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable of either profile counts."""
+def test_option_overrides_variable_and_variable_overrides_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable applies to each names profile."""
     record(tmp_path, network_list(tmp_path / "recorded", **ETCD))
     variable = network_list(tmp_path / "variable", datastore_type="etcdv3", etcd_endpoints="http://v:1")
     option = network_list(tmp_path / "option", datastore_type="etcdv3", etcd_endpoints="http://o:1")
-    assert "http://127.0.0.1:1" in str(chosen(tmp_path))
+    assert "http://127.0.0.1:1" in str(select(tmp_path))
     monkeypatch.setenv("SVC_NETCONF", str(variable))
-    assert str(chosen(tmp_path)) == f"etcd http://v:1, from {variable}, which $SVC_NETCONF names"
-    assert str(chosen(tmp_path, netconf=option)) == f"etcd http://o:1, from {option}"
+    assert str(select(tmp_path)) == f"etcd http://v:1, from {variable}, which $SVC_NETCONF names"
+    assert str(select(tmp_path, netconf=option)) == f"etcd http://o:1, from {option}"
     network_list(variable, "calico", datastore_type="etcdv3", etcd_endpoints="http://c:1")
-    assert "http://c:1" in str(chosen(tmp_path, profile="calico"))
+    assert "http://c:1" in str(select(tmp_path, profile="calico"))
 
 
 def test_installed_names_are_used(tmp_path: Path) -> None:
-    """If they are the only ones; an explicit profile comes before."""
+    """This needs a single installed profile. An explicit profile overrides it."""
     record(tmp_path, network_list(tmp_path / "calico.conflist", "calico", **ETCD), "calico")
-    assert chosen(tmp_path).names.plugin == "calico"
-    assert "127.0.0.1:1" in str(chosen(tmp_path))
-    assert chosen(tmp_path, profile="default").names.plugin == "svc"
+    assert select(tmp_path).names.plugin == "calico"
+    assert "127.0.0.1:1" in str(select(tmp_path))
+    assert select(tmp_path, profile="default").names.plugin == "svc"
     record(tmp_path)
     with pytest.raises(CallerError, match="several names profiles are installed: calico, default"):
-        chosen(tmp_path)
+        select(tmp_path)
 
 
 def test_network_lists_of_several_datastores_are_refused(tmp_path: Path) -> None:
     for number in range(2):
         record(tmp_path, network_list(tmp_path / f"{number}", **ETCD), bin_dir=f"/{number}")
-    assert "127.0.0.1:1" in str(chosen(tmp_path))
+    assert "127.0.0.1:1" in str(select(tmp_path))
     network_list(tmp_path / "1", datastore_type="embedded")
     with pytest.raises(CallerError, match="several datastores"):
-        chosen(tmp_path)
+        select(tmp_path)
 
 
 def test_unusable_network_list_is_an_error(tmp_path: Path) -> None:
-    """Another datastore is never taken in its place."""
+    """svcctl does not fall back to another datastore."""
     record(tmp_path, tmp_path / "missing.conflist")
     with pytest.raises(CallerError, match=r"missing.conflist' cannot be read") as caught:
-        chosen(tmp_path)
+        select(tmp_path)
     assert "--netconf" in caught.value.details
 
 
-def test_network_list_of_the_node_counts_without_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only with the default state directory."""
+def test_network_list_of_the_node_is_used_without_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds only with the default state directory."""
     monkeypatch.setattr(cli_context, "NETWORKS", tmp_path)
     network_list(tmp_path / "10-svc.conflist", **ETCD)
     (tmp_path / "20-other.conf").write_text('{"type": "bridge"}')
     (tmp_path / "30-broken.conflist").write_text("{")
-    assert "127.0.0.1:1" in str(chosen(Path("/var/lib/svc")))
-    assert "embedded" in str(chosen(tmp_path / "state"))
+    assert "127.0.0.1:1" in str(select(Path("/var/lib/svc")))
+    assert "embedded" in str(select(tmp_path / "state"))
 
 
 @pytest.mark.parametrize(
@@ -124,24 +124,24 @@ CHANGES = [("pool", "apply", "-f", "-"), ("node", "apply", "n"), ("clusterinfo",
 
 @pytest.mark.parametrize("arguments", [*READS, *CHANGES], ids=" ".join)
 def test_mistyped_state_directory_is_an_error(bare: Cli, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """With the remedy, and nothing appears."""
-    told = bare.fails(*arguments, stdin=POOL)
-    assert f"{tmp_path}/state/store.db does not exist" in told
-    assert "--state-dir" in told
+    """The error has the fix, and svcctl creates no file."""
+    message = bare.fails(*arguments, stdin=POOL)
+    assert f"{tmp_path}/state/store.db does not exist" in message
+    assert "--state-dir" in message
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", READS, ids=" ".join)
 def test_reading_never_creates_a_store(bare: Cli, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Not in a directory that exists either; the first change does."""
+    """The first change creates it."""
     (tmp_path / "state").mkdir()
     assert "store.db does not exist" in bare.fails(*arguments)
     assert list((tmp_path / "state").iterdir()) == []
     assert f"datastore: embedded store {tmp_path}/state/store.db\n" in bare.prints("pool", "apply", "-f", "-", stdin=POOL)
 
 
-def test_install_records_what_it_wrote(bare: Cli, tmp_path: Path) -> None:
-    """For each profile and directory; uninstall removes its own entry, from the state directory of the executables."""
+def test_install_records_its_files(bare: Cli, tmp_path: Path) -> None:
+    """Each profile and directory has an entry. Uninstall removes its entry from the state directory of the executables."""
     executable = tmp_path / "built"
     executable.write_bytes(b"\x7fELF, or at least it begins like one")
     arguments = ("install", "--bin-dir", str(tmp_path / "bin"), "--executable", str(executable))
@@ -166,7 +166,7 @@ def test_earlier_network_list_stays_recorded(tmp_path: Path) -> None:
 
 
 def test_agent_reads_the_installed_networks(tmp_path: Path) -> None:
-    """Those that can be used, and the errors of the others; the host's path counts where the installer's does not exist."""
+    """It gets the usable networks and the errors of the others. If the installer's path is missing, the host's path is used."""
     path = network_list(tmp_path / "list", **ETCD)
     add_installed(tmp_path, Installed("", "/b", (), "/not/here", str(path)))
     record(tmp_path, tmp_path / "missing", bin_dir="/c")
@@ -181,13 +181,13 @@ def test_agent_reads_the_installed_networks(tmp_path: Path) -> None:
     ids=["empty", "broken", "array", "null", "newer", "incomplete", "deep"],
 )
 def test_damaged_record_is_an_error(bare: Cli, tmp_path: Path, content: str) -> None:
-    """It names the file and what to do."""
+    """The error names the file."""
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / FILE_NAME).write_text(content)
     assert f"'{tmp_path}/state/{FILE_NAME}'" in bare.fails("pool", "get")
 
 
-def test_errors_of_an_installed_network_have_a_line_each(bare: Cli, tmp_path: Path) -> None:
+def test_each_error_of_an_installed_network_has_its_own_line(bare: Cli, tmp_path: Path) -> None:
     file = network_list(tmp_path / "net.d" / "10-svc.conflist", mtu=1, ipam=3)
     record(tmp_path / "state", file)
     first, *lines = bare.fails("pool", "get").splitlines()
@@ -202,7 +202,7 @@ def test_file_is_named_once_if_it_is_not_json(bare: Cli, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "is not JSON: "),
         ("datastore_type: embedded\n", "is not JSON: "),
@@ -214,10 +214,10 @@ def test_file_is_named_once_if_it_is_not_json(bare: Cli, tmp_path: Path) -> None
         ('{"name": "a b", "type": "svc", "ipam": {"type": "svc-ipam"}}', "name = 'a b' is not a network name"),
     ],
 )
-def test_network_configuration_that_cannot_be_used_is_named(bare: Cli, tmp_path: Path, text: str, told: str) -> None:
-    """The file, and not standard input."""
+def test_error_names_the_unusable_network_configuration(bare: Cli, tmp_path: Path, text: str, message: str) -> None:
+    """It names the file, not standard input."""
     (tmp_path / "bad.json").write_text(text)
     error = bare.fails("--netconf", str(tmp_path / "bad.json"), "pool", "get")
     assert str(tmp_path / "bad.json") in error
-    assert told in error
+    assert message in error
     assert "stdin" not in error

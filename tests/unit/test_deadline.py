@@ -1,4 +1,4 @@
-"""The deadline of a call: the time that is left, and the code that sees it."""
+"""The deadline of a call: the remaining time, and the code to which it applies."""
 
 import math
 import threading
@@ -9,37 +9,37 @@ import pytest
 from svc import deadline
 
 
-def test_without_a_deadline_nothing_is_bounded() -> None:
+def test_time_is_unlimited_without_a_deadline() -> None:
     assert deadline.current() == math.inf
     assert deadline.remaining(7.0) == 7.0
     assert not deadline.is_over()
 
 
-def test_limit_bounds_what_is_left_and_ends_with_its_block() -> None:
+def test_limit_applies_inside_its_block() -> None:
     with deadline.limit(5.0):
         assert 4.0 < deadline.remaining(60.0) <= 5.0
         assert deadline.remaining(2.0) == 2.0
     assert deadline.current() == math.inf
 
 
-def test_an_inner_limit_never_gives_more_time() -> None:
+def test_inner_limit_never_extends_the_time() -> None:
     with deadline.limit(5.0), deadline.limit(60.0):
         assert deadline.remaining(60.0) <= 5.0
 
 
-def test_time_that_is_over_is_zero() -> None:
+def test_remaining_time_is_zero_after_the_deadline() -> None:
     with deadline.limit(0.0):
         assert deadline.is_over()
         assert deadline.remaining(5.0) == 0.0
         assert not deadline.wait(threading.Event())
 
 
-def test_extended_gives_time_to_end_a_call() -> None:
+def test_extended_sets_a_later_deadline() -> None:
     with deadline.limit(0.0), deadline.extended(5.0):
         assert 4.0 < deadline.remaining(60.0) <= 5.0
 
 
-def test_wait_returns_when_the_event_comes_first() -> None:
+def test_wait_returns_true_if_the_event_is_set() -> None:
     event = threading.Event()
     event.set()
     assert deadline.wait(event)
@@ -48,7 +48,7 @@ def test_wait_returns_when_the_event_comes_first() -> None:
 
 
 @pytest.mark.parametrize(("copied", "bounded"), [(True, True), (False, False)])
-def test_another_thread_sees_it_in_a_copied_context_only(copied: bool, bounded: bool) -> None:
+def test_deadline_applies_to_another_thread_only_in_a_copied_context(copied: bool, bounded: bool) -> None:
     seen: list[float] = []
 
     def look() -> None:

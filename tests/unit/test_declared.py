@@ -1,4 +1,4 @@
-"""What the sources import is declared: by the project itself, or by one of its extras, under the name of a distribution."""
+"""Imported packages are declared as dependencies of the project or of one of its extras."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 ON_INDEX = re.compile(r"pip[3]? install (?!-)['\"]?([\w.-]+)")
-OTHERS = {"auditwheel", "build", "uv"}  # tools that documents name
+TOOLS = {"auditwheel", "build", "uv"}  # named by documents
 LOCKED = {"node.txt": [], "node-etcd.txt": EXTRAS["etcd"], "node-orch.txt": EXTRAS["orch"]}
 PINNED = re.compile(r"^([\w.-]+)==[^\\]+ \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE)
 
@@ -26,7 +26,7 @@ def distribution(requirement: str) -> str:
 
 
 def imported() -> Iterator[tuple[str, str]]:
-    """Return the packages that are not of the standard library, with the source."""
+    """Return each imported package that is not part of the standard library, with its source."""
     for source in sorted((ROOT / "svc").rglob("*.py")):
         for node in _executed(ast.parse(source.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -36,7 +36,7 @@ def imported() -> Iterator[tuple[str, str]]:
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """Return the node and all below it, without what only type checkers read."""
+    """Return the node and all nodes below it, except those that only type checkers read."""
     yield node
     is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     for child in node.orelse if isinstance(node, ast.If) and is_for_types else ast.iter_child_nodes(node):
@@ -54,21 +54,21 @@ def test_every_imported_package_is_declared() -> None:
     assert undeclared == []
 
 
-def test_groups_of_the_tests_have_what_the_extras_install() -> None:
+def test_dependency_groups_equal_the_extras() -> None:
     groups = PROJECT["dependency-groups"]
     for name, requirements in EXTRAS.items():
         assert groups[name] == requirements
 
 
-def test_nothing_tells_to_install_a_foreign_package() -> None:
-    """`svc` on the index is another project."""
+def test_documents_install_no_foreign_package() -> None:
+    """On the package index, `svc` is another project."""
     name = PROJECT["project"]["name"]
     files = [
         ROOT / "README.md",
         *(path for part in ("svc", "docs", "wheels", "requirements") for path in (ROOT / part).rglob("*.[pm][yd]")),
     ]
-    told = {(str(path.relative_to(ROOT)), found) for path in files for found in ON_INDEX.findall(path.read_text())}
-    assert {(path, found) for path, found in told if found not in {name, ".", *OTHERS}} == set()
+    packages = {(str(path.relative_to(ROOT)), found) for path in files for found in ON_INDEX.findall(path.read_text())}
+    assert {(path, found) for path, found in packages if found not in {name, ".", *TOOLS}} == set()
 
 
 def locked(name: str) -> set[str]:
@@ -78,10 +78,12 @@ def locked(name: str) -> set[str]:
     return {found.lower() for found in PINNED.findall(text)}
 
 
-def test_lock_files_pin_what_is_declared_by_hash() -> None:
+def test_lock_files_pin_declared_packages_by_hash() -> None:
     own = PROJECT["project"]["dependencies"]
     for name, more in LOCKED.items():
-        assert {distribution(each) for each in (*own, *more)} <= locked(name), f"{name}: sh requirements/renew.sh"
+        assert {distribution(each) for each in (*own, *more)} <= locked(name), (
+            f"{name} is out of date: run `sh requirements/renew.sh`"
+        )
     groups = PROJECT["dependency-groups"].values()
     wanted = {distribution(each) for group in groups for each in group if isinstance(each, str)}
-    assert {*wanted, *map(distribution, own)} <= locked("ci.txt"), "ci.txt: sh requirements/renew.sh"
+    assert {*wanted, *map(distribution, own)} <= locked("ci.txt"), "ci.txt is out of date: run `sh requirements/renew.sh`"

@@ -1,4 +1,4 @@
-"""Address sources, as the journal records them and as other parts use them."""
+"""Delegated address sources and their journal entries."""
 
 from typing import Any
 
@@ -22,24 +22,24 @@ def record(**fields: Any) -> Record:
     return Record(KEY, ADDING, "boot", (1, 2), "n1", {"kind": "embedded"}, "svc1", "", **fields)
 
 
-def marked(**environment: str) -> Record:
-    row = record(routes=["10.9.0.0/16"])
-    source(**environment).mark(row)
-    return row
+def marked_record(**environment: str) -> Record:
+    entry = record(routes=["10.9.0.0/16"])
+    source(**environment).mark(entry)
+    return entry
 
 
-def test_journal_keeps_how_to_call_and_no_secret() -> None:
-    row = marked(CNI_PATH="/a", CNI_ARGS="IP=10.0.0.1", CNI_NETNS="/n")
-    assert row.delegate == {
+def test_journal_entry_has_the_call_of_the_plugin_without_secrets() -> None:
+    entry = marked_record(CNI_PATH="/a", CNI_ARGS="IP=10.0.0.1", CNI_NETNS="/n")
+    assert entry.delegate == {
         "plugin": "host-local",
         "netconf": {"name": "net"},
         "environment": {"CNI_PATH": "/a", "CNI_NETNS": "/n"},
     }
-    assert SECRET.encode() not in row.to_bytes()
-    assert Record.from_bytes(row.to_bytes()) == row
+    assert SECRET.encode() not in entry.to_bytes()
+    assert Record.from_bytes(entry.to_bytes()) == entry
 
 
-def test_rows_of_before_have_neither_delegate_nor_routes() -> None:
+def test_entries_of_earlier_releases_have_neither_delegate_nor_routes() -> None:
     fields = orjson.loads(record().to_bytes())
     for name in ("delegate", "routes"):
         del fields[name]
@@ -50,13 +50,13 @@ def test_rows_of_before_have_neither_delegate_nor_routes() -> None:
 @pytest.mark.parametrize(
     ("now", "then", "path"), [("/new:/a", "/a:/b", "/new:/a:/b"), ("", "/a", "/a"), ("/new", "", "/new"), ("", "", "")]
 )
-def test_plugin_is_looked_for_where_it_is_now(now: str, then: str, path: str) -> None:
-    row = marked(CNI_PATH=then)
-    source(CNI_PATH=now).complete(row)
-    assert row.delegate is not None
-    assert row.delegate["environment"]["CNI_PATH"] == path
+def test_current_search_path_precedes_the_recorded_one(now: str, then: str, path: str) -> None:
+    entry = marked_record(CNI_PATH=then)
+    source(CNI_PATH=now).complete(entry)
+    assert entry.delegate is not None
+    assert entry.delegate["environment"]["CNI_PATH"] == path
 
 
-def test_pending_releases_of_another_plugin_do_not_delay_those_of_pools() -> None:
-    """A round of retries ends with the first release that fails; each kind has its own."""
-    assert store_of(record()) != store_of(marked())
+def test_pending_releases_of_a_plugin_do_not_delay_those_of_pools() -> None:
+    """A round of retries for one store ends at the first failure, so the two kinds count as different stores."""
+    assert store_of(record()) != store_of(marked_record())

@@ -1,4 +1,4 @@
-"""Free space beside a SQLite file."""
+"""Free disk space for a SQLite file."""
 
 import errno
 import os
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from svc.datastore.api import NoSpace
-from svc.datastore.disk_space import require_disk_space
 from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.sqlite import require_disk_space
 
 
 def refuse(number: int) -> Any:
@@ -28,7 +28,7 @@ def test_space_is_freed_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_refused_allocation_names_file_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """A quota refuses it, although the file system has free blocks."""
+    """A quota can refuse the allocation although the file system has free blocks."""
     monkeypatch.setattr(os, "posix_fallocate", refuse(number))
     with pytest.raises(NoSpace) as raised:
         require_disk_space(tmp_path / "store.db")
@@ -46,8 +46,8 @@ def test_known_lack_of_space_allocates_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EIO])
-def test_other_errors_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """A write tells of them."""
+def test_other_errors_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The write that follows reports them."""
     monkeypatch.setattr(os, "posix_fallocate", refuse(number))
     require_disk_space(tmp_path / "store.db")
     require_disk_space(tmp_path / "missing" / "store.db")

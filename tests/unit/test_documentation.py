@@ -1,4 +1,4 @@
-"""Paths and links in the documents lead somewhere."""
+"""Paths and links in the documents lead to existing files."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:\.ci|_core|bench|build|docs|examples|requirements|svc|tests|tools|wheels)/[\w./-]*)`")
-MADE = ("build/",)  # not part of the repository
+MADE = ("build/",)  # not in the repository
 
 
 FOLDERS = ("docs", "examples", "requirements", "tests", "wheels")
@@ -29,7 +29,7 @@ def test_links_lead_to_files(document: Path) -> None:
 
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md"])
 def test_named_paths_exist(document: str) -> None:
-    """In documents that name them in full."""
+    """These documents name paths in full."""
     named = PATH.findall((ROOT / document).read_text())
     assert named
     assert [path for path in named if not path.startswith(MADE) and not (ROOT / path).exists()] == []

@@ -1,4 +1,4 @@
-"""Stored documents of other programs: unknown fields are kept, errors name the malformed field."""
+"""Stored documents of other programs: unknown fields are kept, and errors name the malformed field."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 BLOCK, AFFINITY = BlockKey(Cidr("10.0.0.0/30")), AffinityKey("n", Cidr("10.0.0.0/30"))
 HANDLE, CONFIG, POOL = HandleKey("h"), IpamConfigKey(), ResourceKey("IPPool", "p")
 
-GOOD: dict[Key, Json] = {
+VALID: dict[Key, Json] = {
     BLOCK: {
         "cidr": "10.0.0.0/30",
         "affinity": "host:n",
@@ -38,9 +38,9 @@ GOOD: dict[Key, Json] = {
     CONFIG: {"strict_affinity": True},
     POOL: {"kind": "IPPool", "apiVersion": DEFAULT.api_version, "metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/24"}},
 }
-NOVEL = {"hostAffinity": "n", "novel": {"deep": [1, None]}}
+UNKNOWN = {"hostAffinity": "n", "novel": {"deep": [1, None]}}
 
-FAULTS: list[tuple[Key, Json, str]] = [
+ERRORS: list[tuple[Key, Json, str]] = [
     (BLOCK, {"cidr": None}, "cidr is missing"),
     (BLOCK, {"cidr": 7}, "cidr = 7 is a number, not a string"),
     (BLOCK, {"cidr": "10.0.0.4/30"}, "holds the document of block 10.0.0.4/30"),
@@ -97,40 +97,40 @@ def encoded(value: Any) -> Json:
     return found
 
 
-@pytest.mark.parametrize(("key", "change", "expected"), FAULTS, ids=[f"{key} {change}" for key, change, _ in FAULTS])
-def test_fault_names_its_field(key: Key, change: Json, expected: str) -> None:
-    """With what stands there and what should."""
+@pytest.mark.parametrize(("key", "change", "expected"), ERRORS, ids=[f"{key} {change}" for key, change, _ in ERRORS])
+def test_error_names_the_field(key: Key, change: Json, expected: str) -> None:
+    """The error has the value, and what is expected."""
     with pytest.raises(ValueError, match=expected):
-        decoded(key, GOOD[key] | change)
+        decoded(key, VALID[key] | change)
 
 
-@pytest.mark.parametrize("key", GOOD, ids=str)
+@pytest.mark.parametrize("key", VALID, ids=str)
 @pytest.mark.parametrize(
     ("data", "expected"),
     [(b"[]", "it is an array, not an object"), (b"nonsense", "it is not JSON"), (b"\xff", "it is not JSON")],
 )
-def test_what_is_no_object_is_told(key: Key, data: bytes, expected: str) -> None:
-    """Of every key."""
+def test_error_says_that_the_document_is_not_an_object(key: Key, data: bytes, expected: str) -> None:
+    """This holds for every kind of key."""
     with pytest.raises(ValueError, match=expected):
         Codec(DEFAULT).decode(key, data)
 
 
-@pytest.mark.parametrize("key", GOOD, ids=str)
+@pytest.mark.parametrize("key", VALID, ids=str)
 def test_unknown_fields_are_written_back(key: Key) -> None:
-    """Behind ours; null is a value."""
-    document = GOOD[key] | NOVEL
+    """They follow the known fields, and null is a value."""
+    document = VALID[key] | UNKNOWN
     assert encoded(decoded(key, document)) == document
 
 
 @pytest.mark.parametrize("api_version", [DEFAULT.crd_api_version, DEFAULT.api_version])
-@pytest.mark.parametrize("key", [key for key in GOOD if key != POOL], ids=str)
+@pytest.mark.parametrize("key", [key for key in VALID if key != POOL], ids=str)
 def test_unknown_fields_of_objects_are_written_back(key: Key, api_version: str) -> None:
-    """In each API group."""
+    """This holds for each API group."""
     objects = CustomResourceCodec(ApiGroup(DEFAULT, api_version))
-    before = objects.encode(key, decoded(key, GOOD[key] | NOVEL))
-    assert before["spec"].items() >= NOVEL.items()
+    before = objects.encode(key, decoded(key, VALID[key] | UNKNOWN))
+    assert before["spec"].items() >= UNKNOWN.items()
     found, value = objects.decode(objects.kind(key), before)
-    assert (found, encoded(value)) == (key, GOOD[key] | NOVEL)
+    assert (found, encoded(value)) == (key, VALID[key] | UNKNOWN)
     assert objects.encode(key, value) == before
 
 
@@ -144,39 +144,39 @@ CHANGES: list[tuple[Key, Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize(("key", "change"), CHANGES)
-def test_unknown_fields_survive_changes(key: Key, change: Callable[[Any], Any]) -> None:
-    """After any change of the value in between."""
-    document = GOOD[key] | NOVEL
+def test_unknown_fields_remain_after_changes(key: Key, change: Callable[[Any], Any]) -> None:
+    """They remain after any change of the value."""
+    document = VALID[key] | UNKNOWN
     assert encoded(change(decoded(key, document))) == document
 
 
-def test_unknown_fields_tell_attributes_apart() -> None:
-    """Those of one address do not become another's."""
+def test_attributes_differ_by_unknown_fields() -> None:
+    """Otherwise the unknown fields of one address would apply to another one."""
     attributes = [{"handle_id": "h", "novel": 1}, {"handle_id": "h"}]
-    block = decoded(BLOCK, GOOD[BLOCK] | {"attributes": attributes, "allocations": [0, 1, None, None], "unallocated": [2, 3]})
+    block = decoded(BLOCK, VALID[BLOCK] | {"attributes": attributes, "allocations": [0, 1, None, None], "unallocated": [2, 3]})
     assert encoded(block)["attributes"] == attributes
     assert block.attributes[0] != block.attributes[1]
 
 
-def test_changed_owner_is_what_is_written() -> None:
-    """Also of an attribute that was written before."""
-    attribute = decoded(BLOCK, GOOD[BLOCK]).attributes[0]
+def test_changed_owner_is_written() -> None:
+    """The original attribute was encoded before the change."""
+    attribute = decoded(BLOCK, VALID[BLOCK]).attributes[0]
     attribute.encoded()
     changed = replace(attribute, secondary={"pod": "q"})
     assert orjson.dumps(changed.encoded()) == b'{"handle_id":"h","secondary":{"pod":"q"}}'
 
 
-def test_status_goes_with_an_object() -> None:
-    """In any other part it would be lost."""
+def test_status_is_a_separate_field_of_an_object() -> None:
+    """It would be lost in any other part of the object."""
     objects = CustomResourceCodec(ApiGroup(DEFAULT, DEFAULT.crd_api_version))
     pool = Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/24"}, {"conditions": []})
     assert objects.encode(POOL, pool)["status"] == {"conditions": []}
 
 
-def test_absent_and_null_fields_are_the_same() -> None:
-    """As other programs write what they have not."""
+def test_null_equals_an_absent_field() -> None:
+    """Other programs write null for a missing value."""
     nothing = dict.fromkeys(("affinity", "affinity_claim_time", "sequenceNumber", "sequenceNumberForAllocation", "deleted"))
-    present = {name: value for name, value in GOOD[BLOCK].items() if name not in nothing}
+    present = {name: value for name, value in VALID[BLOCK].items() if name not in nothing}
     assert decoded(BLOCK, present | nothing) == decoded(BLOCK, present)
     assert decoded(AFFINITY, {"state": None}) == Affinity(CONFIRMED)
     assert decoded(HANDLE, {}) == Handle({})

@@ -1,4 +1,4 @@
-"""The embedded store beyond the contract: its file, its durability, and slow watchers."""
+"""The embedded store, in addition to the contract: its file, its durability, and slow watchers."""
 
 import gc
 import os
@@ -48,8 +48,8 @@ def write_one(store: EmbeddedStore, name: str = "h") -> Entry:
     return entry
 
 
-def test_fresh_store_says_that_it_is_ready(store: EmbeddedStore) -> None:
-    """Its identity is there from the first moment."""
+def test_new_store_is_ready(store: EmbeddedStore) -> None:
+    """It has an identity from the start."""
     value = store.get(CLUSTER).value
     assert isinstance(value, Resource)
     assert re.fullmatch("[0-9a-f]{32}", value.spec["clusterGUID"])
@@ -59,7 +59,7 @@ def test_fresh_store_says_that_it_is_ready(store: EmbeddedStore) -> None:
 
 
 def test_files_are_private(path: Path, store: EmbeddedStore) -> None:
-    """Also those that SQLite puts beside it, with any umask."""
+    """This includes the files of SQLite, with any umask."""
     write_one(store)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -67,7 +67,7 @@ def test_files_are_private(path: Path, store: EmbeddedStore) -> None:
 
 
 def test_content_survives_reopening(path: Path) -> None:
-    """The last session leaves one file."""
+    """After the last session one file remains."""
     with closing(EmbeddedStore(path)) as first:
         identity, written = first.get(CLUSTER), write_one(first)
     assert [file.name for file in path.parent.iterdir()] == ["store.db"]
@@ -76,15 +76,15 @@ def test_content_survives_reopening(path: Path) -> None:
         assert second.get(written.key) == written
 
 
-def test_names_are_kept_apart(path: Path, store: EmbeddedStore) -> None:
-    """A session with other names sees none of ours."""
+def test_names_profiles_do_not_share_entries(path: Path, store: EmbeddedStore) -> None:
+    """A session with other names does not list the entries."""
     write_one(store)
     with closing(EmbeddedStore(path, Names(key_root="/other"))) as other:
         assert list(other.list(HandleQuery())) == []
 
 
 def test_durable_writes_are_synced(store: EmbeddedStore) -> None:
-    """The connection syncs for this commit only."""
+    """The connection syncs only for this commit."""
     statements: list[str] = []
     store._writer.set_trace_callback(statements.append)
     store.write([Create(HandleKey("a"), Handle({}))], durable=True)
@@ -97,7 +97,7 @@ def test_durable_writes_are_synced(store: EmbeddedStore) -> None:
 
 
 def test_generation_is_exact_across_sessions(path: Path, store: EmbeddedStore) -> None:
-    """It has changed as soon as the other's write has returned, and for that kind only."""
+    """It changes before the write of another session returns, and only for the kind that was written."""
     with closing(EmbeddedStore(path)) as other:
         before = store.generations(("IPPool",)), store.generations(("Node",))
         other.write([Create(ResourceKey("IPPool", "p"), Resource("IPPool", {"name": "p"}))])
@@ -105,8 +105,8 @@ def test_generation_is_exact_across_sessions(path: Path, store: EmbeddedStore) -
         assert store.generations(("Node",)) == before[1]
 
 
-def test_undecodable_documents_are_left_out(path: Path, store: EmbeddedStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Of lists, with a line in the log; get says what to do."""
+def test_invalid_documents_are_not_listed(path: Path, store: EmbeddedStore, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has a line for each of them. The error of get has the fix."""
     written = write_one(store)
     with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("INSERT INTO entries VALUES ('/svc/ipam/v2/handle/bad', 'not JSON', 1)")
@@ -118,8 +118,8 @@ def test_undecodable_documents_are_left_out(path: Path, store: EmbeddedStore, ca
     assert "delete the key" in caught.value.details
 
 
-def test_closed_store_says_so(path: Path) -> None:
-    """Closing twice is fine; using it afterwards is a StoreError."""
+def test_using_a_closed_store_is_an_error(path: Path) -> None:
+    """Closing it twice is allowed."""
     store = EmbeddedStore(path)
     watch = store.watch(HandleQuery())
     store.close()
@@ -138,8 +138,8 @@ def test_closed_store_says_so(path: Path) -> None:
     assert list(watch) == []
 
 
-def test_descriptors_are_given_back(path: Path) -> None:
-    """By sessions that are closed, and by those that could not be opened."""
+def test_descriptors_are_closed(path: Path) -> None:
+    """This holds for closed sessions, and for sessions that could not be opened."""
     EmbeddedStore(path).close()
     bad = path.with_name("bad.db")
     bad.write_bytes(b"bad" * 1000)
@@ -154,18 +154,18 @@ def test_descriptors_are_given_back(path: Path) -> None:
     assert descriptors() == before
 
 
-def test_slow_watcher_is_told_anew(store: EmbeddedStore) -> None:
-    """Its queue is bounded; it learns what is there and what has gone."""
-    gone, kept = write_one(store, "gone"), write_one(store, "kept")
+def test_slow_watcher_gets_the_state_again(store: EmbeddedStore) -> None:
+    """Its queue is bounded. It then receives deletions and the current entries."""
+    removed, kept = write_one(store, "gone"), write_one(store, "kept")
     with closing(store.watch(HandleQuery())) as watch:
-        assert [next(watch), next(watch)] == [Event(gone.key, gone), Event(kept.key, kept)]
-        store.write([Delete(gone.key)])
+        assert [next(watch), next(watch)] == [Event(removed.key, removed), Event(kept.key, kept)]
+        store.write([Delete(removed.key)])
         for number in range(change_feed.LIMIT):
             write_one(store, f"new.{number}")
         assert len(watch._changes) <= change_feed.LIMIT
         listed = store.list(HandleQuery())
         assert [next(watch) for _ in range(change_feed.LIMIT + 2)] == [
-            Event(gone.key, None),
+            Event(removed.key, None),
             *(Event(entry.key, entry) for entry in listed),
         ]
         last = write_one(store, "last")
@@ -173,7 +173,7 @@ def test_slow_watcher_is_told_anew(store: EmbeddedStore) -> None:
 
 
 def test_watch_lists_again_after_an_error(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed listing loses nothing."""
+    """No change is lost if listing fails."""
     watch = store.watch(HandleQuery())
     with monkeypatch.context() as broken:
         broken.setattr(store._codec, "prefix", lambda query: 1 / 0)
@@ -183,8 +183,8 @@ def test_watch_lists_again_after_an_error(store: EmbeddedStore, monkeypatch: pyt
     assert next(watch) == Event(written.key, written)
 
 
-def test_abandoned_watches_are_forgotten(store: EmbeddedStore) -> None:
-    """They need not be closed to cost nothing."""
+def test_unreferenced_watches_are_removed(store: EmbeddedStore) -> None:
+    """The caller need not close them."""
     watch = store.watch(HandleQuery())
     assert len(store._watches._watches) == 1
     del watch
@@ -193,7 +193,7 @@ def test_abandoned_watches_are_forgotten(store: EmbeddedStore) -> None:
 
 
 def test_interrupted_transaction_is_rolled_back(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By any exception in its middle."""
+    """This holds for any exception during the transaction."""
     entry = write_one(store)
 
     def interrupt(change: object, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The embedded store on damaged files, full disks, and where it may not write: StoreError, never an error of SQLite's own."""
+"""The embedded store with damaged files, full disks and missing permissions: each error is a StoreError."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def write_one(store: EmbeddedStore, name: str = "h") -> Entry:
 
 
 def damage(path: Path) -> None:
-    """Overwrites everything but the header page."""
+    """Overwrite everything except the header page."""
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(4096)
@@ -49,7 +49,7 @@ def damage(path: Path) -> None:
 
 
 def test_damaged_store_is_a_store_error(path: Path) -> None:
-    """Never an error of SQLite's own, and it names the file and what to do."""
+    """The error has the path of the file, and the fix."""
     with closing(EmbeddedStore(path)) as store:
         for number in range(100):
             write_one(store, f"h{number}")
@@ -78,8 +78,8 @@ def test_damaged_store_is_a_store_error(path: Path) -> None:
     ],
     ids=["text", "empty", "cut"],
 )
-def test_files_of_another_kind_are_refused(path: Path, content: bytes, message: str) -> None:
-    """And left as they are."""
+def test_files_that_are_not_a_store_are_refused(path: Path, content: bytes, message: str) -> None:
+    """They are not changed."""
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(StoreError, match=message):
@@ -87,8 +87,8 @@ def test_files_of_another_kind_are_refused(path: Path, content: bytes, message: 
     assert path.read_bytes() == content
 
 
-def test_databases_of_others_are_refused(path: Path) -> None:
-    """A schema that we do not know."""
+def test_databases_of_other_programs_are_refused(path: Path) -> None:
+    """The schema of this file is unknown."""
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("CREATE TABLE t (a)")
@@ -104,7 +104,7 @@ def test_databases_of_others_are_refused(path: Path) -> None:
     ],
 )
 def test_other_schema_versions_are_refused(path: Path, statement: str, release: str) -> None:
-    """With both versions, and the release to install, if the file names it."""
+    """The error has both versions. It also has the release to install if the file names one."""
     EmbeddedStore(path).close()
     with closing(sqlite3.connect(path)) as newer:
         newer.execute("PRAGMA user_version = 99")
@@ -115,13 +115,13 @@ def test_other_schema_versions_are_refused(path: Path, statement: str, release: 
     assert caught.value.details == f"install {release}"
 
 
-def test_new_stores_name_the_release(store: EmbeddedStore) -> None:
-    """So that an earlier release can name it."""
+def test_new_store_records_the_release(store: EmbeddedStore) -> None:
+    """An earlier release can then name it in its error."""
     assert store._reader.execute("SELECT value FROM about WHERE name = 'release'").fetchall() == [(__version__,)]
 
 
 def test_full_disk_changes_nothing(store: EmbeddedStore) -> None:
-    """The write fails whole, and reading goes on."""
+    """The whole write fails, and reads succeed."""
     pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
     store._writer.execute(f"PRAGMA max_page_count = {pages}")
     wide = Handle({str(number): 1 for number in range(5000)})
@@ -147,7 +147,7 @@ def as_nobody() -> Iterator[None]:
 
 @pytest.fixture
 def read_only() -> Iterator[Path]:
-    """A directory that every user may enter and only root may write to."""
+    """Return a directory that every user can enter and only root can write to."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o555)
@@ -156,7 +156,7 @@ def read_only() -> Iterator[Path]:
 
 
 def test_read_only_directory_is_a_store_error(read_only: Path) -> None:
-    """Whether the store is to be created there or its directory."""
+    """It prevents creation of the store, or of the directory of the store."""
     for path in (read_only / "store.db", read_only / "state" / "store.db"):
         with as_nobody(), pytest.raises(StoreError, match="Permission denied") as caught:
             EmbeddedStore(path)
@@ -164,7 +164,7 @@ def test_read_only_directory_is_a_store_error(read_only: Path) -> None:
 
 
 def test_read_only_file_is_a_store_error(read_only: Path) -> None:
-    """At the latest when something is written."""
+    """The error is raised by the first write at the latest."""
     path = read_only / "store.db"
     read_only.chmod(0o755)
     EmbeddedStore(path).close()
@@ -177,14 +177,14 @@ def test_read_only_file_is_a_store_error(read_only: Path) -> None:
 
 
 def test_file_in_place_of_the_directory_is_a_store_error(tmp_path: Path) -> None:
-    """A wrong setting."""
+    """The path is a wrong setting."""
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be made"):
         EmbeddedStore(tmp_path / "file" / "store.db")
 
 
 def test_log_truncated_under_an_open_store_is_damage(path: Path) -> None:
-    """SQLite calls it an I/O error. The disk is sound."""
+    """SQLite reports an I/O error although the disk works."""
     with closing(EmbeddedStore(path)) as store:
         write_one(store)
         os.truncate(f"{path}-wal", 0)

@@ -1,4 +1,4 @@
-"""The embedded store in several processes at once, some of them killed."""
+"""The embedded store in several concurrent processes, some of which are killed."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def store(path: Path) -> Iterator[EmbeddedStore]:
 
 @contextmanager
 def processes(number: int, path: Path, program: str) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Processes that have everything imported and start together."""
+    """Start processes that have imported all modules and begin at the same time."""
     command = [sys.executable, "-c", PROGRAM + program, str(path)]
     with ExitStack() as opened:
         started = [
@@ -77,7 +77,7 @@ def processes(number: int, path: Path, program: str) -> Iterator[list["subproces
 
 
 def output(process: "subprocess.Popen[str]") -> str:
-    """All that it still prints, once it has ended well."""
+    """Return the remaining output of a process that must end without an error."""
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     return printed
@@ -96,8 +96,8 @@ def write_one(store: EmbeddedStore, name: str = "h") -> Entry:
 
 
 def test_processes_create_one_store(path: Path) -> None:
-    """Eight at once agree on its identity, and leave no drafts. Where two end at the same moment neither is the last one, which
-    removes SQLite's own files: the next one does."""
+    """Eight processes read the same identity and leave no temporary files. The last session removes the files of SQLite. If two
+    processes end at the same time, the next session removes them."""
     with processes(
         8, path, "print(store.get(ResourceKey('ClusterInformation', 'default')).value.spec['clusterGUID'])"
     ) as running:
@@ -110,7 +110,7 @@ def test_processes_create_one_store(path: Path) -> None:
 
 
 def test_processes_lose_no_update(path: Path, store: EmbeddedStore) -> None:
-    """Four of them count in one key while this one reads."""
+    """Four processes count in one key while this process reads it."""
     store.write([Create(COUNTER, Handle({}))])
     program = """
 done = 0
@@ -133,7 +133,7 @@ while done < 100:
 
 
 def test_killed_writer_loses_nothing_committed(path: Path, store: EmbeddedStore) -> None:
-    """Everything that it had reported is stored, whole, and the store goes on working."""
+    """Each reported transaction is stored completely, and the store still works."""
     store.write([Create(COUNTER, Handle({}))])
     for kills in range(1, 4):
         with processes(1, path, "while True: print(count(), flush=True)") as (running,):
@@ -152,14 +152,14 @@ def test_killed_writer_loses_nothing_committed(path: Path, store: EmbeddedStore)
 
 
 def test_writers_wait_for_another_process(path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers do not; and a writer does not wait for ever."""
+    """Readers do not wait, and a writer waits for a limited time."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
-    with closing(EmbeddedStore(path)) as impatient, closing(sqlite3.connect(path, isolation_level=None)) as other:
+    with closing(EmbeddedStore(path)) as first, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="is locked") as caught:
-            write_one(impatient)
+            write_one(first)
         assert f"process {os.getpid()} (" in caught.value.details
-        assert impatient.get(CLUSTER) == store.get(CLUSTER)
+        assert first.get(CLUSTER) == store.get(CLUSTER)
         writer = threading.Thread(target=write_one, args=(store,))
         writer.start()
         other.execute("ROLLBACK")

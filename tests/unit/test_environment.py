@@ -1,4 +1,4 @@
-"""The variables of a call: what each verb needs, and what a good value is."""
+"""The environment of a call: the variables that each verb needs, and their valid values."""
 
 from contextlib import suppress
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from svc.cni.environment import MAX_CONTAINER_ID, VARIABLES, VERBS, CniCall, parse_environment
 from svc.model.errors import CallerError, Code
 
-GOOD = {
+VALID = {
     "CNI_COMMAND": "ADD",
     "CNI_CONTAINERID": "0a1b",
     "CNI_NETNS": "/var/run/netns/a",
@@ -29,7 +29,7 @@ NEEDED = {
 
 
 def parsed(**changes: str | None) -> CniCall:
-    environment = {name: value for name, value in (GOOD | changes).items() if value is not None}
+    environment = {name: value for name, value in (VALID | changes).items() if value is not None}
     return parse_environment(environment, ipam=False)
 
 
@@ -40,7 +40,7 @@ def refused(**changes: str | None) -> CallerError:
     return caught.value
 
 
-def test_complete_call_is_read_whole() -> None:
+def test_complete_call_is_parsed() -> None:
     assert parsed() == CniCall(
         "ADD",
         container_id="0a1b",
@@ -51,14 +51,14 @@ def test_complete_call_is_read_whole() -> None:
     )
 
 
-def test_call_tells_which_plugin_it_was() -> None:
-    assert parse_environment(GOOD, ipam=True).ipam
-    assert not parse_environment(GOOD, ipam=False).ipam
+def test_call_has_its_plugin() -> None:
+    assert parse_environment(VALID, ipam=True).ipam
+    assert not parse_environment(VALID, ipam=False).ipam
 
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("blank", ["", None])
-def test_verb_names_every_variable_it_misses(verb: str, blank: str | None) -> None:
+def test_error_names_every_missing_variable(verb: str, blank: str | None) -> None:
     variables = dict.fromkeys((variable.name for variable in VARIABLES), blank)
     if not NEEDED[verb]:
         assert parsed(CNI_COMMAND=verb, **variables) == CniCall(verb)
@@ -70,20 +70,20 @@ def test_verb_names_every_variable_it_misses(verb: str, blank: str | None) -> No
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_verb_is_content_with_what_it_needs(verb: str) -> None:
-    call = parse_environment({"CNI_COMMAND": verb} | {name: GOOD[name] for name in NEEDED[verb]}, ipam=False)
+def test_verb_needs_no_other_variables(verb: str) -> None:
+    call = parse_environment({"CNI_COMMAND": verb} | {name: VALID[name] for name in NEEDED[verb]}, ipam=False)
     assert call.verb == verb
 
 
 @pytest.mark.parametrize("blank", ["", None])
-def test_missing_verb_names_the_verbs(blank: str | None) -> None:
+def test_error_about_a_missing_verb_lists_the_verbs(blank: str | None) -> None:
     error = refused(CNI_COMMAND=blank)
     assert "CNI_COMMAND is not set" in error.msg
     assert all(verb in error.details for verb in VERBS)
 
 
 @pytest.mark.parametrize("verb", ["add", "ADD ", "UPDATE", "ADD\n", "\udc80"])
-def test_unknown_verb_names_the_verbs(verb: str) -> None:
+def test_error_about_an_unknown_verb_lists_the_verbs(verb: str) -> None:
     error = refused(CNI_COMMAND=verb)
     assert f"CNI_COMMAND = {verb!r} is not a verb" in error.msg
     assert all(known in error.details for known in VERBS)
@@ -117,7 +117,7 @@ def test_unknown_verb_names_the_verbs(verb: str) -> None:
         ("CNI_ARGS", "K=\udc80", "give UTF-8 text"),
     ],
 )
-def test_malformed_value_is_named_with_remedy(variable: str, value: str, remedy: str) -> None:
+def test_error_has_the_malformed_value_and_the_fix(variable: str, value: str, remedy: str) -> None:
     error = refused(**{variable: value})
     assert f"{variable} = {value!r}" in error.msg
     assert f"{variable} = {value!r}" in error.details
@@ -125,11 +125,11 @@ def test_malformed_value_is_named_with_remedy(variable: str, value: str, remedy:
 
 
 @pytest.mark.parametrize("value", ["a", "A-b_c.d", "9" * MAX_CONTAINER_ID])
-def test_good_container_id_is_taken(value: str) -> None:
+def test_valid_container_id_is_accepted(value: str) -> None:
     assert parsed(CNI_CONTAINERID=value).container_id == value
 
 
-def test_too_long_container_id_names_the_limit() -> None:
+def test_error_about_a_long_container_id_has_the_limit() -> None:
     error = refused(CNI_CONTAINERID="a" * (MAX_CONTAINER_ID + 1))
     assert "has 129 characters" in error.msg
     assert "give at most 128" in error.details
@@ -137,11 +137,11 @@ def test_too_long_container_id_names_the_limit() -> None:
 
 
 @pytest.mark.parametrize("value", ["e", "eth0", "a" * 15, "...", "v-1.2@x", "é" * 7])
-def test_good_interface_name_is_taken(value: str) -> None:
+def test_valid_interface_name_is_accepted(value: str) -> None:
     assert parsed(CNI_IFNAME=value).ifname == value
 
 
-def test_all_faults_are_in_one_error() -> None:
+def test_all_errors_are_reported_in_one() -> None:
     error = refused(CNI_CONTAINERID="-", CNI_NETNS="", CNI_IFNAME="a/b")
     assert error.msg == "invalid environment: 3 errors"
     assert "CNI_CONTAINERID = '-'" in error.details
@@ -149,7 +149,7 @@ def test_all_faults_are_in_one_error() -> None:
     assert "CNI_IFNAME = 'a/b'" in error.details
 
 
-def test_search_path_drops_empty_directories() -> None:
+def test_search_path_omits_empty_directories() -> None:
     assert parsed(CNI_PATH=":/a::/b:").path == ("/a", "/b")
 
 
@@ -159,32 +159,32 @@ def test_gc_needs_a_directory_in_its_path() -> None:
 
 
 @pytest.mark.parametrize("value", ["gone", "/a\0", "\udc80"])
-def test_delete_never_fails_over_its_namespace(value: str) -> None:
-    """An ADD may have failed over the same value, and its clean-up must not fail for ever."""
+def test_malformed_namespace_does_not_fail_a_del(value: str) -> None:
+    """The ADD may have failed because of the same value, and the DEL after it must succeed."""
     assert parsed(CNI_COMMAND="DEL", CNI_NETNS=value).netns == ""
 
 
 @pytest.mark.parametrize("verb", ["ADD", "CHECK", "DEL"])
 @pytest.mark.parametrize("value", ["vm-7", "./relative", "/a\0", "\udc80"])
-def test_ipam_plugin_does_not_look_at_the_namespace(verb: str, value: str) -> None:
-    assert parse_environment(GOOD | {"CNI_COMMAND": verb, "CNI_NETNS": value}, ipam=True).netns == ""
+def test_ipam_plugin_ignores_the_namespace(verb: str, value: str) -> None:
+    assert parse_environment(VALID | {"CNI_COMMAND": verb, "CNI_NETNS": value}, ipam=True).netns == ""
 
 
-def test_ipam_plugin_needs_some_namespace_all_the_same() -> None:
+def test_ipam_plugin_requires_a_namespace() -> None:
     with pytest.raises(CallerError, match="CNI_NETNS is not set"):
-        parse_environment(GOOD | {"CNI_NETNS": ""}, ipam=True)
+        parse_environment(VALID | {"CNI_NETNS": ""}, ipam=True)
 
 
-def test_status_ignores_what_it_does_not_need() -> None:
+def test_status_ignores_variables_that_it_does_not_need() -> None:
     assert parsed(CNI_COMMAND="STATUS", CNI_CONTAINERID="-", CNI_IFNAME="/") == CniCall(
-        "STATUS", netns=GOOD["CNI_NETNS"], args=GOOD["CNI_ARGS"], path=("/opt/cni/bin", "/usr/lib/cni")
+        "STATUS", netns=VALID["CNI_NETNS"], args=VALID["CNI_ARGS"], path=("/opt/cni/bin", "/usr/lib/cni")
     )
 
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-def test_trace_context_is_carried() -> None:
+def test_trace_context_is_parsed() -> None:
     assert parsed(TRACEPARENT=TRACE).traceparent == TRACE
 
 
@@ -196,9 +196,9 @@ def test_malformed_trace_context_is_ignored(text: str) -> None:
     assert parsed(TRACEPARENT=text).traceparent == ""
 
 
-@given(st.dictionaries(st.sampled_from(sorted(GOOD)), st.text() | st.sampled_from(sorted(GOOD.values()))))
-def test_any_environment_is_read_or_refused(changes: dict[str, str]) -> None:
+@given(st.dictionaries(st.sampled_from(sorted(VALID)), st.text() | st.sampled_from(sorted(VALID.values()))))
+def test_any_environment_is_accepted_or_refused(changes: dict[str, str]) -> None:
     with suppress(CallerError):
-        call = parse_environment(GOOD | changes, ipam=False)
+        call = parse_environment(VALID | changes, ipam=False)
         assert call.verb in VERBS
         assert len(call.ifname.encode()) <= 15

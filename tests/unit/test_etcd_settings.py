@@ -1,4 +1,4 @@
-"""The etcd settings of a netconf: what they mean, and what is said of those that cannot be used."""
+"""The etcd settings of a network configuration: their meaning, and errors about invalid ones."""
 
 import logging
 import subprocess
@@ -31,19 +31,19 @@ def authorities(**settings: str) -> list[str]:
     ],
 )
 def test_endpoints_are_urls_separated_by_commas(given: str, expected: list[str]) -> None:
-    """The port may be left out; what is given twice counts once."""
+    """The port can be omitted. A repeated endpoint is used once."""
     assert authorities(etcd_endpoints=given) == expected
 
 
-def test_without_settings_it_is_the_local_server() -> None:
-    """Empty ones do not count."""
+def test_default_endpoint_is_the_local_server() -> None:
+    """Empty settings count as absent."""
     cluster = read_settings({"kind": "etcdv3", "etcd_endpoints": "", "etcd_cert_file": " "})
     assert cluster.endpoints == (Endpoint("127.0.0.1", 2379),)
     assert cluster.tls is None
 
 
 def test_deprecated_settings_are_used_with_a_warning(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """As long as nothing else says where etcd is."""
+    """They are used if no other setting locates etcd."""
     root = str(Authority(tmp_path, "ours").root)
     cluster = read_settings({"etcd_authority": "10.0.0.1:99", "etcd_scheme": "https", "etcd_ca_cert_file": root})
     assert cluster.endpoints == (Endpoint("10.0.0.1", 99),)
@@ -53,7 +53,7 @@ def test_deprecated_settings_are_used_with_a_warning(caplog: pytest.LogCaptureFi
 
 
 def test_deprecated_settings_are_ignored_beside_endpoints(caplog: pytest.LogCaptureFixture) -> None:
-    """With a warning as well."""
+    """A warning is logged in this case as well."""
     given = authorities(etcd_authority="10.0.0.1:99", etcd_scheme="https", etcd_endpoints="http://a:1")
     assert given == ["a:1"]
     assert "ignored" in caplog.text
@@ -79,8 +79,8 @@ def test_deprecated_settings_are_ignored_beside_endpoints(caplog: pytest.LogCapt
         ({"etcd_scheme": "ftp"}, ["etcd_scheme = 'ftp'"]),
     ],
 )
-def test_bad_endpoints_are_refused(settings: dict[str, str], words: list[str]) -> None:
-    """One error with setting, value and remedy; a password in it is not shown."""
+def test_invalid_endpoints_are_refused(settings: dict[str, str], words: list[str]) -> None:
+    """The error has the setting, its value and the fix, but no password."""
     with pytest.raises(CallerError) as caught:
         read_settings(settings)
     for word in words:
@@ -95,9 +95,9 @@ Files = dict[str, Path]
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    ours = Authority(tmp_path, "ours")
-    certificate, key = ours.issue("client")
-    return {"ca_cert": ours.root, "cert": certificate, "key": key}
+    authority = Authority(tmp_path, "ours")
+    certificate, key = authority.issue("client")
+    return {"ca_cert": authority.root, "cert": certificate, "key": key}
 
 
 def read_tls(files: Files) -> None:
@@ -112,11 +112,11 @@ def without(name: str) -> Callable[[Files], Files]:
 
 
 def holding(name: str, text: str) -> Callable[[Files], Files]:
-    def spoil(files: Files) -> Files:
+    def change(files: Files) -> Files:
         files[name].write_text(text)
         return files
 
-    return spoil
+    return change
 
 
 def missing(name: str) -> Callable[[Files], Files]:
@@ -132,14 +132,14 @@ def encrypted_key(files: Files) -> Files:
     return files
 
 
-def test_good_files_are_read(files: Files) -> None:
-    """With a client certificate and without one."""
+def test_valid_files_are_read(files: Files) -> None:
+    """The client certificate is optional."""
     read_tls(files)
     read_tls({"ca_cert": files["ca_cert"]})
 
 
 @pytest.mark.parametrize(
-    ("spoil", "name", "problem"),
+    ("change", "name", "problem"),
     [
         (without("key"), "cert", "needs etcd_key_file"),
         (without("cert"), "key", "needs etcd_cert_file"),
@@ -155,18 +155,18 @@ def test_good_files_are_read(files: Files) -> None:
         (encrypted_key, "key", "is not a key for the certificate: it is encrypted"),
     ],
 )
-def test_bad_files_are_refused(files: Files, spoil: Callable[[Files], Files], name: str, problem: str) -> None:
-    """One error with the setting, the file and what to do, and nothing of what is in it."""
-    spoilt = spoil(files)
+def test_invalid_files_are_refused(files: Files, change: Callable[[Files], Files], name: str, problem: str) -> None:
+    """The error has the setting, the file and the fix, but nothing of its content."""
+    changed = change(files)
     with pytest.raises(CallerError) as caught:
-        read_tls(spoilt)
-    assert f"etcd_{name}_file = {display(str(spoilt[name]))} {problem}" in caught.value.msg
+        read_tls(changed)
+    assert f"etcd_{name}_file = {display(str(changed[name]))} {problem}" in caught.value.msg
     assert caught.value.details
     assert "PRIVATE" not in str(caught.value)
 
 
-def test_all_faults_are_told_at_once(files: Files) -> None:
-    """Endpoints and files."""
+def test_all_errors_are_reported_together(files: Files) -> None:
+    """The example has an invalid endpoint and a missing file."""
     settings = {"etcd_endpoints": "https://a:1,https://b:x", "etcd_cert_file": "/nowhere", "etcd_key_file": str(files["key"])}
     with pytest.raises(CallerError, match="2 errors") as caught:
         read_settings(settings)
@@ -174,13 +174,13 @@ def test_all_faults_are_told_at_once(files: Files) -> None:
     assert "etcd_cert_file" in caught.value.details
 
 
-def test_settings_of_files_do_not_matter_without_tls(files: Files) -> None:
-    """A manifest that names them may serve a plain server."""
+def test_files_are_ignored_without_tls(files: Files) -> None:
+    """A manifest may name files although the server does not use TLS."""
     assert read_settings({"etcd_endpoints": "http://a:1", "etcd_cert_file": "/nowhere"}).files == ()
 
 
-def test_open_backend_speaks_to_nobody(tmp_path: Path) -> None:
-    """A session is there without a server; what is wrong with the settings shows at once."""
+def test_open_backend_does_not_connect(tmp_path: Path) -> None:
+    """A session opens without a server. Invalid settings are refused at once."""
     store = open_backend({"kind": "etcdv3", "etcd_endpoints": "http://127.0.0.1:1"}, tmp_path, DEFAULT)
     assert (store.atomic, store.requires_node, store.is_current()) == (True, True, True)
     store.close()
@@ -190,26 +190,26 @@ def test_open_backend_speaks_to_nobody(tmp_path: Path) -> None:
 
 
 def run(program: str) -> str:
-    """Output of a Python of its own, in which warnings are errors."""
+    """Return the output of a new Python process in which warnings are errors."""
     return subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, capture_output=True, text=True).stdout
 
 
-def test_an_embedded_node_loads_no_grpc() -> None:
-    """Nor anything else that the etcd store needs."""
+def test_embedded_store_imports_no_grpc() -> None:
+    """It imports no other package of the etcd store either."""
     program = (
         "import svc.datastore.open, sys; print([m for m in ('grpc', 'etcd3', 'google', 'dns', 'ssl') if m in sys.modules])"
     )
     assert run(program) == "[]\n"
 
 
-def test_an_etcd_node_loads_no_dns() -> None:
-    """Unless it discovers its servers."""
+def test_etcd_store_imports_no_dns() -> None:
+    """Only the discovery of servers needs the package."""
     assert run("import svc.datastore.etcd.store, sys; print('dns' in sys.modules)") == "False\n"
 
 
 @pytest.mark.parametrize("module", ["store", "messages", "settings"])
 def test_variables_of_grpc_are_set_before_it_is_imported(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC reads them once, and other packages import it, too."""
+    """gRPC reads them once, and other packages may import it first."""
     for variable in ("GRPC_DNS_RESOLVER", "GRPC_VERBOSITY"):
         monkeypatch.delenv(variable, raising=False)
     program = f"""
@@ -225,7 +225,7 @@ import svc.datastore.etcd.{module}, grpc
 
 
 def test_messages_are_those_of_etcd3() -> None:
-    """Rebuilt where the package's own modules do not import; they leave the default pool of descriptors alone."""
+    """svc builds them itself if the modules of the package cannot be imported. The default descriptor pool is not changed."""
     program = """
 from svc.datastore.etcd.messages import rpc
 import etcd3
@@ -250,8 +250,8 @@ except KeyError:
         ("dns", "dnspython", "etcd_discovery_srv"),
     ],
 )
-def test_a_missing_package_is_named(tmp_path: Path, package: str, distribution: str, setting: str) -> None:
-    """By the distribution that installs it, and with the extra: a name that is imported may be another project there."""
+def test_error_names_the_missing_package(tmp_path: Path, package: str, distribution: str, setting: str) -> None:
+    """The error has the distribution and the extra. On the package index, the import name may be that of another project."""
     program = f"""
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The frames between executable and agent: what is packed comes back, and nothing else is taken for a frame."""
+"""The frames between executable and agent: packed frames are unpacked unchanged, and other bytes are refused."""
 
 import struct
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ def _version(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own_version.cache_clear()
 
 
-def test_request_is_these_bytes() -> None:
+def test_request_has_a_fixed_layout() -> None:
     """The order of parts and the width of lengths are fixed."""
     assert pack_request(FRAME) == FRAME_BYTES
     frame = RequestReader().feed(FRAME_BYTES)
@@ -82,14 +82,14 @@ def test_request_is_these_bytes() -> None:
     assert frame.version == "1.2.3"
 
 
-def test_reply_is_these_bytes() -> None:
+def test_reply_has_a_fixed_layout() -> None:
     """The order of parts and the width of lengths are fixed."""
     assert pack_reply(REPLY.status, REPLY.stdout, REPLY.stderr) == REPLY_BYTES
     assert parse_reply(REPLY_BYTES) == REPLY
 
 
-def test_released_layout_stays() -> None:
-    """Neither version nor continuation: the executables and agents of the release before have nothing else."""
+def test_layout_of_protocol_1_is_supported() -> None:
+    """The previous release has only this layout, without version and continuation."""
     released = replace(FRAME, continuation=b"", protocol=1)
     assert pack_request(released) == b"SVC1" + FRAME_REST
     assert RequestReader().feed(b"SVC1" + FRAME_REST) == released
@@ -99,8 +99,8 @@ def test_released_layout_stays() -> None:
 
 
 @pytest.mark.parametrize("digit", [b"0", b"3", b"9", b"A"])
-def test_other_layouts_are_told_by_their_version(digit: bytes) -> None:
-    """At once, that they can be answered."""
+def test_error_about_another_layout_has_its_version(digit: bytes) -> None:
+    """The error is raised before the rest of the frame arrives, so that the agent can reply."""
     for reader in (RequestReader(), ReplyReader()):
         with pytest.raises(OtherVersion, match=r"9\.8\.7.*1\.2\.3") as caught:
             reader.feed(b"SVC" + digit + b"9.8.7" + bytes(23))
@@ -118,49 +118,49 @@ def test_call_is_handed_over(piece: int) -> None:
 
 
 @given(frames)
-def test_any_request_comes_back(frame: Frame) -> None:
-    """Names and values may hold any bytes but NUL."""
+def test_any_request_is_unpacked_unchanged(frame: Frame) -> None:
+    """Names and values can have any bytes except NUL."""
     assert RequestReader().feed(pack_request(frame)) == frame
 
 
 @given(replies)
-def test_any_reply_comes_back(reply: Reply) -> None:
+def test_any_reply_is_unpacked_unchanged(reply: Reply) -> None:
     """Output is bytes, not text."""
     assert parse_reply(pack_reply(reply.status, reply.stdout, reply.stderr)) == reply
 
 
 @given(st.sets(st.integers(0, len(FRAME_BYTES))))
-def test_request_comes_in_any_chunks(cuts: set[int]) -> None:
-    """Only the last chunk gives the frame."""
+def test_request_can_arrive_in_any_chunks(cuts: set[int]) -> None:
+    """Only the last chunk completes the frame."""
     edges = [0, *sorted(cuts), len(FRAME_BYTES)]
     chunks = [FRAME_BYTES[start:end] for start, end in pairwise(edges) if end > start]
     reader = RequestReader()
     assert [reader.feed(chunk) for chunk in chunks] == [None] * (len(chunks) - 1) + [FRAME]
 
 
-def test_reply_comes_byte_by_byte() -> None:
-    """Only the last byte gives the reply."""
+def test_reply_can_arrive_byte_by_byte() -> None:
+    """Only the last byte completes the reply."""
     reader = ReplyReader()
     answers = [reader.feed(bytes([byte])) for byte in REPLY_BYTES]
     assert answers == [None] * (len(REPLY_BYTES) - 1) + [REPLY]
 
 
 @pytest.mark.parametrize("size", range(len(FRAME_BYTES)))
-def test_cut_request_is_no_frame(size: int) -> None:
-    """A connection that ends early has asked nothing."""
+def test_truncated_request_is_not_a_frame(size: int) -> None:
+    """A connection that ends early has sent no request."""
     assert RequestReader().feed(FRAME_BYTES[:size]) is None
 
 
 @pytest.mark.parametrize("size", range(len(REPLY_BYTES)))
-def test_cut_reply_is_refused(size: int) -> None:
-    """Half a result must not look like one."""
+def test_truncated_reply_is_refused(size: int) -> None:
+    """Half a result must not be accepted as a result."""
     with pytest.raises(FrameError, match="ends early"):
         parse_reply(REPLY_BYTES[:size])
 
 
 @pytest.mark.parametrize("size", range(1, 5))
 def test_other_magic_is_refused_at_once(size: int) -> None:
-    """No more bytes are waited for than it takes to see it."""
+    """The first different byte is enough."""
     start = b"SVC2"[: size - 1] + b"\xff"
     with pytest.raises(FrameError, match="starts with"):
         RequestReader().feed(start)
@@ -170,7 +170,7 @@ def test_other_magic_is_refused_at_once(size: int) -> None:
 
 @given(st.binary(min_size=4, max_size=100).filter(lambda data: not data.startswith((b"SVC1", b"SVC2"))))
 def test_garbage_is_refused(data: bytes) -> None:
-    """Both ends refuse it by its first bytes."""
+    """Executable and agent refuse it because of its first bytes."""
     with pytest.raises(FrameError):
         RequestReader().feed(data)
     with pytest.raises(FrameError):
@@ -178,7 +178,7 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=3), st.integers(1, 40))
-def test_what_asks_for_patience_is_no_reply(seconds: list[float], piece: int) -> None:
+def test_timeout_extension_is_not_a_reply(seconds: list[float], piece: int) -> None:
     data = b"".join(pack_timeout_extension(each) + pack_alive() for each in seconds) + pack_reply(1, b"out", b"err")
     reader = ReplyReader()
     replies = [reader.feed(data[start : start + piece]) for start in range(0, len(data), piece)]
@@ -187,8 +187,8 @@ def test_what_asks_for_patience_is_no_reply(seconds: list[float], piece: int) ->
 
 
 @given(st.sampled_from([b"SVC1", b"SVC2"]), st.binary(max_size=200))
-def test_garbage_after_the_magic_never_escapes(magic: bytes, data: bytes) -> None:
-    """Any bytes after the magic are a frame, an unfinished one, or a FrameError."""
+def test_garbage_after_the_magic_raises_only_frame_errors(magic: bytes, data: bytes) -> None:
+    """Any bytes after the magic are a frame, the beginning of a frame, or a FrameError."""
     for reader in (RequestReader(), ReplyReader()):
         try:
             reader.feed(magic + data)
@@ -201,7 +201,7 @@ def test_garbage_after_the_magic_never_escapes(magic: bytes, data: bytes) -> Non
     [("name", NAME_LIMIT), ("profile", PROFILE_LIMIT), ("environment", ENVIRONMENT_LIMIT), ("stdin", STDIN_LIMIT)],
 )
 def test_request_part_over_its_limit_is_refused(part: str, limit: int) -> None:
-    """The header alone is enough, and the limit itself is allowed."""
+    """The header alone causes the error. The limit itself is allowed."""
     assert RequestReader().feed(request_header(**{part: limit})) is None
     with pytest.raises(FrameError, match=f"{part} {limit + 1}"):
         RequestReader().feed(request_header(**{part: limit + 1}))
@@ -209,14 +209,14 @@ def test_request_part_over_its_limit_is_refused(part: str, limit: int) -> None:
 
 @pytest.mark.parametrize("flags", [2, 3, 0x80000000])
 def test_unknown_flags_are_refused(flags: int) -> None:
-    """A flag may change the meaning of what follows."""
+    """A flag may change the meaning of the bytes after it."""
     with pytest.raises(FrameError, match="flags"):
         RequestReader().feed(request_header(flags=flags))
 
 
 @pytest.mark.parametrize(("stdout", "stderr"), [(REPLY_LIMIT + 1, 0), (0, REPLY_LIMIT + 1), (REPLY_LIMIT, 1)])
 def test_reply_over_its_limit_is_refused(stdout: int, stderr: int) -> None:
-    """The limit is for both parts together."""
+    """The limit applies to the sum of both parts."""
     assert ReplyReader().feed(reply_header(stdout=REPLY_LIMIT)) is None
     with pytest.raises(FrameError):
         ReplyReader().feed(reply_header(stdout=stdout, stderr=stderr))
@@ -231,7 +231,7 @@ def test_exit_status_over_a_byte_is_refused() -> None:
 
 
 def test_trailing_bytes_are_refused() -> None:
-    """A connection carries one request and one reply, also when the surplus comes later."""
+    """A connection carries one request and one reply. The extra bytes may arrive later."""
     with pytest.raises(FrameError, match="1 bytes follow"):
         RequestReader().feed(FRAME_BYTES + b"x")
     reader = RequestReader()
@@ -260,8 +260,8 @@ def test_value_that_is_not_utf8_is_kept() -> None:
     assert frame.environment["CNI_NETNS"].encode("utf-8", "surrogateescape") == b"/\xff\xc3\xa4"
 
 
-def test_first_of_two_variables_counts() -> None:
-    """The executable itself went by getenv, which takes the first."""
+def test_first_of_two_equal_variables_counts() -> None:
+    """The executable uses getenv, which returns the first one."""
     frame = RequestReader().feed(with_environment(b"CNI_A=1\0CNI_A=2\0"))
     assert frame is not None
     assert frame.environment == {"CNI_A": "1"}
@@ -269,13 +269,13 @@ def test_first_of_two_variables_counts() -> None:
 
 @pytest.mark.parametrize("variable", [("", "1"), ("A=B", "1"), ("A\0", "1"), ("A", "1\0B=2")])
 def test_variable_that_would_change_is_not_packed(variable: tuple[str, str]) -> None:
-    """It would come out as another one."""
+    """It would be unpacked as another variable."""
     with pytest.raises(FrameError, match="environment"):
         pack_request(Frame("svc", dict([variable]), b"", False))
 
 
 def test_too_large_parts_are_not_packed() -> None:
-    """Both ends hold to the limits."""
+    """Executable and agent have the same limits."""
     for frame in (
         Frame("n" * (NAME_LIMIT + 1), {}, b"", False),
         Frame("svc", {"CNI_ARGS": "a" * ENVIRONMENT_LIMIT}, b"", False),

@@ -1,4 +1,4 @@
-"""Readiness gates by themselves: URLs, back-off, who is asked how often."""
+"""The monitor of readiness gates: URLs, back-off, and the number of probes."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from svc.model.waits import Gate, GateSettings, parse_gate
 from svc.waits.gates import GateMonitor, GatesWait
 from svc.waits.wait import WaitOutcome
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def gates() -> Iterator[GateMonitor]:
         yield gates
 
 
-def begin(gates: GateMonitor, *urls: str, seconds: float = PATIENCE) -> GatesWait:
+def begin(gates: GateMonitor, *urls: str, seconds: float = TIMEOUT_SECONDS) -> GatesWait:
     return gates.wait(GateSettings(urls, seconds), time.monotonic() + seconds)
 
 
@@ -45,7 +45,7 @@ def threads() -> int:
         ("http://host_name./", (False, "host_name.", 80, "host_name.", "/")),
     ],
 )
-def test_url_is_taken_apart(url: str, expected: tuple[bool, str, int, str, str]) -> None:
+def test_url_is_parsed(url: str, expected: tuple[bool, str, int, str, str]) -> None:
     assert parse_gate(url) == Gate(url, *expected)
 
 
@@ -67,15 +67,15 @@ def test_url_is_taken_apart(url: str, expected: tuple[bool, str, int, str, str])
         ("http://a/" + "x" * 2048, "has 2057 characters"),
     ],
 )
-def test_what_cannot_be_asked_is_told(url: str, problem: str) -> None:
+def test_invalid_url_is_refused(url: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_gate(url)
 
 
-# asking
+# probes
 
 
-def test_open_gate_is_asked_once(gates: GateMonitor) -> None:
+def test_ready_gate_is_probed_once(gates: GateMonitor) -> None:
     with serving(status(200)) as server:
         wait = begin(gates, server.url)
         wait.join()
@@ -85,7 +85,7 @@ def test_open_gate_is_asked_once(gates: GateMonitor) -> None:
         assert server.asked == 1
 
 
-def test_gate_is_asked_again_until_it_opens(gates: GateMonitor) -> None:
+def test_gate_is_probed_until_it_is_ready(gates: GateMonitor) -> None:
     with serving(status(500)) as server:
         wait = begin(gates, server.url)
         wait_until(lambda: server.asked >= 3)
@@ -95,7 +95,7 @@ def test_gate_is_asked_again_until_it_opens(gates: GateMonitor) -> None:
         assert wait.outcome is WaitOutcome.READY
 
 
-def test_crowd_shares_the_probes(gates: GateMonitor) -> None:
+def test_concurrent_waits_share_the_probes(gates: GateMonitor) -> None:
     """A wait that begins during a probe gets the result of the next one."""
     with serving(status(500)) as server:
         waits = [begin(gates, server.url) for _ in range(500)]
@@ -109,19 +109,19 @@ def test_crowd_shares_the_probes(gates: GateMonitor) -> None:
         assert server.asked <= asked + 2
 
 
-def test_probe_that_began_before_a_call_does_not_open_it(gates: GateMonitor) -> None:
-    """The service may have gone since."""
+def test_probe_that_began_before_a_wait_does_not_end_it(gates: GateMonitor) -> None:
+    """The service may have stopped after the probe began."""
     release, answered = threading.Event(), threading.Event()
 
-    def first_open_then_closed(server: GateServer, connection: object) -> None:
+    def first_ready_then_not_ready(server: GateServer, connection: object) -> None:
         if server.asked == 1:
-            release.wait(PATIENCE)
+            release.wait(TIMEOUT_SECONDS)
             status(200)(server, connection)  # type: ignore[arg-type]
             answered.set()
         else:
             status(500)(server, connection)  # type: ignore[arg-type]
 
-    with serving(first_open_then_closed) as server:
+    with serving(first_ready_then_not_ready) as server:
         early = begin(gates, server.url)
         wait_until(lambda: server.asked == 1)
         late = begin(gates, server.url)
@@ -133,8 +133,8 @@ def test_probe_that_began_before_a_call_does_not_open_it(gates: GateMonitor) -> 
         late.end(WaitOutcome.DISCONNECTED)
 
 
-def test_newcomer_is_not_held_up_by_the_backoff_of_others(gates: GateMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("svc.retry.Backoff.next", lambda _: PATIENCE * 10)
+def test_new_wait_does_not_wait_for_the_backoff_of_another(gates: GateMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("svc.retry.Backoff.next", lambda _: TIMEOUT_SECONDS * 10)
     with serving(status(500)) as server:
         begin(gates, server.url)
         wait_until(lambda: server.asked == 1)
@@ -146,7 +146,7 @@ def test_newcomer_is_not_held_up_by_the_backoff_of_others(gates: GateMonitor, mo
 
 
 def test_wait_that_ends_leaves_no_thread(gates: GateMonitor) -> None:
-    """Though its probe is under way, with a server that says nothing."""
+    """Its probe is in progress, and the server does not reply."""
     with serving(silent) as server:
         wait = begin(gates, server.url)
         wait_until(lambda: server.asked == 1)
@@ -154,7 +154,7 @@ def test_wait_that_ends_leaves_no_thread(gates: GateMonitor) -> None:
         wait_until(lambda: threads() == 0)
 
 
-def test_gate_that_was_left_is_asked_anew(gates: GateMonitor) -> None:
+def test_gate_without_waits_is_probed_again_by_a_new_wait(gates: GateMonitor) -> None:
     with serving(silent) as server:
         begin(gates, server.url).end(WaitOutcome.DISCONNECTED)
         server.behaviour = status(200)
@@ -163,7 +163,7 @@ def test_gate_that_was_left_is_asked_anew(gates: GateMonitor) -> None:
         assert wait.outcome is WaitOutcome.READY
 
 
-def test_closing_ends_what_waits() -> None:
+def test_closing_ends_all_waits() -> None:
     gates = GateMonitor()
     with serving(silent) as server, serving(resetting) as other:
         waits = [begin(gates, server.url, other.url) for _ in range(3)]
@@ -172,27 +172,27 @@ def test_closing_ends_what_waits() -> None:
         wait_until(lambda: threads() == 0)
 
 
-def test_answers_are_kept_for_each_gate(gates: GateMonitor) -> None:
-    closed = f"http://127.0.0.1:{free_port()}/"
+def test_result_of_each_gate_is_kept(gates: GateMonitor) -> None:
+    refusing = f"http://127.0.0.1:{free_port()}/"
     with serving(status(302)) as server:
-        wait = begin(gates, server.url, closed, seconds=0.5)
+        wait = begin(gates, server.url, refusing, seconds=0.5)
         wait.join()
         assert wait.outcome is WaitOutcome.TIMEOUT
         assert {url: (answer.ready, answer.text) for url, answer in wait.answers.items()} == {
             server.url: (True, "status 302"),
-            closed: (False, "connection refused"),
+            refusing: (False, "connection refused"),
         }
 
 
-def test_gate_of_two_addresses_is_asked_at_the_one_that_serves(gates: GateMonitor) -> None:
-    """`localhost` is ::1 as well, where no server listens."""
+def test_gate_with_two_addresses_needs_one_server(gates: GateMonitor) -> None:
+    """`localhost` is also ::1, where no server listens."""
     with serving(status(200)) as server:
         wait = begin(gates, server.url.replace("127.0.0.1", "localhost"))
         wait.join()
         assert wait.outcome is WaitOutcome.READY
 
 
-def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(gates: GateMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_of_the_thread_leaves_no_wait(gates: GateMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)

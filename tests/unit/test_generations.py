@@ -1,4 +1,4 @@
-"""Generations of a remote store: no cache is trusted without a watch."""
+"""Generations of a remote store: without a watch, no cache is valid."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,7 +18,7 @@ class Broken(Reconnecting[str]):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_no_number_stays_after_an_unexpected_end_of_the_watch() -> None:
+def test_each_generation_differs_after_the_watch_ended_unexpectedly() -> None:
     with closing(Generations(lambda kind: Broken(kind, 1.0))) as generations:
         generations.current("IPPool")
         generations.current("IPPool")

@@ -1,4 +1,4 @@
-"""The head of a gate's response: the final status, and the target of a redirect."""
+"""The head of a readiness gate's response: the final status, and the target of a redirect."""
 
 import pytest
 
@@ -24,11 +24,11 @@ from svc.waits.probe import Head, NotHttp, parse_head
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1", None),
     ],
 )
-def test_head_is_read_as_far_as_it_is_needed(data: bytes, head: Head | None) -> None:
+def test_head_is_parsed_as_far_as_it_is_needed(data: bytes, head: Head | None) -> None:
     assert parse_head(data) == head
 
 
 @pytest.mark.parametrize("data", [b"SSH-2.0\r\n", b"HTTP/2 200\r\n", b"x" * 20_000, b"HTTP/1.1 302 F\r\n" + b"X: y\r\n" * 4000])
-def test_anything_else_is_not_http(data: bytes) -> None:
+def test_other_data_is_not_http(data: bytes) -> None:
     with pytest.raises(NotHttp):
         parse_head(data)

@@ -1,4 +1,4 @@
-"""What is remembered for STATUS: the last results, not one for each configuration that a call ever had."""
+"""The results that STATUS uses: only a limited number of the last ones is kept."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ FAILURE = PeerError("the plugin refuses")
 
 
 class Server:
-    """It refuses probes, and answers none inside of `silenced`."""
+    """A server that refuses probes, and answers none of them inside `silenced`."""
 
     def __init__(self, number: int) -> None:
         self._silent = False
@@ -31,7 +31,7 @@ class Server:
         raise PeerError("broken")
 
     def probe(self, health: Health) -> None:
-        """Return when the result of a probe is stored."""
+        """Probe the server, and return when the result is stored."""
         health.begin(self.dependency)
         self._join()
 
@@ -57,7 +57,7 @@ def is_ready(health: Health, network: str) -> bool:
     return True
 
 
-def test_failures_of_the_last_networks_are_remembered() -> None:
+def test_failures_of_the_last_networks_are_kept() -> None:
     health = Health()
     for number in range(MAX_REMEMBERED + 1):
         health.record(f"net-{number}", FAILURE)
@@ -67,7 +67,7 @@ def test_failures_of_the_last_networks_are_remembered() -> None:
 
 
 def test_newer_probes_do_not_supersede_a_missing_right() -> None:
-    """etcd has users who may read all keys and write some of them."""
+    """An etcd user may read all keys and write only some of them."""
     health = Health()
     for failure, ready in ((StoreError("no answer"), True), (Forbidden("permission denied"), False)):
         health.record("net", failure)
@@ -76,7 +76,7 @@ def test_newer_probes_do_not_supersede_a_missing_right() -> None:
     assert is_ready(health, "net")
 
 
-def test_network_that_fails_again_is_not_the_oldest() -> None:
+def test_repeated_failure_of_a_network_counts_as_new() -> None:
     health = Health()
     health.record("first", FAILURE)
     for number in range(MAX_REMEMBERED - 1):
@@ -87,7 +87,7 @@ def test_network_that_fails_again_is_not_the_oldest() -> None:
     assert is_ready(health, "net-0")
 
 
-def test_results_of_the_last_probes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_the_last_probes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
     health, servers = Health(), [Server(number) for number in range(MAX_REMEMBERED + 1)]
     for server in servers:

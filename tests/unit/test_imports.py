@@ -1,4 +1,4 @@
-"""An import that fails half-way leaves nothing behind that breaks the next one."""
+"""An import that fails half-way does not break the next import."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ PACKAGE = "svc_test_package"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package like asyncio: it uses its submodules by the names that their import binds."""
+    """Return a package that, like asyncio, uses its submodules by the names that their import binds."""
     folder = tmp_path / PACKAGE
     folder.mkdir()
     (folder / "__init__.py").write_text("from .first import *\nfrom .second import *\nNAMES = first.NAMES + second.NAMES\n")
@@ -37,15 +37,15 @@ def names() -> list[str]:
     return found
 
 
-def test_package_is_whole_when_its_second_import_succeeds(package: Path) -> None:
+def test_package_is_complete_after_a_second_import(package: Path) -> None:
     with pytest.raises(OSError, match="too many"):
         names()
     (package / "second.py").write_text("NAMES = ['second']  # longer than before, so that its cache is not taken\n")
     assert names() == ["first", "second"]
 
 
-def test_lack_that_the_loader_tells_as_text_is_an_oserror(package: Path) -> None:
-    """As of a shared object that cannot be opened: a caller would take an ImportError for an extra that is not installed."""
+def test_lack_of_descriptors_is_an_oserror(package: Path) -> None:
+    """The loader reports it as an ImportError if it cannot open a shared object. A caller would report a missing extra."""
     (package / "second.py").write_text(f"raise ImportError('x.so: cannot open: {os.strerror(errno.EMFILE)}')\n")
     with pytest.raises(OSError, match=os.strerror(errno.EMFILE)) as raised:
         names()
@@ -57,7 +57,7 @@ def test_missing_package_stays_an_import_error() -> None:
         __import__(f"{PACKAGE}_that_nobody_has")
 
 
-def test_import_does_not_begin_with_few_descriptors(package: Path) -> None:
+def test_import_needs_free_descriptors(package: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(lowest := os.open(os.devnull, os.O_RDONLY))
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 3, hard))

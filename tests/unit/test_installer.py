@@ -1,4 +1,4 @@
-"""svcctl: placing files so that no reader ever sees half of one."""
+"""svcctl: installation and removal of executables, records and network files."""
 
 import hashlib
 import stat
@@ -30,7 +30,7 @@ def executable(tmp_path: Path) -> Path:
 
 
 def identity(path: Path) -> tuple[int, int, int]:
-    """Of a file and its content; the time of the last access does not count."""
+    """Return the identity of a file and its content, without the time of the last access."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
@@ -40,8 +40,8 @@ def plan(**changes: Any) -> InstallSettings:
     return InstallSettings(**fields | changes)
 
 
-def test_executables_and_record_are_placed(tmp_path: Path, executable: Path) -> None:
-    """The record before the executables that read it."""
+def test_executables_and_records_are_installed(tmp_path: Path, executable: Path) -> None:
+    """The records are installed before the executables that read them."""
     folder = tmp_path / "opt" / "bin"
     done = installer.install(folder, executable, DEFAULT, plan())
     names = ("svc.install", "svc-ipam.install", "svc-ipam", "svc")
@@ -54,8 +54,8 @@ def test_executables_and_record_are_placed(tmp_path: Path, executable: Path) -> 
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
 
 
-def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> None:
-    """A runtime may be executing them; what differs is replaced by a new file."""
+def test_unchanged_files_are_not_written(tmp_path: Path, executable: Path) -> None:
+    """A runtime may be executing them. A new file replaces each file that differs."""
     installer.install(tmp_path / "bin", executable, DEFAULT, plan())
     before = identity(tmp_path / "bin" / "svc")
     (tmp_path / "bin" / "svc-ipam").chmod(0o700)
@@ -66,7 +66,7 @@ def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> Non
 
 
 def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
-    """The one that runs keeps its file."""
+    """The running process keeps its file."""
     target = tmp_path / "svc"
     write(File(target, Path("/bin/cat").read_bytes(), 0o755))
     with subprocess.Popen([target], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
@@ -81,7 +81,7 @@ def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
 
 
 def test_readers_see_the_old_or_the_new_file(tmp_path: Path) -> None:
-    """Never half of one, however often it is replaced."""
+    """A reader never sees half of a file."""
     target, contents = tmp_path / "svc", [b"a" * 100_000, b"b" * 200_000]
     write(File(target, contents[0], 0o755))
     done = threading.Event()
@@ -99,8 +99,8 @@ def test_readers_see_the_old_or_the_new_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_record_tells_the_profile(tmp_path: Path, executable: Path) -> None:
-    """Under whose names executables and records are installed, beside those of other profiles."""
+def test_record_has_the_profile(tmp_path: Path, executable: Path) -> None:
+    """Executables and records have the names of the profile, so that several profiles can be installed."""
     names = load_profile("calico")
     installer.install(tmp_path, executable, DEFAULT, plan())
     installer.install(tmp_path, executable, names, plan(profile="calico"))
@@ -109,8 +109,8 @@ def test_record_tells_the_profile(tmp_path: Path, executable: Path) -> None:
     assert read_record(str(tmp_path / "calico-ipam.install"), DEFAULT) == InstallRecord(Path("/d"), Path("/s"), "calico")
 
 
-def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
-    """They had no last line."""
+def test_records_of_earlier_releases_mean_the_default_profile(tmp_path: Path) -> None:
+    """These records have no last line."""
     text = "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\nfile=0123456789abcdef /opt/cni/bin/"
     (tmp_path / "svc.install").write_text(f"{text}svc\n")
     assert read_record(str(tmp_path / "svc.install"), DEFAULT) == InstallRecord(Path("/d"), Path("/s"), "")
@@ -120,20 +120,20 @@ def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", ["", "calico"])
-def test_record_that_is_cut_off_is_refused(tmp_path: Path, executable: Path, profile: str) -> None:
+def test_truncated_record_is_refused(tmp_path: Path, executable: Path, profile: str) -> None:
     names = load_profile(profile)
     installer.install(tmp_path, executable, names, plan(profile=profile))
     record = tmp_path / f"{names.plugin}.install"
     text = record.read_bytes()
-    least = text.index(b"file=")  # what comes before is needed
-    for size in range(1, least + len("file=")):
+    minimum = text.index(b"file=")  # the fields before it are required
+    for size in range(1, minimum + len("file=")):
         record.write_bytes(text[:size])
         with pytest.raises(PeerError, match="it is damaged"):
             read_record(str(record), DEFAULT)
 
 
 def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) -> None:
-    """The network first, so that no runtime calls a missing executable; nothing else in the directories is touched."""
+    """The network list is removed first, so that no runtime calls a missing executable. Other files stay."""
     names = load_profile("calico")
     network = [File(tmp_path / "net.d" / name, b"x", 0o600) for name in ("token", "list")]
     (tmp_path / "bin").mkdir()
@@ -143,13 +143,13 @@ def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) 
     done = installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))
     assert [path.name for path, _ in done] == ["list", "token", "svc", "svc-ipam", "svc-ipam.install", "svc.install"]
     assert {outcome for _, outcome in done} == {"removed"}
-    left = sorted(path.name for path in (tmp_path / "bin").iterdir())
-    assert left == ["calico", "calico-ipam", "calico-ipam.install", "calico.install", "ptp"]
+    remaining = sorted(path.name for path in (tmp_path / "bin").iterdir())
+    assert remaining == ["calico", "calico-ipam", "calico-ipam.install", "calico.install", "ptp"]
     assert list((tmp_path / "net.d").iterdir()) == []
 
 
-def test_uninstall_keeps_what_was_changed_since(tmp_path: Path, executable: Path) -> None:
-    """By hand, or by another installer; a token is renewed all the time, and goes."""
+def test_uninstall_keeps_modified_files(tmp_path: Path, executable: Path) -> None:
+    """A user or another installer may have modified them. A token is removed, because it changes regularly."""
     network = [File(tmp_path / "token", b"x", 0o600, renewed=True), File(tmp_path / "list", b"x", 0o600)]
     installer.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
     (tmp_path / "bin" / "svc").write_bytes(b"another program")
@@ -162,16 +162,16 @@ def test_uninstall_keeps_what_was_changed_since(tmp_path: Path, executable: Path
     assert [path.name for path in (tmp_path / "bin").iterdir()] == ["svc"]
 
 
-def test_later_installation_remembers_what_earlier_ones_placed(tmp_path: Path, executable: Path) -> None:
-    """Executables alone are renewed, and the network of before is still ours to remove."""
+def test_later_installation_keeps_the_record_of_earlier_files(tmp_path: Path, executable: Path) -> None:
+    """The second install renews only the executables. Uninstall still removes the network list of the first."""
     installer.install(tmp_path / "bin", executable, DEFAULT, plan(), [File(tmp_path / "list", b"x", 0o600)])
     installer.install(tmp_path / "bin", executable, DEFAULT, plan())
     installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))
     assert not (tmp_path / "list").exists()
 
 
-def test_failed_placing_leaves_nothing_behind(tmp_path: Path, executable: Path) -> None:
-    """The name is taken by a directory."""
+def test_failed_installation_leaves_no_files(tmp_path: Path, executable: Path) -> None:
+    """The name of an executable is that of a directory."""
     (tmp_path / "bin" / "svc" / "full").mkdir(parents=True)
     with pytest.raises(PeerError, match="cannot install into"):
         installer.install(tmp_path / "bin", executable, DEFAULT, plan())
@@ -189,7 +189,7 @@ def test_failed_placing_leaves_nothing_behind(tmp_path: Path, executable: Path) 
     ids=["socket", "line break", "record", "profile"],
 )
 def test_unreadable_records_are_refused(tmp_path: Path, executable: Path, changes: dict[str, Any], message: str) -> None:
-    """Before anything is installed."""
+    """No file is installed."""
     with pytest.raises(CallerError, match=message):
         installer.install(tmp_path / "bin", executable, DEFAULT, plan(**changes))
     assert not (tmp_path / "bin").exists()
@@ -203,8 +203,8 @@ def test_only_native_executables_are_installed(tmp_path: Path) -> None:
             installer.install(tmp_path / "bin", tmp_path / name, DEFAULT, plan())
 
 
-def test_own_executable_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the interpreter; else the error says where it was sought."""
+def test_executable_of_svc_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is next to the interpreter. Otherwise the error names the directories that were searched."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
     with pytest.raises(CallerError, match="no executable 'svc' in") as caught:

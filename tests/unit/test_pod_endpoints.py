@@ -134,11 +134,11 @@ def test_a_finished_pod_has_no_addresses() -> None:
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (ResourceKey("WorkloadEndpoint", "my--node.x-k8s-web--0-eth0", "ns"), PodInterface("my-node.x", "web-0", "ns", "eth0")),
+        (ResourceKey("WorkloadEndpoint", "my--node.x-k8s-web--0-eth0", "ns"), PodInterface("web-0", "ns", "eth0")),
         (ResourceKey("WorkloadEndpoint", "node1-cni-c1-eth0", "default"), None),
         (ResourceKey("WorkloadEndpoint", "node1-k8s-web", "default"), None),
         (ResourceKey("WorkloadEndpoint", "node1-k8s-web-eth0", ""), None),
-        (ResourceQuery("WorkloadEndpoint", "ns", "node1-k8s-web--0-"), PodInterface("node1", "web-0", "ns", "")),
+        (ResourceQuery("WorkloadEndpoint", "ns", "node1-k8s-web--0-"), PodInterface("web-0", "ns", "")),
         (ResourceQuery("WorkloadEndpoint", "ns", "node1-k8s-web--"), None),
         (ResourceQuery("WorkloadEndpoint", "ns", "node1-k8s-web"), None),
         (ResourceQuery("WorkloadEndpoint", "", "node1-k8s-web-"), None),

@@ -189,8 +189,7 @@ def show(context: CliContext) -> None:
 def lock(context: CliContext) -> None:
     """Make every ADD and DEL fail until `unlock`, for a migration."""
     with context.changing() as store:
-        outcome = resources.set_ready(store, ready=False)
-        click.echo("locked" if outcome != UNCHANGED else "already locked")
+        click.echo("already locked" if resources.set_ready(store, ready=False) == UNCHANGED else "locked")
 
 
 @clusterinfo.command()
@@ -198,8 +197,7 @@ def lock(context: CliContext) -> None:
 def unlock(context: CliContext) -> None:
     """Allow changes again."""
     with context.changing() as store:
-        outcome = resources.set_ready(store, ready=True)
-        click.echo("unlocked" if outcome != UNCHANGED else "not locked")
+        click.echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
 
 
 def _pairs(labels: Sequence[str]) -> dict[str, str]:

@@ -30,9 +30,7 @@ _log = logging.getLogger(__name__)
 CALL_SECONDS = 10.0  # for one call of a Backend, with all its attempts
 TRY_SECONDS = 4.0  # for one attempt at one server
 DIAL_SECONDS = 4.0  # for opening a connection
-UNREACHABLE_ROUNDS = (
-    5  # over all servers if none accepts connections; longer than gRPC's back-off, during which calls fail at once
-)
+UNREACHABLE_ROUNDS = 5  # over all servers if none accepts connections: longer than gRPC's back-off, when calls fail at once
 MIN_BACKOFF, MAX_BACKOFF = 0.1, 1.0  # seconds between two rounds over all servers
 
 _OPTIONS = (
@@ -51,7 +49,6 @@ _NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "INTER
 _WITH_LEADER = (("hasleader", "true"),)  # without a leader the server ends the watch, instead of leaving it silent
 _KNOCK = rpc.RangeRequest(key=b"\0", keys_only=True)
 _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
-
 
 Result = TypeVar("Result")
 
@@ -75,10 +72,7 @@ class Stream:
         self._guarded = guarded
 
     def receive(self) -> Message:
-        """Wait for the next WatchResponse and return it.
-
-        Raise NoResponse if the watch ended or broke, Compacted if etcd has compacted its start revision.
-        """
+        """Return the next WatchResponse. Raise NoResponse if the watch ends, Compacted if its start revision is compacted."""
         answer = self._guarded(lambda: next(self._call, None))
         if answer is None:
             raise NoResponse(f"{self._place} has ended a watch")
@@ -230,7 +224,9 @@ class EtcdConnection:
         if code.name not in _NO_ANSWER and "too many requests" not in text:
             kind = Forbidden if code is grpc.StatusCode.PERMISSION_DENIED else StoreError
             return kind(f"etcd at {server.endpoint} refused a request: {text}", details=remedy_for(text))
-        self._fail_over(server)
+        with self._lock:
+            if self._servers[self._current] is server:
+                self._current = (self._current + 1) % len(self._servers)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = NO_ANSWER_IN_TIME
         message = f"{self._place(server)} does not answer: {text}"
@@ -240,11 +236,6 @@ class EtcdConnection:
 
     def _place(self, server: "_Server") -> str:
         return f"etcd at {server.endpoint} ({self._cluster.origin})"
-
-    def _fail_over(self, server: "_Server") -> None:
-        with self._lock:
-            if self._servers[self._current] is server:
-                self._current = (self._current + 1) % len(self._servers)
 
 
 class RetryBudget:

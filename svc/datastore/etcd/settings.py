@@ -59,10 +59,7 @@ class Cluster:
 
 
 def read_settings(settings: Mapping[str, str]) -> Cluster:
-    """Return the cluster that the settings describe. Empty settings count as absent.
-
-    Raise CallerError with all field errors, StoreError if a DNS server does not answer.
-    """
+    """Return the cluster. Empty settings count as absent. Raise CallerError with all field errors, StoreError if DNS fails."""
     given = {name: value.strip() for name, value in settings.items() if value.strip()}
     errors = FieldErrors("invalid etcd settings", Code.INVALID_NETCONF)
     urls, origin = _urls(given, errors)

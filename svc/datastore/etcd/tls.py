@@ -15,8 +15,6 @@ _SYSTEM_ROOTS = (  # the paths of several distributions
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-
-
 _ROOTS, _CERTIFICATE, _KEY = FILES = ("etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file")
 
 

@@ -142,10 +142,7 @@ class Client:
         return self._call("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted})
 
     def watch(self, path: str, revision: str, *, accept: str = _JSON, **params: str) -> urllib3.BaseHTTPResponse:
-        """Return the reply with the changes after a revision, a JSON document per line. The caller closes it.
-
-        The server ends it after WATCH_SECONDS.
-        """
+        """Return the changes after a revision as a reply, a JSON document a line, for WATCH_SECONDS. The caller closes it."""
         wanted = {"watch": "true", "resourceVersion": revision, "allowWatchBookmarks": "true"}
         wanted["timeoutSeconds"] = str(WATCH_SECONDS)
         request = _Request("GET", _with_params(path, wanted | params), None, {"Accept": accept})

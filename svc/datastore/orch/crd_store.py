@@ -24,14 +24,8 @@ from svc.datastore.api import (
     Update,
 )
 from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
-from svc.datastore.orch.resource_store import (
-    Collection,
-    ResourceStore,
-    revision_of,
-    updated,
-    write_verified,
-)
-from svc.model.custom_resources import AFFINITY, CustomResourceCodec, is_marked, kind_plural
+from svc.datastore.orch.resource_store import Collection, ResourceStore, revision_of, updated, write_verified
+from svc.model.custom_resources import CustomResourceCodec, is_marked, kind_plural
 from svc.model.errors import CallerError
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, HandleKey, Key, Query, ResourceKey
 from svc.model.kv_codec import Value
@@ -73,7 +67,7 @@ class CrdStore(ResourceStore):
         return Entry(key, value, revision_of(data))
 
     def collection(self, query: Key | Query) -> Collection:
-        return self._selected(self._objects.kind(query), self._objects.selector(query) if isinstance(query, Query) else "")
+        return self._selected(query, self._objects.selector(query) if isinstance(query, Query) else "")
 
     def list(self, query: Query) -> Entries:
         """Return the entries of a query. Complete the labels of affinities that a query for a host selects by."""
@@ -86,7 +80,7 @@ class CrdStore(ResourceStore):
             case Create(key, value):
                 return self._create(key, value)
             case Update(key, value, revision):
-                return self._update(key, value, revision)
+                return self._replace(key, self._objects.encode(key, value, revision), revision)
             case Delete(key, revision) if isinstance(key, _MARKED):
                 self._remove(key, self._mark_any(key) if revision is None else self._mark(key, revision))
             case Delete(key, revision):
@@ -105,12 +99,12 @@ class CrdStore(ResourceStore):
             self._found = objects
         return objects
 
-    def _selected(self, kind: str, selector: str) -> Collection:
-        path = f"{self._objects.group.root}/{kind_plural(kind)}"
-        return Collection(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})
+    def _selected(self, query: Key | Query, selector: str) -> Collection:
+        read = partial(_read, self._objects, self._objects.kind(query))
+        return Collection(self._plural_path(query), read, {"labelSelector": selector} if selector else {})
 
-    def _plural_path(self, key: Key) -> str:
-        return f"{self._objects.group.root}/{kind_plural(self._objects.kind(key))}"
+    def _plural_path(self, query: Key | Query) -> str:
+        return f"{self._objects.group.root}/{kind_plural(self._objects.kind(query))}"
 
     def _path(self, key: Key) -> str:
         return f"{self._plural_path(key)}/{segment(self._objects.name(key))}"
@@ -155,9 +149,6 @@ class CrdStore(ResourceStore):
         if data is not None and data.get("spec") != body["spec"]:
             raise Conflict(key)
         return data
-
-    def _update(self, key: Key, value: Value, revision: str) -> Entry:
-        return self._replace(key, self._objects.encode(key, value, revision), revision)
 
     def _replace(self, key: Key, body: Json, revision: str) -> Entry:
         send = partial(self._client.replace, self._path(key), body)
@@ -222,13 +213,10 @@ class CrdStore(ResourceStore):
     # labels
 
     def _complete_labels(self, host: str) -> None:
-        """Write the labels that older programs left out of a host's affinities, once in a session.
-
-        Change nothing in a locked datastore. Raise StoreError if that fails.
-        """
+        """Write the labels that a host's affinities of older programs lack, once in a session. Change no locked datastore."""
         if host in self._labelled or not self._is_ready():
             return
-        for entry in self._all(self._selected(AFFINITY, self._objects.unlabelled)):
+        for entry in self._all(self._selected(AffinityQuery(), self._objects.unlabelled)):
             if not isinstance(entry.key, AffinityKey) or entry.key.host != host:
                 continue
             try:

@@ -32,7 +32,6 @@ _SPEC = (  # annotation, section and field of spec ("" is spec itself)
     ("IPv6WireguardInterfaceAddr", "wireguard", "interfaceIPv6Address"),
 )
 _STATUS = (("WireguardPublicKey", "wireguardPublicKey"), ("WireguardPublicKeyV6", "wireguardPublicKeyV6"))
-_OURS = "NodeIP"  # end of the type of addresses that BGP uses
 _KEPT = ("name", "uid", "creationTimestamp", "deletionTimestamp")
 
 
@@ -77,9 +76,9 @@ def node_resource(names: Names, node: Json) -> Resource:
         for name, text in (metadata.get("annotations") or {}).items()
         if name.startswith(f"{names.label_prefix}/")
     }
-    labels = _pairs(notes.get("labels")) | (metadata.get("labels") or {})
+    labels = _loaded(notes.get("labels"), {}) | (metadata.get("labels") or {})
     kept = {name: metadata[name] for name in _KEPT if metadata.get(name)}
-    shown = ordered(kept | {"labels": labels, "annotations": _pairs(notes.get("annotations"))})
+    shown = ordered(kept | {"labels": labels, "annotations": _loaded(notes.get("annotations"), {})})
     return Resource(KIND, shown, _spec(names, node, notes), _status(node, notes))
 
 
@@ -92,13 +91,13 @@ def _spec(names: Names, node: Json, notes: dict[str, str]) -> Json:
     spec["orchRefs"] = [{"nodeName": node["metadata"]["name"], "orchestrator": names.orchestrator}]
     if addresses := _addresses(names, node, spec.get("bgp") or {}):
         spec["addresses"] = addresses
-    if interfaces := _loaded(notes.get("Interfaces"), list):
+    if interfaces := _loaded(notes.get("Interfaces"), []):
         spec["interfaces"] = interfaces
     return spec
 
 
 def _addresses(names: Names, node: Json, bgp: Json) -> list[Json]:
-    kind = names.plugin.capitalize() + _OURS
+    kind = f"{names.plugin.capitalize()}NodeIP"  # the type of addresses that BGP uses
     own = [{"address": bgp[field], "type": kind} for field in ("ipv4Address", "ipv6Address") if field in bgp]
     given = (node.get("status") or {}).get("addresses") or ()
     return own + [
@@ -112,14 +111,10 @@ def _status(node: Json, notes: dict[str, str]) -> Json:
     return status | ({"podCIDRs": ranges} if ranges else {})
 
 
-def _pairs(text: str | None) -> dict[str, str]:
-    found: dict[str, str] = _loaded(text, dict) or {}
-    return found
-
-
-def _loaded(text: str | None, kind: type) -> Any:
+def _loaded(text: str | None, default: Any) -> Any:
+    """Return the JSON value of an annotation; the default if it is missing, malformed or of another type."""
     try:
         found = orjson.loads(text or "null")
     except ValueError:
-        return None
-    return found if isinstance(found, kind) else None
+        return default
+    return found if isinstance(found, type(default)) else default

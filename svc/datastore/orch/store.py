@@ -37,20 +37,9 @@ from svc.datastore.orch.pods import PodEndpointStore
 from svc.datastore.orch.resource_store import ResourceStore
 from svc.datastore.orch.watch import KindWatch, QueryWatch
 from svc.datastore.watching import EventStream, OpenWatches
-from svc.model import custom_resources, endpoint
-from svc.model.keys import (
-    IPAM_CONFIG,
-    HandleKey,
-    IpamConfigKey,
-    Key,
-    LegacyHostKey,
-    NodeClaimKey,
-    NodeClaimQuery,
-    NodeFenceKey,
-    Query,
-    ResourceKey,
-    ResourceQuery,
-)
+from svc.model import endpoint, keys
+from svc.model.custom_resources import CORE
+from svc.model.keys import IPAM_CONFIG, HandleKey, IpamConfigKey, Key, Query, ResourceKey, ResourceQuery
 from svc.model.kv_codec import Codec, matches
 from svc.names import Names
 
@@ -132,13 +121,12 @@ class OrchStore(Backend):
         self._parallel.close()
 
     def _store(self, key: Key | Query) -> ResourceStore:
-        if isinstance(key, LegacyHostKey | NodeFenceKey):  # kept by other datastores only: by old programs, or for transactions
+        if isinstance(key, keys.LegacyHostKey | keys.NodeFenceKey):  # of old programs, or for transactions: in other datastores
             raise NotFound(key)
-        if isinstance(key, NodeClaimKey | NodeClaimQuery):
+        if isinstance(key, keys.NodeClaimKey | keys.NodeClaimQuery):
             return self._leases
-        if custom_resources.is_custom(key):
+        if not isinstance(key, ResourceKey | ResourceQuery) or key.kind not in CORE:
             return self._crds
-        assert isinstance(key, ResourceKey | ResourceQuery)
         if key.kind not in self._core:
             raise StoreError(f"{key.kind} is not kept in this datastore", details="it follows from namespaces and accounts")
         return self._core[key.kind]

@@ -1,4 +1,4 @@
-"""The section of a network whose addresses host-local gives: what is ours to read, refuse and replace."""
+"""The `ipam` section for host-local: the fields that svc reads, refuses and replaces."""
 
 import copy
 from typing import Any
@@ -25,28 +25,28 @@ def parsed(ipam: Any, *, lenient: bool = False, **changes: Any) -> NetConf:
 
 
 def refused(ipam: Any, **changes: Any) -> str:
-    """All of the error."""
+    """Return the text of the error."""
     with pytest.raises(CallerError) as caught:
         parsed(ipam, **changes)
     assert caught.value.code == Code.INVALID_NETCONF
-    assert parsed(ipam, lenient=True, **changes).ipam.is_delegated, "a DEL fails over nothing of it"
+    assert parsed(ipam, lenient=True, **changes).ipam.is_delegated, "a DEL accepts the section"
     return str(caught.value)
 
 
-# what is refused
+# errors
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("assign_ipv4", "true"), ("assign_ipv4", "false"), ("assign_ipv6", "true"), ("ipv4_pools", ["a"]), ("ipv6_pools", [])],
 )
-def test_settings_of_our_own_ipam_are_refused(key: str, value: Any) -> None:
+def test_settings_of_the_ipam_of_svc_are_refused(key: str, value: Any) -> None:
     assert f"ipam.{key} = " in refused({"subnet": V4, key: value})
     assert "needs the IPAM of svc, which host-local replaces" in refused({"subnet": V4, key: value})
 
 
 @pytest.mark.parametrize(
-    ("ipam", "fault"),
+    ("ipam", "error"),
     [
         ({}, "ipam.ranges is missing"),
         ({"ranges": []}, "ipam.ranges is missing"),
@@ -67,12 +67,12 @@ def test_settings_of_our_own_ipam_are_refused(key: str, value: Any) -> None:
         ({"subnet": V4, "dataDir": 1}, "ipam.dataDir = 1 is a number"),
     ],
 )
-def test_faulty_section_is_refused_with_the_place(ipam: Any, fault: str) -> None:
-    assert fault in refused(ipam)
+def test_error_names_the_field_of_the_section(ipam: Any, error: str) -> None:
+    assert error in refused(ipam)
 
 
 @pytest.mark.parametrize("word", ["usePodCidr", "usepodcidripv6"])
-def test_pod_cidrs_need_the_orchestrator(word: str) -> None:
+def test_pod_cidrs_need_access_to_the_kubernetes_api(word: str) -> None:
     error = refused({"subnet": word})
     assert "orch.kubeconfig is missing" in error
     assert f'"{word}" needs it' in error
@@ -81,32 +81,32 @@ def test_pod_cidrs_need_the_orchestrator(word: str) -> None:
 
 
 @pytest.mark.parametrize("subnet", [V6, "usePodCidrIPv6"])
-def test_small_mtu_is_refused_where_addresses_may_be_of_ipv6(subnet: str) -> None:
+def test_small_mtu_is_refused_if_addresses_may_be_ipv6(subnet: str) -> None:
     assert "mtu = 1000 is too small for IPv6" in refused({"ranges": [[{"subnet": subnet}]]}, mtu=1000, **KUBECONFIG)
     assert parsed({"subnet": V4}, mtu=1000).mtu == 1000
 
 
-def test_all_faults_are_in_one_error() -> None:
+def test_all_errors_are_reported_in_one() -> None:
     error = refused({"ranges": [[{"subnet": 1}], 2], "assign_ipv6": "true", "routes": [3]}, mtu=1)
     assert "5 errors" in error
 
 
-# what is read
+# fields that svc reads
 
 
-def test_ranges_of_the_runtime_will_do() -> None:
-    """They come with the capability ipRanges."""
+def test_ranges_can_come_from_the_runtime() -> None:
+    """The runtime passes them with the capability ipRanges."""
     assert parsed({}, runtimeConfig={"ipRanges": [[{"subnet": V4}]]}).ipam.is_delegated
 
 
-def test_unknown_members_go_through() -> None:
+def test_unknown_fields_are_passed_on() -> None:
     ipam = {"ranges": [[{"subnet": V4, "x": 1}]], "resolvConf": "/etc/resolv.conf", "y": [2]}
     raw = parsed(ipam).raw
     assert raw == network(ipam)
     assert host_local.resolved(raw, {}) == raw
 
 
-def test_node_for_the_ranges_may_be_another_one() -> None:
+def test_node_of_the_pod_cidrs_can_be_set() -> None:
     assert parsed({"subnet": V4}).pod_cidr_node is None
     assert parsed({"subnet": V4}, orch={"node_name": " other "}).pod_cidr_node == "other"
     assert parsed({"subnet": V4}, kubernetes={"node_name": "other"}).pod_cidr_node == "other"
@@ -129,15 +129,15 @@ def test_routes_are_read_without_gateways(routes: Any, with_defaults: bool, expe
     assert netconf.routes == (None if expected is None else tuple(map(Cidr, expected)))
 
 
-def test_routes_belong_to_host_local_alone() -> None:
+def test_routes_are_read_only_for_host_local() -> None:
     data = network({"type": "svc-ipam", "routes": [{"dst": "10.9.0.0/16"}]}, include_default_routes=True)
     assert parse(orjson.dumps(data), DEFAULT).routes is None
 
 
-# what is replaced
+# fields that svc replaces
 
 
-def test_words_become_the_ranges_of_the_node() -> None:
+def test_keywords_become_the_ranges_of_the_node() -> None:
     ipam = {
         "subnet": "USEPODCIDR",
         "ranges": [[{"subnet": "usePodCidr", "rangeStart": "10.1.0.9"}, {"subnet": V4}], [{"subnet": "usePodCidrIPv6"}]],
@@ -152,15 +152,15 @@ def test_words_become_the_ranges_of_the_node() -> None:
         "ranges": [[{"subnet": "10.2.0.0/24", "rangeStart": "10.1.0.9"}, {"subnet": V4}], [{"subnet": "fd02::/64"}]],
         "routes": [{"dst": "10.9.0.0/16"}],
     }
-    assert raw == before, "it is shared by all calls of the network"
+    assert raw == before, "all calls of the network share the configuration"
 
 
-def test_plain_ranges_ask_for_no_family() -> None:
+def test_ranges_without_keywords_need_no_pod_cidr() -> None:
     assert host_local.families(parsed({"ranges": [[{"subnet": V4}], [{"subnet": V6}]]}).raw) == frozenset()
 
 
-def test_release_needs_nothing_of_the_ranges() -> None:
-    """Neither the orchestrator nor what the network says by then."""
+def test_release_does_not_need_the_ranges() -> None:
+    """It needs neither the Kubernetes API nor the current network configuration."""
     assert host_local.for_release("net", "/data") == {
         "cniVersion": "1.1.0",
         "name": "net",

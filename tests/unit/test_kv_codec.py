@@ -1,4 +1,4 @@
-"""The layout of a key-value store: read from what the incumbent writes, and written back byte for byte."""
+"""The layout of a key-value store: documents of Calico are read, and written back byte for byte."""
 
 import json
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ from svc.model.resource import Resource
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
 
-INCUMBENT = load_profile("calico")
+CALICO = load_profile("calico")
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def stored() -> Iterator[tuple[str, str]]:
-    """Every path and document of every captured state."""
+    """Return every path and document of every captured state."""
     for file in sorted(FIXTURES.glob("etcd-*.jsonl")):
         for line in file.read_text().splitlines()[1:]:
             item = json.loads(line)
@@ -111,8 +111,8 @@ QUERIES: list[Query] = [
 
 @pytest.mark.parametrize(("path", "document"), CAPTURED, ids=[path.rpartition("/")[2] for path, _ in CAPTURED])
 def test_captured_documents_survive_byte_for_byte(path: str, document: str) -> None:
-    """What was read is written again as it was."""
-    codec = Codec(INCUMBENT)
+    """A document that was read is written unchanged."""
+    codec = Codec(CALICO)
     key = codec.key(path)
     assert key is not None
     assert codec.path(key) == path
@@ -121,25 +121,25 @@ def test_captured_documents_survive_byte_for_byte(path: str, document: str) -> N
 
 @pytest.mark.parametrize("tail", KEYS)
 def test_paths_and_keys_are_inverse(tail: str) -> None:
-    """Every kind of key, both ways."""
-    codec = Codec(INCUMBENT)
+    """This holds for every kind of key."""
+    codec = Codec(CALICO)
     assert codec.path(KEYS[tail]) == f"/calico/{tail}"
     assert codec.key(f"/calico/{tail}") == KEYS[tail]
 
 
-def test_what_old_programs_kept_of_a_host_has_a_path() -> None:
-    """To be deleted; no program reads it."""
-    assert Codec(INCUMBENT).path(LegacyHostKey("node1")) == "/calico/ipam/v2/host/node1"
+def test_legacy_key_of_a_host_has_a_path() -> None:
+    """svc only deletes the key, because no program reads it."""
+    assert Codec(CALICO).path(LegacyHostKey("node1")) == "/calico/ipam/v2/host/node1"
 
 
 @pytest.mark.parametrize("path", FOREIGN)
-def test_foreign_paths_are_no_keys(path: str) -> None:
-    """Another root, another layout, or a spelling that we would not write."""
-    assert Codec(INCUMBENT).key(path) is None
+def test_foreign_paths_are_not_keys(path: str) -> None:
+    """They have another root, another layout, or a spelling that svc does not write."""
+    assert Codec(CALICO).key(path) is None
 
 
 def test_names_replace_root_and_group() -> None:
-    """Nothing of the layout but the names differs between deployments."""
+    """Only the names in the layout differ between deployments."""
     codec = Codec(DEFAULT)
     assert codec.path(IpamConfigKey()) == "/svc/ipam/v2/config"
     assert codec.path(ResourceKey("Node", "n")) == "/svc/resources/v3/svc.internal/nodes/n"
@@ -147,11 +147,11 @@ def test_names_replace_root_and_group() -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
-def test_answers_start_with_the_prefix(query: Query) -> None:
-    """Every key that answers a query lies below its prefix."""
-    codec = Codec(INCUMBENT)
-    answers = [key for key in KEYS.values() if matches(query, key)]
-    assert all(codec.path(key).startswith(codec.prefix(query)) for key in answers)
+def test_results_start_with_the_prefix(query: Query) -> None:
+    """Every key that matches a query is below its prefix."""
+    codec = Codec(CALICO)
+    results = [key for key in KEYS.values() if matches(query, key)]
+    assert all(codec.path(key).startswith(codec.prefix(query)) for key in results)
 
 
 @pytest.mark.parametrize(
@@ -173,30 +173,30 @@ def test_answers_start_with_the_prefix(query: Query) -> None:
     ],
     ids=str,
 )
-def test_queries_match_their_keys_only(query: Query, tails: list[str]) -> None:
-    """The keys that a query returns, by the last part of the path."""
+def test_queries_match_only_their_keys(query: Query, tails: list[str]) -> None:
+    """The table has the last part of the path of each matching key."""
     assert sorted(tail.rpartition("/")[2] for tail, key in KEYS.items() if matches(query, key)) == sorted(tails)
 
 
-def test_empty_affinity_is_a_confirmed_one() -> None:
+def test_empty_affinity_is_confirmed() -> None:
     """Old versions stored no document."""
     assert Codec(DEFAULT).decode(AffinityKey("n", Cidr("10.0.0.0/26")), b"") == Affinity()
 
 
-def test_false_settings_are_left_out() -> None:
-    """An empty document is the one that allows nothing."""
+def test_false_settings_are_omitted() -> None:
+    """An empty document therefore permits nothing."""
     codec = Codec(DEFAULT)
     assert codec.encode(IpamConfig(auto_allocate_blocks=False)) == b"{}"
     assert codec.decode(IpamConfigKey(), b"{}") == IpamConfig(auto_allocate_blocks=False)
 
 
 def test_handle_blocks_are_sorted() -> None:
-    """As maps are written."""
+    """Maps are written with sorted keys."""
     assert Codec(DEFAULT).encode(Handle({"b": 2, "a": 1})) == b'{"block":{"a":1,"b":2},"deleted":false}'
 
 
-def test_unknown_fields_of_resources_survive() -> None:
-    """Fields of a newer version, or of another program."""
+def test_unknown_fields_of_resources_are_kept() -> None:
+    """A newer version or another program may have written them."""
     key = ResourceKey("IPPool", "p")
     document = (
         b'{"kind":"IPPool","apiVersion":"svc.internal/v3","metadata":{"name":"p","finalizers":["x"]},'

@@ -1,4 +1,4 @@
-"""CNI versions: which we speak, how they compare, what each allows."""
+"""CNI versions: which ones svc supports, how they compare, and which verbs they allow."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from svc.model.errors import CallerError, Code
 
 
 @pytest.mark.parametrize("text", cni_versions.SUPPORTED)
-def test_every_supported_version_is_spoken(text: str) -> None:
+def test_every_supported_version_is_accepted(text: str) -> None:
     assert cni_versions.negotiate(text) == text
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_no_version_means_the_first(text: str | None) -> None:
-    """0.1.0 had no field for it."""
+def test_missing_version_means_the_first(text: str | None) -> None:
+    """CNI 0.1.0 has no field for the version."""
     assert cni_versions.negotiate(text) == "0.1.0"
 
 
 @pytest.mark.parametrize("text", ["0.3.2", "1.1.1", "2.0.0", "1.0", "1.0.0 ", "v1.0.0", "x", "\udc80"])
-def test_unknown_version_names_the_supported_ones(text: str) -> None:
+def test_error_about_an_unknown_version_lists_the_supported_versions(text: str) -> None:
     with pytest.raises(CallerError) as caught:
         cni_versions.negotiate(text)
     assert caught.value.code is Code.INCOMPATIBLE_VERSION
@@ -29,8 +29,8 @@ def test_unknown_version_names_the_supported_ones(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1, 1.1, True, ["1.1.0"], {"1.1.0": 1}])
-def test_version_that_is_no_string_is_unknown(value: Any) -> None:
-    """It comes from a file that was not checked yet."""
+def test_version_that_is_not_a_string_is_refused(value: Any) -> None:
+    """The value comes from a file that is not checked before."""
     with pytest.raises(CallerError, match="is not supported"):
         cni_versions.negotiate(value)
 
@@ -68,5 +68,5 @@ def test_verb_is_allowed_from_its_version_on(verb: str, first: str) -> None:
             assert caught.value.code is Code.INCOMPATIBLE_VERSION
             offered = caught.value.details.rpartition(": ")[2].split(", ")
             assert offered == [later for later in cni_versions.SUPPORTED if cni_versions.at_least(later, first)], (
-                "others are no remedy"
+                "the error offers only versions that allow the verb"
             )

@@ -1,4 +1,4 @@
-"""Custom resources: read from what the incumbent writes, and written back field for field."""
+"""Custom resources: objects of Calico are read, and written back field for field."""
 
 import json
 from typing import Any
@@ -21,8 +21,8 @@ Json = dict[str, Any]
 
 
 @pytest.mark.parametrize("data", list(captured()), ids=lambda data: f"{data['kind']} {data['metadata']['name']}")
-def test_captured_objects_survive(data: Json) -> None:
-    """An object is written as it was read, at the same revision."""
+def test_captured_objects_are_written_back_unchanged(data: Json) -> None:
+    """A given revision becomes the resource version."""
     key, value = BACKING.decode(data["kind"], data)
     assert BACKING.kind(key) == data["kind"]
     assert BACKING.name(key) == data["metadata"]["name"]
@@ -31,7 +31,7 @@ def test_captured_objects_survive(data: Json) -> None:
 
 
 def test_plain_group_has_neither_annotation_nor_text_for_a_boolean() -> None:
-    """Only these differ between the two groups, and the name of the settings' kind."""
+    """The two groups differ only in these and in the kind of the settings."""
     key = AffinityKey("node1", Cidr("10.77.0.128/26"))
     data = PLAIN.encode(key, Affinity("pending"))
     assert data["apiVersion"] == "projectcalico.org/v3"
@@ -43,8 +43,8 @@ def test_plain_group_has_neither_annotation_nor_text_for_a_boolean() -> None:
 
 
 @pytest.mark.parametrize("objects", [PLAIN, BACKING])
-def test_settings_are_always_said_in_full(objects: CustomResourceCodec) -> None:
-    """False is written, zero and the empty text are not."""
+def test_settings_include_false(objects: CustomResourceCodec) -> None:
+    """Zero and the empty text are omitted."""
     data = objects.encode(IpamConfigKey(), IpamConfig(auto_allocate_blocks=False, cooldown_seconds=5))
     assert data["spec"] == {"strictAffinity": False, "autoAllocateBlocks": False, "ipCooldownSeconds": 5}
     assert data["metadata"]["name"] == "default"
@@ -61,12 +61,12 @@ def test_settings_are_always_said_in_full(objects: CustomResourceCodec) -> None:
     ],
 )
 def test_blocks_are_named_after_their_cidr(cidr: str, name: str) -> None:
-    """No character of it that a name may not have."""
+    """Characters that a name cannot have are replaced."""
     assert block_name(Cidr(cidr)) == name
 
 
 def test_affinities_are_named_after_host_and_block() -> None:
-    """A host of any length fits; two that are cut to the same stay apart."""
+    """A long host name is cut, and a hash keeps the names different."""
     cidr = Cidr("10.65.0.64/26")
     assert affinity_name("node1", cidr) == "node1-10-65-0-64-26"
     longest = "n" * (252 - len("-10-65-0-64-26"))
@@ -77,13 +77,12 @@ def test_affinities_are_named_after_host_and_block() -> None:
     assert first.startswith("n" * (252 - 13 - 13) + "-10-65-0-64-26-")
 
 
-def test_hosts_are_hashed_as_others_do() -> None:
-    """The value that the incumbent gives to the same name."""
+def test_host_hash_equals_that_of_calico() -> None:
     assert host_hash("node-a") == "PY3TQE2E3XMTETLM2MJO3UITKPFB27YUJ4T4E5XGPEJON3SM4QAA"
 
 
 def test_queries_for_a_host_select_by_label() -> None:
-    """Other queries take all of a kind."""
+    """Other queries have no selector."""
     selector = BACKING.selector(AffinityQuery("node-a", 6))
     assert selector == (
         f"projectcalico.org/affinity-type=host,projectcalico.org/hostname-hash={host_hash('node-a')},projectcalico.org/ip-version=6"
@@ -91,16 +90,16 @@ def test_queries_for_a_host_select_by_label() -> None:
     assert BACKING.selector(AffinityQuery()) == ""
 
 
-def test_uids_turn_both_ways() -> None:
-    """The captured pair; any other text stays."""
+def test_bit_reversal_of_a_uid_is_symmetric() -> None:
+    """The pair was captured from Calico. Any other text is unchanged."""
     assert bit_reversed_uid("30316465-6365-4463-ad63-3564622d3638") == "0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c"
     assert bit_reversed_uid("0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c") == "30316465-6365-4463-ad63-3564622d3638"
     assert bit_reversed_uid("pool") == "pool"
     assert bit_reversed_uid("") == ""
 
 
-def test_resources_carry_their_metadata_in_an_annotation() -> None:
-    """Labels of our own domains stand beside it as well; an owner of our API is named as the server knows it."""
+def test_annotation_has_the_metadata_of_a_resource() -> None:
+    """Labels in the profile's domains are also native labels. An owner gets the API version and UID of the server."""
     owner = {"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "uid": "0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c"}
     labels = {"rack": "a", "projectcalico.org/created-by": "x", "operator.tigera.io/y": "z"}
     metadata: Json = {
@@ -120,14 +119,14 @@ def test_resources_carry_their_metadata_in_an_annotation() -> None:
         owner | {"apiVersion": "crd.projectcalico.org/v1", "uid": "30316465-6365-4463-ad63-3564622d3638"}
     ]
     assert "uid" not in native
-    carried = json.loads(native["annotations"]["projectcalico.org/metadata"])
-    assert carried == {"creationTimestamp": "2026-11-20T18:03:22Z", "labels": labels, "annotations": {"note": "mine"}}
+    stored = json.loads(native["annotations"]["projectcalico.org/metadata"])
+    assert stored == {"creationTimestamp": "2026-11-20T18:03:22Z", "labels": labels, "annotations": {"note": "mine"}}
     native["uid"] = "30316465-6365-4463-ad63-3564622d3638"
     assert BACKING.decode("IPPool", data) == (ResourceKey("IPPool", "p"), pool)
 
 
-def test_resources_that_others_wrote_plainly_are_read() -> None:
-    """As by kubectl: without an annotation, and with native labels."""
+def test_resources_without_the_annotation_are_read() -> None:
+    """kubectl writes such resources, with native labels."""
     data = {"metadata": {"name": "p", "resourceVersion": "1", "generation": 3, "labels": {"a": "b"}}, "spec": {"cidr": "x"}}
     _, value = BACKING.decode("IPPool", data)
     assert value == Resource("IPPool", {"name": "p", "labels": {"a": "b"}}, {"cidr": "x"})
@@ -149,13 +148,12 @@ def test_resources_that_others_wrote_plainly_are_read() -> None:
     ],
 )
 def test_damaged_objects_are_value_errors(kind: str, data: Json) -> None:
-    """With any error in them."""
     with pytest.raises(ValueError, match=r"."):
         BACKING.decode(kind, data)
 
 
 def test_tombstones_are_marked_in_every_group() -> None:
-    """And hold what the schema demands."""
+    """They have all fields that the schema requires."""
     for objects in (BACKING, PLAIN):
         for key in (HandleKey("H.c1"), AffinityKey("n", Cidr("10.0.0.0/30"))):
             data = objects.tombstone(key, "9")
@@ -166,14 +164,14 @@ def test_tombstones_are_marked_in_every_group() -> None:
 
 
 def test_handles_keep_their_case_in_the_object() -> None:
-    """Its name cannot."""
+    """The name of the object is in lower case."""
     data = BACKING.encode(HandleKey("Net.C1"), Handle({"10.0.0.0/30": 1}))
     assert data["metadata"]["name"] == "net.c1"
     assert BACKING.decode("IPAMHandle", data) == (HandleKey("Net.C1"), Handle({"10.0.0.0/30": 1}))
 
 
-def test_a_block_of_nobody_has_no_affinity_field() -> None:
-    """And its list of attributes is never null."""
+def test_unclaimed_block_has_no_affinity_field() -> None:
+    """Its list of attributes is empty, not null."""
     block = Block.from_json({"cidr": "10.0.0.0/31", "allocations": [None, None], "unallocated": [0, 1], "sequenceNumber": 5})
     spec = BACKING.encode(BlockKey(block.cidr), block)["spec"]
     assert "affinity" not in spec
@@ -182,7 +180,7 @@ def test_a_block_of_nobody_has_no_affinity_field() -> None:
 
 
 def test_plurals_are_those_of_the_api() -> None:
-    """As in its paths."""
+    """The plurals occur in the paths of the API."""
     kinds = ("IPAMBlock", "BlockAffinity", "IPAMHandle", "IPAMConfig", "IPAMConfiguration", "IPPool")
     plurals = ["ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "ipamconfigurations", "ippools"]
     assert [kind_plural(kind) for kind in kinds] == plurals

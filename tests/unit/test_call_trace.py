@@ -1,4 +1,4 @@
-"""A trace: the lines, fields and phases of one call."""
+"""The trace of a call: its lines, fields and phases."""
 
 import re
 import time
@@ -12,8 +12,8 @@ from svc.call_trace import LEVELS, CallTrace, new_request_id
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
 
 
-def test_line_says_when_who_and_what() -> None:
-    """In one line, ready to be written."""
+def test_line_has_time_fields_and_message() -> None:
+    """The line is complete and can be written as it is."""
     trace = CallTrace("0123abcd")
     trace.fields |= {"verb": "ADD", "container": "c1"}
     trace.info("attached")
@@ -29,8 +29,8 @@ def test_time_is_utc_with_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trace.lines[0].startswith("2025-11-20 19:03:21.042 INFO")
 
 
-def test_text_of_several_lines_is_as_many_log_lines() -> None:
-    """Each names its call: a traceback cannot be mistaken for another call's."""
+def test_message_of_several_lines_becomes_several_log_lines() -> None:
+    """Each line names its call, so that a traceback cannot be attributed to another call."""
     trace = CallTrace("0123abcd")
     trace.error("first\nsecond\r\nthird\n")
     assert [re.sub(STAMP, "T", line) for line in trace.lines] == [
@@ -39,7 +39,7 @@ def test_text_of_several_lines_is_as_many_log_lines() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_lines_below_the_level_are_left_out(level: str) -> None:
+def test_lines_below_the_level_are_omitted(level: str) -> None:
     trace = CallTrace("0123abcd", level)
     for name in LEVELS:
         write: Callable[[str], None] = getattr(trace, name.lower())
@@ -47,8 +47,8 @@ def test_lines_below_the_level_are_left_out(level: str) -> None:
     assert [line.split()[-1] for line in trace.lines] == [name for name in LEVELS if LEVELS[name] >= LEVELS[level]]
 
 
-def test_level_changes_from_here_on() -> None:
-    """What was left out before is not made up for."""
+def test_new_level_applies_to_later_lines() -> None:
+    """Lines that were omitted before are not added."""
     trace = CallTrace("0123abcd")
     trace.debug("early")
     trace.set_level("DEBUG")
@@ -58,13 +58,13 @@ def test_level_changes_from_here_on() -> None:
     assert [line.split()[-1] for line in trace.lines] == ["late"]
 
 
-def test_unknown_level_is_a_mistake() -> None:
+def test_unknown_level_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         CallTrace("0123abcd", "LOUD")
 
 
-def test_phases_add_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In milliseconds, in the order of their first use."""
+def test_durations_of_equal_phases_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit is milliseconds, and the order is that of the first use."""
     readings = iter([1.0, 1.25, 2.0, 2.5, 3.0, 3.125])
     monkeypatch.setattr("svc.call_trace.time", SimpleNamespace(perf_counter=lambda: next(readings)))
     trace = CallTrace("0123abcd")
@@ -75,7 +75,7 @@ def test_phases_add_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trace.phases_text() == "journal=375.00 kernel=500.00"
 
 
-def test_phase_that_fails_is_measured_too() -> None:
+def test_failed_phase_is_measured() -> None:
     trace = CallTrace("0123abcd")
     with pytest.raises(ValueError, match="broken"), trace.phase("kernel"):
         raise ValueError("broken")
