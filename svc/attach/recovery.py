@@ -10,6 +10,8 @@ from svc.attach.teardown import defer_release, tear_down
 from svc.call_trace import CallTrace
 from svc.model.errors import SvcError
 
+CONTINUE_SECONDS = 30.0  # after the deadline of a parked call: its client still comes for the error
+
 Store = tuple[StoreSettings, str]
 """The services that a release needs: the datastore of the record, and the plugin that assigned its addresses."""
 
@@ -17,7 +19,8 @@ Store = tuple[StoreSettings, str]
 def interrupted(context: Context) -> Sequence[Record]:
     """Return the rows that the last agent, or an earlier boot, left unfinished. Raise StoreError if the journal fails.
 
-    An ADD that waits for a gate, and continues without the last agent, is not returned before its deadline.
+    An ADD that waits for a gate, and continues without the last agent, is not returned before its client has had the time to
+    continue it and report the time-out.
     """
     return [record for record in context.journal.all() if not _stands(context, record)]
 
@@ -87,7 +90,8 @@ def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool
 def _stands(context: Context, record: Record) -> bool:
     if record.boot_id != context.boot_id:
         return False
-    return record.state == ADDED or (record.state == WAITING and record.outlives and record.waits_until > time.time())
+    continues = record.state == WAITING and record.outlives and time.time() < record.waits_until + CONTINUE_SECONDS
+    return record.state == ADDED or continues
 
 
 def _warn(record: Record, failure: SvcError, trace: CallTrace) -> None:

@@ -143,6 +143,20 @@ def test_restart_of_the_agent_does_not_extend_the_timeout(own_pods: MakePod, nod
     assert remains(node) == []
 
 
+def test_deadline_that_passes_between_two_agents_is_a_timeout(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """The next agent keeps the row of the call, so that a slow client gets the error of the gate."""
+    calling = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=3).begin("ADD")
+    wait_until(lambda: waiting(node) == 1)
+    calling.signal(signal.SIGSTOP)
+    node.stop_agent()
+    time.sleep(3)
+    node.start_agent()
+    wait_until(lambda: node.log.read_text().count("recovery ended") == 2)
+    calling.signal(signal.SIGCONT)
+    assert calling.result().output["code"] == 115
+    assert remains(node) == []
+
+
 def test_del_between_two_agents_ends_the_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     """After the reply to the DEL, svc creates nothing for the container."""
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)

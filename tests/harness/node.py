@@ -68,8 +68,11 @@ class Calling:
         output = json.loads(stdout) if stdout else None
         return Called(self._process.returncode, output, stderr.decode(errors="replace"), stdout)
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     def kill(self) -> None:
-        """As a runtime does when it gives up."""
+        """Kill the executable, as a runtime does when it gives up."""
         self._process.kill()
         self._thread.join()
 
