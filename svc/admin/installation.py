@@ -134,7 +134,10 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     is_new = add_installed(wanted.state_dir, wanted.record)
     for file in unit:
         make_directories(writable)
-        _explain_start(file.path, names, warn)
+        name = file.path.name
+        if plugin_of(name) != names.plugin:
+            warn(f"note: {file.path} is the unit of the agent of these directories: it serves {names.plugin} too")
+        warn(f"start the agent with: systemctl daemon-reload && systemctl enable {name} && systemctl restart {name}")
     return [*outcomes, (wanted.state_dir / FILE_NAME, "installed" if is_new else "unchanged")]
 
 
@@ -152,13 +155,6 @@ def _unit(wanted: Installation, others: Others, settings: InstallSettings, writa
     command += ["--socket", str(settings.socket)] if _is_elsewhere(settings) else []
     text = render_unit(plugin_of(path.name), command, wanted.state_dir, wanted.run_dir, writable)
     return File(path, text.encode(), 0o644)
-
-
-def _explain_start(unit: Path, names: Names, warn: Warn) -> None:
-    if plugin_of(unit.name) != names.plugin:
-        warn(f"note: {unit} is the unit of the agent of these directories: it serves {names.plugin} too")
-    commands = f"systemctl daemon-reload && systemctl enable {unit.name} && systemctl restart {unit.name}"
-    warn(f"start the agent with: {commands}")
 
 
 def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[File]:

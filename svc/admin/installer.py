@@ -155,9 +155,7 @@ def require_own_list(path: Path, recorded: str | None, names: Names) -> None:
 
 
 def _keep(file: File, recorded: str | None) -> Path | None:
-    """Keep what `file` will replace under another name, unless svc wrote it; return that name, or None. Raise OSError.
-
-    `recorded` is the digest of what svc wrote there, None if it wrote nothing."""
+    """Keep what `file` will replace under another name, and return that; None if svc wrote it, with the digest `recorded`."""
     try:
         data = file.path.read_bytes()
     except FileNotFoundError:

@@ -66,10 +66,7 @@ def object_at(where: str, value: Any, errors: FieldErrors) -> dict[str, Any]:
 
 
 def _listed(node: Node, kind: str, where: str, errors: FieldErrors) -> Iterator[tuple[str, Node]]:
-    """Yield the resources of an array, or of a List, also of Lists in it; else the node itself.
-
-    With each comes the prefix of its fields in errors; `where` is that of the node.
-    """
+    """Yield the resources of an array or a List, also of Lists in it, else the node itself; each with its prefix in errors."""
     named, items = _field(node, "kind"), _field(node, "items")
     if isinstance(node, SequenceNode) and not where.endswith("."):
         yield from ((f"{where}[{index}].", item) for index, item in enumerate(node.value))
@@ -154,7 +151,6 @@ def _value_of(node: Node) -> Any:
 
 
 def _field(node: Node, name: str) -> Node | None:
-    """Return the node of an object's field; None if it is missing."""
     pairs = node.value if isinstance(node, MappingNode) else ()
     return next((value for key, value in reversed(pairs) if key.value == name), None)  # the last: merged ones come first
 

@@ -94,7 +94,8 @@ def cidr_of(pool: Resource) -> Cidr | None:
 
 
 def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
-    guard = _guard(backend) if backend.atomic else []
+    # Written unchanged with a new pool: of two processes that check for overlaps in parallel, the later one checks again.
+    guard = backend.find(CLUSTER) if backend.atomic else None
     present = _present(backend, [resource.name for resource in resources])
     _check(resources, present, [block.cidr for block in read_blocks(backend)])
     steps = [stored.change(present.get(resource.name), with_defaults(resource), now) for resource in resources]
@@ -102,23 +103,17 @@ def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> li
     created = [write for write in writes if isinstance(write, Create)]
     if created and not backend.atomic:
         writes = [*_admitted(backend, resources, created), *(write for write in writes if isinstance(write, Update))]
-    backend.write([*guard, *writes] if created else writes, durable=True)
+    if created and guard:
+        writes.insert(0, Update(guard.key, guard.value, guard.revision))
+    backend.write(writes, durable=True)
     return [outcome for outcome, _ in steps]
 
 
-def _guard(backend: Backend) -> list[Update]:
-    """Return an unchanged entry to write with a new pool.
-
-    Of two processes that check for overlaps at the same time, the later one fails and checks again."""
-    entry = backend.find(CLUSTER)
-    return [Update(entry.key, entry.value, entry.revision)] if entry else []
-
-
 def _admitted(backend: Backend, resources: Sequence[Resource], created: Sequence[Create]) -> list[Update]:
-    """Do the same for a store that is not atomic; return the updates that enable the new pools.
+    """Create new pools disabled, in a store that is not atomic; return the updates that enable them.
 
-    Create the pools disabled, and check them against all present pools. If they overlap, delete them and raise Conflict. Of two
-    processes that create overlapping pools, at least the later one sees the other's."""
+    If they overlap any present pool, delete them and raise Conflict. Of two processes that create overlapping pools, at least
+    the later one sees the other's."""
     drafts = [entry for write in created for entry in backend.write([_draft(write)], durable=True) if entry]
     try:
         _check(resources, _present(backend), [block.cidr for block in read_blocks(backend)])

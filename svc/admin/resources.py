@@ -120,16 +120,12 @@ def _code_of(kind: str) -> Code:
     return Code.INVALID_NETCONF if kind == NODE else Code.POOL
 
 
-def _lines(errors: Iterable[FieldError]) -> Iterator[str]:
-    return (f"{error}: {error.remedy}" for error in errors)
-
-
 # Reservations
 
 
 def apply_reservations(backend: Backend, reservations: Sequence[Resource], now: datetime) -> list[str]:
     """Create or update reservations, with the results and errors of `pools.apply`."""
-    check(RESERVATION, reservations, lambda reservation: _lines(_reservation_errors(reservation)))
+    check(RESERVATION, reservations, lambda reservation: [error.line for error in _reservation_errors(reservation)])
 
     def step() -> list[str]:
         steps = [change(backend.find(ResourceKey(RESERVATION, each.name)), each, now) for each in reservations]
@@ -156,7 +152,7 @@ def _reservation_errors(reservation: Resource) -> Iterator[FieldError]:
 def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
     """Create the node with these labels, or replace those that it has; None keeps them. Raise CallerError, StoreError."""
     wanted = Resource(NODE, {"name": name, "labels": dict(labels or {})}, status={})
-    check(NODE, [wanted], lambda node: _lines([*name_fault(node), *label_faults(node.labels)]))
+    check(NODE, [wanted], lambda node: [error.line for error in (*name_fault(node), *label_faults(node.labels))])
 
     def labelled(present: Resource | None) -> Resource:
         if present is None:

@@ -131,10 +131,7 @@ class CliContext:
         click.echo(f"datastore: {target}")
 
     def show(self, resources: Sequence[Resource], columns: Sequence[Column], errors: Mapping[str, str] | None = None) -> None:
-        """Print resources in a form that `apply -f` reads again.
-
-        With `errors`, by name, the table has a further column, and a line for each resource whose document cannot be read. The
-        other formats have the errors on stderr."""
+        """Print resources in a form that `apply -f` reads again, and `errors` by name: in the table, else on stderr."""
         errors = errors or {}
         documents = [resource.to_json(self.names.api_version) for resource in resources]
         rows = [[*(cell(item) for _, cell in columns), errors.get(item.name, "")] for item in resources]

@@ -17,7 +17,6 @@ from svc.datastore.api import StoreError
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import ResourceKey
-from svc.model.resource import Resource
 from svc.names import Names
 
 
@@ -80,15 +79,12 @@ def _take_backup(source: Path, draft: Path, names: Names) -> None:
         if found != "ok":
             raise _refused(source, found)
         with closing(EmbeddedStore(draft, names)) as store:  # raises StoreError for a database of another program or version
-            store.update(ResourceKey("ClusterInformation", "default"), _with_new_guid)
+            key, guid = ResourceKey("ClusterInformation", "default"), {"clusterGUID": uuid.uuid4().hex}
+            store.update(key, lambda found: found and replace(found, spec=found.spec | guid))
     except sqlite3.Error as error:
         raise _refused(source, str(error)) from error
     except StoreError as error:
         raise _refused(source, str(error).replace(str(draft), str(source))) from error
-
-
-def _with_new_guid(information: Resource | None) -> Resource | None:
-    return information and replace(information, spec=information.spec | {"clusterGUID": uuid.uuid4().hex})
 
 
 def _refused(source: Path, reason: str) -> CallerError:
@@ -100,16 +96,12 @@ def _refused(source: Path, reason: str) -> CallerError:
 
 
 def _keep(path: Path, now: datetime) -> Path | None:
-    """Link the present store to a second name and return it; None if the store does not exist.
-
-    Checkpoint its WAL file before. If the store is damaged, rename the files beside it as well. Raise PeerError if another
-    process has the store open.
-    """
+    """Checkpoint the store and link it to a second name; return that, None without a store. Raise PeerError if it is open."""
     kept = path.with_name(f"{path.name}.{now:%Y-%m-%dT%H%M%SZ}")
     try:
         with closing(sqlite.connect(path)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except sqlite3.Error:
+    except sqlite3.Error:  # it is damaged: rename the files beside it as well
         for suffix in sqlite.BESIDE:
             if os.path.exists(f"{path}{suffix}"):
                 os.rename(f"{path}{suffix}", f"{kept}{suffix}")

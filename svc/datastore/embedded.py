@@ -198,7 +198,6 @@ class EmbeddedStore(Backend):
         return Change(key, number, lambda: None if data is None else self._entry_or_none(key, data, number))
 
     def _entry_or_none(self, key: Key, data: bytes, number: int) -> Entry | None:
-        """Return the entry; log and return None if the document cannot be decoded."""
         try:
             return Entry(key, self._codec.decode(key, data), str(number))
         except ValueError as error:
@@ -210,7 +209,6 @@ class EmbeddedStore(Backend):
             self._writer.execute("UPDATE counters SET value = value WHERE name = ?", (_TRANSACTIONS,))
 
     def _transact(self, changes: Sequence[_Change], durable: bool) -> int:
-        """Commit the changes. Return the number of the transaction."""
         if not durable:
             return sqlite.in_transaction(self._writer, lambda: self._apply_all(changes))
         self._writer.execute("PRAGMA synchronous = FULL")

@@ -80,7 +80,6 @@ def _object_schema(kind: str, spec: Json) -> Json:
 
 
 def _schemas(version_field: str, *, backing: bool) -> dict[str, Json]:
-    """Return the schema of each kind's spec."""
     return {
         custom_resources.BLOCK: _block(backing=backing),
         custom_resources.AFFINITY: _affinity(backing=backing),

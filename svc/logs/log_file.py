@@ -188,12 +188,7 @@ def _write(fd: int, data: bytes) -> None:
         return
     try:
         _write(fd, data[written:])
-    except OSError:
-        _take_back(fd, written)
+    except OSError:  # remove the partly written line, unless another process has appended since
+        if _lock(fd, fcntl.LOCK_EX) and os.fstat(fd).st_size == (end := os.lseek(fd, 0, os.SEEK_CUR)):
+            os.ftruncate(fd, end - written)
         raise
-
-
-def _take_back(fd: int, count: int) -> None:
-    """Remove a partly written line after a write failure, unless another process has appended since."""
-    if _lock(fd, fcntl.LOCK_EX) and os.fstat(fd).st_size == (end := os.lseek(fd, 0, os.SEEK_CUR)):
-        os.ftruncate(fd, end - count)

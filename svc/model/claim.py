@@ -1,7 +1,6 @@
 """Documents of a node claim: the processes that may assign addresses under a node's name.
 
-A claim is held by a claimant: one state directory on one machine since one boot. All processes that use this state directory
-share it.
+A claim is held by a claimant: one state directory on one machine since one boot, shared by the processes that use it.
 """
 
 from dataclasses import replace

@@ -39,11 +39,7 @@ class Code(IntEnum):
 
 
 class SvcError(Exception):
-    """An error with message and fix.
-
-    `msg` is one line that says what failed. `details` gives cause and fix. An error that another plugin reported keeps that
-    plugin's code.
-    """
+    """An error: `msg` says what failed in one line, `details` gives cause and fix. Another plugin's error keeps its code."""
 
     code: int = Code.INTERNAL
     subject: str = ""  # with `faults`: the input that they are about

@@ -103,6 +103,11 @@ class FieldError:
     def place(self) -> str:
         return self.field if self.value is MISSING else f"{self.field} = {display(self.value)}"
 
+    @property
+    def line(self) -> str:
+        """Return the error and its fix."""
+        return f"{self}: {self.remedy}"
+
     def __str__(self) -> str:
         return f"{self.place} {self.problem}"
 
@@ -135,9 +140,9 @@ class FieldErrors:
             fault = self.found[0]
             error = CallerError(f"{self.subject}: {fault}", details=f"{fault.place}: {fault.remedy}", code=self.code)
         else:
-            listed = [f"{fault}: {fault.remedy}" for fault in self.found[:MAX_LISTED]]
+            listed = [fault.line for fault in self.found[:MAX_LISTED]]
             if len(self.found) > MAX_LISTED:
                 listed.append(f"and {len(self.found) - MAX_LISTED} more")
             error = CallerError(f"{self.subject}: {len(self.found)} errors", details="; ".join(listed), code=self.code)
-        error.subject, error.faults = self.subject, tuple(f"{fault}: {fault.remedy}" for fault in self.found)
+        error.subject, error.faults = self.subject, tuple(fault.line for fault in self.found)
         raise error

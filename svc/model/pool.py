@@ -68,7 +68,7 @@ class Pool:
         """Return the pool, with defaults. Raise ValueError, with the first field error, if it is unusable."""
         found = next(_reading_faults(resource.spec), None)
         if found:
-            raise ValueError(f"IP pool {resource.name!r}: {_line(found)}")
+            raise ValueError(f"IP pool {resource.name!r}: {found.line}")
         spec = _defaulted(resource.spec)
         return Pool(
             name=resource.name,
@@ -103,11 +103,7 @@ def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iter
         found += [*_range_faults(spec, cidr), *_size_faults(spec, cidr), *_encapsulation_faults(spec, cidr)]
         found += [*_overlap_faults(cidr, neighbours), *_block_faults(spec, cidr, existing_blocks)]
         found += [] if previous is None else _change_faults(spec, cidr, previous)
-    return [_line(fault) for fault in found]
-
-
-def _line(fault: FieldError) -> str:
-    return f"{fault}: {fault.remedy}"
+    return [fault.line for fault in found]
 
 
 def _defaulted(spec: Json) -> Json:

@@ -1,7 +1,6 @@
 """Traffic shaping of a pod: from its annotations to the `qosControls` of its endpoint.
 
-An invalid annotation does not prevent the pod's network. A value out of range is set to the nearest bound, an unreadable one is
-ignored, and both are reported.
+An invalid annotation is reported, and does not fail the ADD: svc takes the nearest bound, or ignores an unreadable value.
 """
 
 import re

@@ -113,7 +113,6 @@ class Result:
 
 
 def _given(**members: object) -> Json:
-    """Return the members that are not empty."""
     return {key: value for key, value in members.items() if value}
 
 

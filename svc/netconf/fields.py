@@ -1,7 +1,6 @@
-"""Table of all fields of the network configuration that svc reads.
+"""Table of all fields of the network configuration that svc reads, for parsing, validation and the user reference.
 
-Parsing, validation and the user reference use it. A new field needs a row here and, if code uses its value, an attribute of
-`NetConf`.
+A new field needs a row here and, if code uses its value, an attribute of `NetConf`.
 """
 
 import re
@@ -152,6 +151,10 @@ def _path(path: str, meaning: str, section: str, default: str | None = "", *alia
     return Field(path, STRING, meaning, section, default, check=_absolute, aliases=aliases)
 
 
+def _number(path: str, meaning: str, section: str, default: int, check: Check) -> Field:
+    return Field(path, INTEGER, meaning, section, default, check=check)
+
+
 _log_number: Final = _between(0, MAX_INTEGER, "; 0 means the default")
 _seconds: Final = _between(0, MAX_INTEGER, "; 0 means off")
 _gate_seconds: Final = _between(1, MAX_GATE_SECONDS)
@@ -175,15 +178,15 @@ FIELDS: Final = (
     ),
     Field("log_level", STRING, "The least severe message logged.", "2.1", "INFO", allowed=LOG_LEVELS, fold=str.upper),
     _path("log_file_path", "Log file on each host; without it only stderr is written.", "2.1", None),
-    Field("log_file_max_size", INTEGER, "Size in MB at which the log file is rotated.", "2.1", 100, check=_log_number),
-    Field("log_file_max_age", INTEGER, "Days after which a rotated file is removed.", "2.1", 30, check=_log_number),
-    Field("log_file_max_count", INTEGER, "Rotated files that are kept.", "2.1", 10, check=_log_number),
-    Field("mtu", INTEGER, "MTU of the interfaces; 0 is the kernel's default.", "2.1", 0, check=mtu),
+    _number("log_file_max_size", "Size in MB at which the log file is rotated.", "2.1", 100, _log_number),
+    _number("log_file_max_age", "Days after which a rotated file is removed.", "2.1", 30, _log_number),
+    _number("log_file_max_count", "Rotated files that are kept.", "2.1", 10, _log_number),
+    _number("mtu", "MTU of the interfaces; 0 is the kernel's default.", "2.1", 0, mtu),
     Field("require_mtu_file", BOOLEAN, "Whether the node agent's MTU file must be there when mtu is 0.", "2.1", False),
     Field("device_type", STRING, "Kind of the interfaces; only veth.", "2.1", "", check=_device_type),
     Field("dataplane_options", OBJECT, "Who wires the pods.", "2.1"),
     Field("dataplane_options.type", STRING, "Only linux, which is this plugin.", "2.1", "", check=_dataplane, fold=str.lower),
-    Field("num_queues", INTEGER, "Transmit and receive queues of the interfaces.", "2.1", 1, check=_queues),
+    _number("num_queues", "Transmit and receive queues of the interfaces.", "2.1", 1, _queues),
     Field("ipam", OBJECT, "Address management.", "2.3", required=True),
     Field("ipam.type", STRING, "The IPAM plugin's executable.", "2.3", required=True),
     Field("ipam.assign_ipv4", STRING, "Whether to assign an IPv4 address.", "2.3", "true", allowed=TRUTHS),
@@ -209,14 +212,7 @@ FIELDS: Final = (
     Field(
         "readiness_gates", STRINGS, "URLs that must answer with a status from 200 to 399 before an address is given.", "2.1", ()
     ),
-    Field(
-        "readiness_gates_timeout_seconds",
-        INTEGER,
-        "How long an ADD waits for all of them.",
-        "R6",
-        GATE_SECONDS,
-        check=_gate_seconds,
-    ),
+    _number("readiness_gates_timeout_seconds", "How long an ADD waits for all of them.", "R6", GATE_SECONDS, _gate_seconds),
     Field("readiness_gates_tls_verify", BOOLEAN, "Whether certificates of https gates are checked.", "R6", True),
     _path("readiness_gates_ca_file", "Authorities trusted for https gates, instead of the system's.", "R6"),
     Field("orch", OBJECT, "Access to the Kubernetes API.", "2.5", aliases=("kubernetes",)),
@@ -237,14 +233,7 @@ FIELDS: Final = (
     _path("policy.k8s_client_certificate", "Client certificate for the API.", "2.6"),
     _path("policy.k8s_client_key", "Private key of that certificate.", "2.6"),
     _path("policy.k8s_certificate_authority", "Authorities trusted for the API.", "2.6"),
-    Field(
-        "policy_setup_timeout_seconds",
-        INTEGER,
-        "How long a pod waits for its policy; 0 is not at all.",
-        "2.6",
-        0,
-        check=_seconds,
-    ),
+    _number("policy_setup_timeout_seconds", "How long a pod waits for its policy; 0 is not at all.", "2.6", 0, _seconds),
     _path(
         "endpoint_status_dir",
         "Where the data-plane agent tells which endpoints are set up; else endpoint-status in the run directory.",

@@ -37,7 +37,8 @@ def check(values: Json, raw: Json, faults: FieldErrors) -> None:
     routes = enumerate(values["ipam.routes"])
     values["ipam.routes"] = [route for index, route in routes if _is_sound(f"ipam.routes[{index}]", route, faults)]
     _check_access(values, ipam, faults)
-    _check_mtu(values, ipam, faults)
+    if any((_is_word(text) and KEYWORDS[text.lower()] == 6) or ":" in text for text in _subnets(ipam)):
+        faults.check("mtu", values["mtu"], fields.mtu(values["mtu"], ipv6=True))
 
 
 def families(raw: Json) -> frozenset[int]:
@@ -154,11 +155,6 @@ def _check_access(values: Json, ipam: Json, faults: FieldErrors) -> None:
         return
     if not any(fault.field.startswith("orch.") for fault in faults.found):
         faults.missing("orch.kubeconfig", f'"{word}" needs it: give the path of a kubeconfig, or orch.orch_api_root')
-
-
-def _check_mtu(values: Json, ipam: Json, faults: FieldErrors) -> None:
-    if any((_is_word(text) and KEYWORDS[text.lower()] == 6) or ":" in text for text in _subnets(ipam)):
-        faults.check("mtu", values["mtu"], fields.mtu(values["mtu"], ipv6=True))
 
 
 def _subnets(ipam: Json) -> list[str]:

@@ -286,7 +286,14 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         log_file_max_size=_or_default(values, "log_file_max_size"),
         log_file_max_age=_or_default(values, "log_file_max_age"),
         log_file_max_count=_or_default(values, "log_file_max_count"),
-        ipam=_ipam(values),
+        ipam=IpamConf(
+            values["ipam.type"] or "",
+            values["ipam.assign_ipv4"] == "true",
+            values["ipam.assign_ipv6"] == "true",
+            values["ipam.ipv4_pools"],
+            values["ipam.ipv6_pools"],
+            values["ipam.dataDir"],
+        ),
         routes=host_local.container_routes(values),
         pod_cidr_node=values["orch.node_name"] or None,
         features=Features(values["feature_control.ip_addrs_no_ipam"], values["feature_control.floating_ips"]),
@@ -305,7 +312,6 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
 
 
 def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the options that are set."""
     return tuple(sorted((path.rpartition(".")[2], values[path]) for path in paths if values[path]))
 
 
@@ -318,14 +324,3 @@ def _gates(values: dict[str, Any]) -> GateSettings:
 def _or_default(values: dict[str, Any], path: str) -> int:
     """Return the value; zero means the default."""
     return int(values[path] or fields.default_of(path))
-
-
-def _ipam(values: dict[str, Any]) -> IpamConf:
-    return IpamConf(
-        values["ipam.type"] or "",
-        values["ipam.assign_ipv4"] == "true",
-        values["ipam.assign_ipv6"] == "true",
-        values["ipam.ipv4_pools"],
-        values["ipam.ipv6_pools"],
-        values["ipam.dataDir"],
-    )

@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -140,7 +140,11 @@ class DirectoryWatch:
         watched: tuple[int, int] | None = None
         while self._is_wanted(inotify):
             if (found := _identity(self._path)) != watched or found is None:
-                watched = self._watch(inotify, found)
+                watched = None
+                with suppress(OSError):  # a directory that cannot be watched is polled
+                    if found is not None:
+                        inotify.watch(self._path)
+                        watched = found
                 _end_ready(self._all())  # the watch reports no file that appeared before it
             try:
                 _end_ready(self._named(inotify.changed(LOOK_SECONDS)))
@@ -156,22 +160,11 @@ class DirectoryWatch:
             self._inotify = inotify
             return True
 
-    def _watch(self, inotify: Inotify, found: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Watch the directory and return its identity. Return None if it cannot be watched: then its files are polled."""
-        if found is None:
-            return None
-        try:
-            inotify.watch(self._path)
-        except OSError:
-            return None
-        return found
-
     def _all(self) -> list[PolicyWait]:
         with self._lock:
             return [wait for waits in self._waiting.values() for wait in waits]
 
     def _named(self, names: set[str]) -> list[PolicyWait]:
-        """Return the waits for files of these names."""
         with self._lock:
             return [wait for name in names & self._waiting.keys() for wait in self._waiting[name]]
 

@@ -112,7 +112,6 @@ def _give_option(setting: str, value: str) -> str:
 
 
 def _format_usage(pools: Sequence[Usage], unreadable: Mapping[str, str], *, with_blocks: bool) -> Answer:
-    """Show the use of the pools, and the errors of those that cannot be read."""
     rows, documents = [], []
     for pool in pools:
         document: Json = {"name": pool.name, "cidr": str(pool.cidr)} | _counts(pool)
@@ -135,7 +134,6 @@ def _format_borrowed(found: Sequence[Borrowed], unknown: int) -> Answer:
 
 
 def _format_holder(address: Address, found: Attribute | None) -> Answer:
-    """Show the attributes of an address; None if it is not assigned."""
     if found is None:
         return [{"ip": str(address), "inUse": False}], f"{address} is not assigned"
     owners = {"Active": found.secondary or {}, "Alternate": found.alternate or {}}
@@ -146,7 +144,6 @@ def _format_holder(address: Address, found: Attribute | None) -> Answer:
 
 
 def _format_settings(settings: IpamConfig) -> Answer:
-    """Show all settings as they apply."""
     applied = replace(settings, vm_address_persistence=settings.vm_address_persistence or "Enabled")
     values = {name: getattr(applied, field) for field, name in _PROPERTIES.items()}
     return [values], table(("PROPERTY", "VALUE"), [[name, _text_of(value)] for name, value in values.items()])

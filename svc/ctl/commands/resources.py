@@ -107,8 +107,6 @@ def _add_get(
 
 
 def _add_delete(group: click.Group, delete_one: Callable[[Backend, str], None], explanation: str) -> None:
-    """Give the group `delete NAME`."""
-
     @group.command(help=explanation)
     @click.argument("name")
     @click.pass_obj

@@ -20,8 +20,7 @@ from svc.call_trace import explain
 from svc.datastore.api import Forbidden, Position, StoreError
 from svc.datastore.etcd.error_hints import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.messages import Message, rpc
-from svc.datastore.etcd.settings import Cluster, Endpoint
-from svc.datastore.etcd.tls import Tls
+from svc.datastore.etcd.settings import Cluster, Endpoint, Tls
 from svc.model.errors import SvcError
 from svc.retry import Backoff
 
@@ -87,11 +86,7 @@ class Stream:
 
 
 class EtcdConnection:
-    """Connections to a cluster, opened when they are first used. Thread-safe.
-
-    If the servers of the cluster were discovered, `discover` returns the present ones. A call runs it after the previous call
-    has failed at all servers.
-    """
+    """Connections to a cluster, opened when they are first used. Thread-safe. `discover` returns the present servers."""
 
     def __init__(self, cluster: Cluster, discover: Callable[[], Cluster]) -> None:
         self._lock = threading.Lock()
@@ -192,10 +187,7 @@ class EtcdConnection:
         return answer
 
     def _locate(self, cluster: str, revision: int, before: int) -> None:
-        """Update the position from an answer.
-
-        Parallel answers arrive in any order. An answer below `before`, the revision at the time of its request, is a setback.
-        """
+        """Update the position. Answers arrive in any order: one below `before`, the revision at its request, is a setback."""
         known = self.position
         if cluster == known.cluster and before <= revision <= known.revision:
             return
@@ -314,7 +306,6 @@ def _text(key: bytes) -> str:
 
 
 def _transaction(request: Message) -> str:
-    """Describe a transaction by its keys."""
     changes = [
         _text(each.request_put.key or each.request_delete_range.key or each.request_range.key) for each in request.success
     ]

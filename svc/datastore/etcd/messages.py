@@ -4,9 +4,8 @@ The generated modules of etcd3 0.12 are for protobuf 3 and cannot be imported wi
 descriptors. This module builds message classes from the descriptors, and registers replacements for the generated modules
 before it imports etcd3. A later etcd3 without such descriptors is imported unchanged.
 
-svc does not use the client class of etcd3. Its transactions do not return their revision. Its watches do not continue after a
-broken connection or a compaction, and it connects to one server only. This package implements that with the stubs and messages
-of etcd3.
+svc does not use the client class of etcd3: its transactions do not return their revision, its watches end with the connection
+or at a compaction, and it connects to one server only.
 """
 
 import ast

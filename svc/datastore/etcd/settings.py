@@ -2,6 +2,7 @@
 
 import logging
 import re
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from urllib.parse import SplitResult, urlsplit
 
 from svc._core.cidr import Address
 from svc.datastore.api import StoreError
-from svc.datastore.etcd.tls import FILES, Tls, load_tls
 from svc.imports import whole_imports
 from svc.model.errors import Code
 from svc.model.field_errors import FieldErrors, without_credentials
+from svc.model.shortage import shortage
+from svc.tls import load_pair
 from svc.values import dataclass
 
 AUTHORITY = "127.0.0.1:2379"
@@ -24,6 +26,13 @@ SERVICES = (("_etcd-client-ssl._tcp", "https"), ("_etcd-client._tcp", "http"))  
 _SCHEMES = ("http", "https")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")  # a host name or an IP address
 _EXAMPLE = 'give URLs such as "https://10.0.0.1:2379", separated by commas'
+_SYSTEM_ROOTS = (  # the paths of several distributions
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+_ROOTS, _CERTIFICATE, _KEY = _FILES = ("etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file")
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +54,15 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tls:
+    """Certificates and key in PEM. `certificate` and `key` are None for a client without a certificate."""
+
+    roots: bytes
+    certificate: bytes | None
+    key: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +87,10 @@ def read_settings(settings: Mapping[str, str]) -> Cluster:
         errors.add(*origin, "names no server", _EXAMPLE)
     if len(schemes) > 1:
         errors.add(*origin, "mixes http and https", "give all endpoints the same scheme")
-    tls = load_tls(given, errors) if schemes == {"https"} else None
+    tls = _load_tls(given, errors) if schemes == {"https"} else None
     errors.raise_if_any()
     endpoints = dict.fromkeys(Endpoint(str(url.hostname), url.port or PORT) for url in parsed)
-    files = tuple(Path(given[name]) for name in FILES if name in given) if tls else ()
+    files = tuple(Path(given[name]) for name in _FILES if name in given) if tls else ()
     return Cluster(tuple(endpoints), tls, f"{origin[0]} = {origin[1]!r}", files, origin[0] == "etcd_discovery_srv")
 
 
@@ -120,11 +138,7 @@ def _parse(text: str, origin: tuple[str, str], errors: FieldErrors) -> SplitResu
 
 
 def discover(domain: str, errors: FieldErrors) -> list[str]:
-    """Return the URLs in a domain's SRV records (RFC 2782): by priority, and at random by weight.
-
-    If the domain has none, return [] and add a field error. Raise StoreError if the system's DNS servers do not answer within
-    DISCOVERY_SECONDS.
-    """
+    """Return the URLs in a domain's SRV records (RFC 2782), or [] with a field error. Raise StoreError if DNS fails."""
     with whole_imports():  # imported here, because dnspython is large and rarely needed
         from dns.exception import DNSException
         from dns.name import LabelTooLong, NameTooLong
@@ -148,3 +162,55 @@ def discover(domain: str, errors: FieldErrors) -> list[str]:
     services = " or ".join(service for service, _ in SERVICES)
     errors.add("etcd_discovery_srv", domain, f"has no SRV records for {services}", "create them, or set etcd_endpoints")
     return []
+
+
+def _load_tls(given: Mapping[str, str], errors: FieldErrors) -> Tls | None:
+    """Return the certificates and the key. If a file cannot be used, return None and add field errors.
+
+    They are checked here, because the errors of gRPC name neither the file nor a fix."""
+    before = len(errors.found)
+    for name, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
+        if name in given and other not in given:
+            errors.add(name, given[name], f"needs {other}", f"set {other} as well, or remove {name}")
+    roots = _certificates(_ROOTS, given, errors) if _ROOTS in given else _system_roots(errors)
+    certificate, key = _certificates(_CERTIFICATE, given, errors), _read(_KEY, given, errors)
+    if len(errors.found) == before and certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if problem := load_pair(context, given[_CERTIFICATE], given[_KEY]):
+            remedy = f"name the private key of {_CERTIFICATE} = {given[_CERTIFICATE]!r}, in PEM and without a password"
+            errors.add(_KEY, given[_KEY], f"is not a key for the certificate: it {problem}", remedy)
+    return Tls(roots or b"", certificate, key) if len(errors.found) == before else None
+
+
+def _read(name: str, given: Mapping[str, str], errors: FieldErrors) -> bytes | None:
+    if name not in given:
+        return None
+    try:
+        return Path(given[name]).read_bytes()
+    except OSError as error:
+        if lack := shortage(error):
+            raise lack from error
+        errors.add(name, given[name], f"cannot be read: {error.strerror}", "name a PEM file that this process may read")
+        return None
+
+
+def _certificates(name: str, given: Mapping[str, str], errors: FieldErrors) -> bytes | None:
+    """Return the content of a file of one or more certificates. Add a field error if it has none."""
+    data = _read(name, given, errors)
+    if data is None:
+        return None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=data.decode("ascii", "replace"))
+    except (ssl.SSLError, ValueError):
+        errors.add(name, given[name], "holds no certificate that can be read", "name a PEM file of certificates")
+    return data
+
+
+def _system_roots(errors: FieldErrors) -> bytes | None:
+    """Return the root certificates of the system. The default of gRPC is its own list, which administrators do not control."""
+    paths = (ssl.get_default_verify_paths().cafile, *_SYSTEM_ROOTS)
+    found = next((path for path in map(Path, filter(None, paths)) if path.is_file()), None)
+    if found is not None:
+        return found.read_bytes()
+    errors.missing(_ROOTS, "set it, or install the system's root certificates (package ca-certificates)")
+    return None

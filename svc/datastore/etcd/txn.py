@@ -195,7 +195,6 @@ class Commit:
             raise failure if known else _unknown(failure.msg, failure.details) from failure.__cause__
 
     def _refusal(self, found: Sequence[Any], decode: Decode) -> StoreError:
-        """Return the error of the first change whose key is not in the expected state."""
         pairs = list(zip(self._changes, found, strict=True))
         refusal = next((error for each, kv in pairs if (error := each.refusal(kv)) is not None), None)
         if refusal is None:

@@ -47,11 +47,7 @@ _APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class ApiError(StoreError):
-    """Refusal by the server.
-
-    `reason` is its reason, such as `AlreadyExists`; empty if the answer is not a Status of the API. `fields` has the fields
-    that it names as causes.
-    """
+    """Refusal by the server: the `reason` of its Status (such as `AlreadyExists`, or empty) and the `fields` that it names."""
 
     def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{call}: {status} {message}", details=_remedy(status, call))

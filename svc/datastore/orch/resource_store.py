@@ -79,7 +79,6 @@ class ResourceStore:
         return collection.entries(self._client.list(collection.path, **collection.params).items)
 
     def _object(self, path: str) -> Json | None:
-        """Return the object at a path; None if it does not exist."""
         try:
             return self._client.get(path)
         except ApiError as error:

@@ -151,10 +151,7 @@ class OrchStore(Backend):
 
 
 def _batches(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """Yield groups of writes that may run in parallel: consecutive creations, or deletions, of different handles.
-
-    Any other write is a group of its own.
-    """
+    """Yield groups of writes that may run in parallel: consecutive creations, or deletions, of handles; or a single write."""
     for (kind, is_handle), run in groupby(writes, lambda write: (type(write), isinstance(write.key, HandleKey))):
         batch = list(run)
         if is_handle and kind is not Update and len({write.key for write in batch}) == len(batch):
