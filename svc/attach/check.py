@@ -29,7 +29,7 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
     if wired is None:
         found.append(f"the network that {key.ifname!r} was made for has left it")
     elif sandbox is not None:
-        found += differences(context.kernel, _as_reported(wired.wiring(), previous), wired.wired(), sandbox.fd)
+        found += differences(context.kernel, _as_reported(wired.wiring(), previous), wired, sandbox.fd)
     if found:
         raise PeerError(
             f"attachment {key.ifname!r} of container {key.container_id!r} is not as it was added: {found[0]}",

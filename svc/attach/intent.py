@@ -11,7 +11,7 @@ from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddCall, AddRequest, Sandbox
 from svc.attach.shared_interface import still_shares
 from svc.attach.sources.select import source_of
-from svc.attach.teardown import try_to_release
+from svc.attach.teardown import tear_down
 from svc.attach.waiting import STORE_SECONDS, await_gates, await_store, wait_for_policy
 from svc.dataplane.check import stands
 from svc.dataplane.kernel import link_of
@@ -71,7 +71,7 @@ def pass_gates(call: AddCall, previous: Record | None) -> Resumable[tuple[Record
 def tear_down_previous(call: AddCall, previous: Record) -> None:
     """Tear down what an earlier ADD of the container has left. Raise SvcError if a release stays pending."""
     call.trace.info(f"an attachment in state {previous.state!r} is taken down first")
-    failure = try_to_release(call.context, previous, call.trace, call.request.sandbox)
+    failure = tear_down(call.context, previous, call.trace, call.request.sandbox)
     if failure is not None:
         pending = PeerError(
             f"an earlier attachment of container {previous.id.container_id!r} still has a pending release: {failure.msg}",
@@ -167,7 +167,7 @@ def _warn_of_families(call: AddCall, record: Record) -> None:
 
 def _wiring_stands(call: AddCall, record: Record) -> bool:
     sandbox = call.request.sandbox
-    if sandbox is None or not stands(call.context.kernel, record.wiring(), record.wired(), sandbox.fd):
+    if sandbox is None or not stands(call.context.kernel, record.wiring(), record, sandbox.fd):
         return False
     return endpoint_matches(call.session, record)
 

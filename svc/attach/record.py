@@ -12,7 +12,6 @@ from svc._core.cidr import Address, Cidr
 from svc.attach.handles import handle_of, plain_handle
 from svc.attach.token_cache import without_secrets
 from svc.dataplane.plan import VethSpec
-from svc.dataplane.wire import VethPair
 from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.names import Names
@@ -167,12 +166,6 @@ class Record:
             allow_ip_forwarding=self.allow_ip_forwarding,
             routes=None if self.routes is None else tuple(map(Cidr, self.routes)),
         )
-
-    def wired(self) -> VethPair:
-        return VethPair(self.host_index, self.peer_index)
-
-    def note_pair(self, pair: VethPair) -> None:
-        self.host_index, self.peer_index = pair.host_index, pair.peer_index
 
     def to_bytes(self) -> bytes:
         return orjson.dumps(self)

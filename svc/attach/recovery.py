@@ -41,7 +41,7 @@ class Teardowns:
         if store in self._failing:
             defer_release(self._context, record)
             return False
-        done = tear_down(self._context, record, trace)
+        done = tear_down(self._context, record, trace) is None
         if not done:
             self._failing.add(store)
         return done
@@ -81,7 +81,7 @@ def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool
     if record is None or record.state not in (ADDING, DELETING):
         return True
     try:
-        return tear_down(context, record, trace)
+        return tear_down(context, record, trace) is None
     except SvcError as failure:
         _warn(record, failure, trace)
         return False

@@ -29,13 +29,6 @@ RELEASE_SECONDS = 10.0  # timeout of the whole release
 
 def tear_down(
     context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None, where: SessionKey | None = None
-) -> bool:
-    """Do as `try_to_release`. Return whether no release is pending."""
-    return try_to_release(context, record, trace, sandbox, where) is None
-
-
-def try_to_release(
-    context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None, where: SessionKey | None = None
 ) -> SvcError | None:
     """Remove the interface, then release what the attachment has in the datastore or from another IPAM plugin.
 
@@ -56,11 +49,11 @@ def try_to_release(
     if isinstance(held, StoreError | CallerError) and (settings := move_rows(context, record.session_key, where)):
         record.settings = settings
         held = _read_holdings(context, record, trace)
-    if isinstance(held, CopiedRow):
-        trace.warning(f"nothing of {record.handle} is released: {held}")
-        context.journal.remove(record)
-        return None
     if isinstance(held, SvcError):
+        if isinstance(held, CopiedRow):
+            trace.warning(f"nothing of {record.handle} is released: {held}")
+            context.journal.remove(record)
+            return None
         if not record.generation and not existed:  # it never existed, because an ADD writes its row first
             known = f"nothing is known of {record.handle} on this node, and no release is pending"
             trace.info(f"{known}; its datastore cannot be asked: {held}")

@@ -5,15 +5,15 @@ import itertools
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from svc._core import netns, rtnl
 from svc._core.cidr import Address
 from svc.dataplane import plan
 from svc.dataplane.kernel import Kernel, delete_link, is_host_side, kernel_error, link_of, routes_of, sysctl_failed
 from svc.model.errors import CallerError, Code, PeerError
-from svc.values import dataclass
 
 _FIRST_PEER_INDEX = 2  # a new sandbox has only the loopback interface, index 1
 _INDEX_TRIES = 8
@@ -22,9 +22,8 @@ _INDEX_TRIES = 8
 _indexes = itertools.count(random.randrange(1 << 17, 1 << 29))  # noqa: S311
 
 
-@dataclass(frozen=True, slots=True)
-class VethPair:
-    """Interface indexes of both sides of a pair."""
+class VethPair(Protocol):
+    """Interface indexes of both sides of a pair, as the record of an attachment has them; 0 if no pair was made."""
 
     host_index: int
     peer_index: int
@@ -52,24 +51,19 @@ class PairTaken(HostInterfaceExists):
     """One existing pair has the names of both sides."""
 
 
-def _ignore(_pair: VethPair) -> None:
-    return
-
-
-def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, on_attempt: Callable[[VethPair], None] = _ignore) -> VethPair:
+def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, pair: VethPair) -> None:
     """Create the attachment in the kernel. On failure the pair is deleted.
 
-    Call `on_attempt` with the indexes before each attempt to make the pair, because the kernel's answer may get lost.
+    Set the indexes of `pair` before each attempt to make it, because the kernel's answer may get lost.
     Raise HostInterfaceExists or PairTaken if a name is taken, AddressInUse if an address already has a host route. Raise
     CallerError if the sandbox has an interface of that name, PeerError if the kernel refuses.
     """
-    wired = _wire_host(kernel, wiring, ns_fd, on_attempt)
-    with _undone_on_failure(kernel, wired.host_index):
+    _wire_host(kernel, wiring, ns_fd, pair)
+    with _undone_on_failure(kernel, pair.host_index):
         _write_sysctls(-1, plan.host_sysctls(wiring), optional=not wiring.has(6))
         _write_sysctls(ns_fd, plan.sandbox_sysctls(wiring), kernel.procfs)
         with netns.Socket(ns_fd) as sandbox:
-            _set_up_sandbox(sandbox, wiring, wired.peer_index)
-    return wired
+            _set_up_sandbox(sandbox, wiring, pair.peer_index)
 
 
 @contextmanager
@@ -85,21 +79,22 @@ def _undone_on_failure(kernel: Kernel, host_index: int) -> Iterator[None]:
         raise
 
 
-def _wire_host(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, on_attempt: Callable[[VethPair], None]) -> VethPair:
+def _wire_host(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, pair: VethPair) -> None:
     peer_index = _FIRST_PEER_INDEX
     for _ in range(_INDEX_TRIES):
-        wired = VethPair(next(_indexes), peer_index)
-        on_attempt(wired)
+        host_index = next(_indexes)
+        pair.host_index, pair.peer_index = host_index, peer_index
         try:
-            kernel.host().execute(plan.host_batch(wiring, wired.host_index, wired.peer_index, ns_fd, kernel.has_ipv6))
-            return wired
+            kernel.host().execute(plan.host_batch(wiring, host_index, peer_index, ns_fd, kernel.has_ipv6))
+            return
         except rtnl.NetlinkError as refusal:
             if refusal.index > 0:
-                with _undone_on_failure(kernel, wired.host_index):
+                with _undone_on_failure(kernel, host_index):
                     if refusal.errno == errno.EEXIST:
                         raise AddressInUse(wiring.addresses, refusal) from refusal
                     raise refusal
             if refusal.errno == errno.EEXIST:  # a name on either side exists, or the host's index is taken
+                pair.host_index = pair.peer_index = 0
                 _refuse_taken_name(kernel, wiring, ns_fd, refusal)
             elif refusal.errno == errno.EBUSY:  # the sandbox's index is taken
                 peer_index = next(_indexes)

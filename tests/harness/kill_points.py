@@ -4,7 +4,7 @@ import pytest
 
 _ADD = ("record_intent", "assign_addresses", "wire", "write_endpoint", "record_result")
 
-ADD_STEPS = {step: f"svc.attach.add:AddTransaction.{step}" for step in _ADD}
+ADD_STEPS = {step: f"svc.attach.transaction:AddTransaction.{step}" for step in _ADD}
 
 
 def points(steps: dict[str, str]) -> pytest.MarkDecorator:

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import count
 
 import pytest
@@ -18,7 +19,7 @@ from svc.dataplane import wire as wiring_module
 from svc.dataplane.check import differences
 from svc.dataplane.kernel import Kernel, delete_link
 from svc.dataplane.plan import VethSpec
-from svc.dataplane.wire import ForwardingSysctls, HostInterfaceExists, VethPair, wire
+from svc.dataplane.wire import ForwardingSysctls, HostInterfaceExists
 from svc.model.errors import CallerError, Code, PeerError
 
 pytestmark = pytest.mark.root
@@ -37,6 +38,18 @@ def kernel(netns: Netns) -> Iterator[Kernel]:
     yield kernel
     kernel.host().close()
     kernel.close()
+
+
+@dataclass
+class Pair:
+    host_index: int = 0
+    peer_index: int = 0
+
+
+def wire(kernel: Kernel, wiring: VethSpec, ns_fd: int) -> Pair:
+    pair = Pair()
+    wiring_module.wire(kernel, wiring, ns_fd, pair)
+    return pair
 
 
 def nothing_is_left(netns: Netns, pod: Netns) -> None:
@@ -284,7 +297,7 @@ def test_check_tells_a_pair_that_was_replaced(netns: Netns, kernel: Kernel, sand
     wired = wire(kernel, BOTH, sandbox.fd)
     delete_link(kernel.host(), wired.host_index)
     wire(kernel, BOTH, sandbox.fd)
-    found = "; ".join(differences(kernel, BOTH, VethPair(wired.host_index, wired.peer_index), sandbox.fd))
+    found = "; ".join(differences(kernel, BOTH, Pair(wired.host_index, wired.peer_index), sandbox.fd))
     assert "sandbox interface eth0 is not the peer of svc0123456789a" in found
 
 

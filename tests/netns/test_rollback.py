@@ -10,12 +10,12 @@ import pytest
 from harness.fault_injection import Faults, Kind
 from harness.inprocess import Host
 from harness.netns import Netns
-from svc.attach import add as adding
-from svc.attach.add import AddTransaction
+from svc.attach import transaction
 from svc.attach.record import DELETING
 from svc.attach.recovery import retry_release
 from svc.attach.request import Sandbox
 from svc.attach.sources.own import PoolSource
+from svc.attach.transaction import AddTransaction
 from svc.datastore.api import Create
 from svc.model.errors import CallerError, PeerError, SvcError
 from svc.model.keys import Key, ResourceQuery
@@ -43,7 +43,7 @@ def fail_undo(patch: pytest.MonkeyPatch, name: str) -> None:
     def failing(*arguments: Any) -> None:
         raise PeerError("the undo failed")
 
-    patch.setattr(PoolSource if name == "release" else adding, name, failing)
+    patch.setattr(PoolSource if name == "release" else transaction, name, failing)
 
 
 def add_stands(host: Host, sandbox: Sandbox) -> None:

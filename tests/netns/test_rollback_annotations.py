@@ -13,12 +13,12 @@ from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host, opened
 from harness.netns import Netns
 from svc._core.cidr import Address
-from svc.attach.add import AddTransaction
 from svc.attach.addressing import resolve_current_addressing
 from svc.attach.datastore_ready import DatastoreLocked
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddCall, AddRequest, Attachment, Sandbox
+from svc.attach.transaction import AddTransaction
 from svc.call_trace import CallTrace
 from svc.datastore.api import Update
 from svc.ipam.requests import Assign, Release

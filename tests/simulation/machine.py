@@ -1,7 +1,6 @@
 """The kernel of one node as the attachments see it: interface pairs with their addresses, kept until they are deleted."""
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,17 +108,16 @@ class ModelForwarding:
         return
 
 
-def model_wire(kernel: ModelKernel, wiring: VethSpec, ns_fd: int, on_attempt: Callable[[VethPair], None]) -> VethPair:
+def model_wire(kernel: ModelKernel, wiring: VethSpec, ns_fd: int, pair: VethPair) -> None:
     """In place of `svc.dataplane.wire.wire`; `ns_fd` is the number of the sandbox."""
     _kernel_step(f"make link {wiring.host_name} with {', '.join(map(str, wiring.addresses))}")
     link = kernel.machine.make(wiring, ns_fd)
-    on_attempt(VethPair(link.index, 2))
+    pair.host_index, pair.peer_index = link.index, 2
     try:
         _kernel_step(f"set up {wiring.ifname} in the sandbox")
     except PeerError:
         kernel.machine.delete(link.index)
         raise
-    return VethPair(link.index, 2)
 
 
 def model_stands(kernel: ModelKernel, wiring: VethSpec, wired: VethPair, ns_fd: int) -> bool:

@@ -10,13 +10,13 @@ from datetime import datetime
 from types import ModuleType
 from typing import Any
 
-import svc.attach.add
 import svc.attach.context
 import svc.attach.delete
 import svc.attach.gc
 import svc.attach.intent
 import svc.attach.recovery
 import svc.attach.teardown
+import svc.attach.transaction
 import svc.cni.locks
 import svc.cni.oneshot
 import svc.datastore.sqlite
@@ -67,7 +67,7 @@ def models(files: Files) -> Iterator[None]:
                 _put_factories(value, put)
     for name, model in (("Kernel", ModelKernel), ("Reaper", ModelReaper), ("ForwardingSysctls", ModelForwarding)):
         put(svc.attach.context, name, model)
-    put(svc.attach.add, "wire", model_wire)
+    put(svc.attach.transaction, "wire", model_wire)
     put(svc.attach.intent, "stands", model_stands)
     put(svc.attach.teardown, "remove_inside", lambda *_: False)  # no program moves interfaces here
     put(svc.datastore.sqlite, "connect", files.connect)
