@@ -82,16 +82,17 @@ class LockFile:
 
     def __init__(self, path: Path, *, guarded: bool = True, reads: bool = False) -> None:
         self.path = path
+        self._name = str(path)  # `stat` takes a path several times as long as a string
         self._guarded = guarded
         self._reads = reads
-        self._file = _open(path, reads=reads)
+        self._use(_open(path, reads=reads))
 
     def take(self) -> bool:
         """Lock the file; False if another process has locked it."""
         if not self.stands():  # removed or replaced since it was opened
             file = _open(self.path, reads=self._reads)
             os.close(self._file)
-            self._file = file
+            self._use(file)
         return _flock(self._file, fcntl.LOCK_EX) or (not self._guarded and self._is_held_by_users_only())
 
     def is_free(self) -> bool:
@@ -102,10 +103,12 @@ class LockFile:
         return True
 
     def stands(self) -> bool:
-        """Return True if the path still names the locked file."""
-        with suppress(OSError):
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
-        return False
+        """Return True if the path still names the locked file. No other file has its inode number while it is open."""
+        try:
+            found = os.stat(self._name)
+        except OSError:
+            return False
+        return found.st_ino == self._inode and found.st_dev == self._device
 
     def note(self, purpose: str, socket: Path | None = None) -> None:
         """Write the holder's purpose and socket into the file, for processes that wait for the lock."""
@@ -130,6 +133,10 @@ class LockFile:
     def close(self) -> None:
         """Unlock and close the file."""
         os.close(self._file)
+
+    def _use(self, file: int) -> None:
+        self._file, status = file, os.fstat(file)
+        self._inode, self._device = status.st_ino, status.st_dev
 
     def _pids(self) -> list[int]:
         """Return the PIDs of the processes that hold the lock, from /proc/locks (proc_locks(5))."""
@@ -216,7 +223,7 @@ class StateLock:
 
     def require(self) -> None:
         """Raise PeerError if the state directory was removed or replaced: the agent must not create a new one in its place."""
-        if not self.stands():
+        if not self._lock.stands():
             raise PeerError(
                 f"state directory {str(self._state_dir)!r} was removed or replaced while the agent ran",
                 details="start the agent again",
