@@ -17,21 +17,28 @@ from svc.call_trace import CallTrace
 from svc.dataplane.kernel import addresses_of, is_host_side, link_of
 from svc.model.endpoint import host_interface
 from svc.model.errors import CallerError, SvcError
+from svc.model.field_errors import FieldErrors
 
 
-def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool = True) -> None:
+def delete(
+    context: Context, own: Attachment, trace: CallTrace, location: FieldErrors | None = None, *, wired: bool = True
+) -> None:
     """Tear the attachment down; `wired` is false if it has addresses only. The journal takes precedence over the call.
 
-    Raise SvcError if the interface stays, or if the datastore is locked.
+    Raise SvcError if the interface stays, if the datastore is locked, or if only the call could name the datastore and
+    `location` has errors.
     """
     key, sandbox = own.id, own.sandbox
+    where = own.where if location is None or not location.found else None
     record = context.journal.get(key)
     if record is None:
+        if location is not None:
+            location.raise_if_any()
         restore_for_call(context, own if wired else replace(own, sandbox=None), trace)
         record = context.journal.get(key)
     if record is not None:
         own.source.complete(record)
-        tear_down(context, record, trace, sandbox if wired else None, own.where)
+        tear_down(context, record, trace, sandbox if wired else None, where)
         return
     if reason := own.source.why_unusable():
         trace.warning(f"{reason}: nothing is known of an address that it would have to free")

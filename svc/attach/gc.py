@@ -13,6 +13,7 @@ from svc.attach.sources.base import AddressSource, Valid
 from svc.attach.sources.own import POOLS_OF_SVC
 from svc.call_trace import CallTrace
 from svc.model.errors import PeerError, SvcError
+from svc.model.field_errors import FieldErrors
 
 
 def collect_garbage(
@@ -22,19 +23,25 @@ def collect_garbage(
     where: SessionKey,
     trace: CallTrace,
     source: AddressSource = POOLS_OF_SVC,
+    location: FieldErrors | None = None,
 ) -> None:
     """Tear down every attachment of the network that is not in `valid` (container, interface), then let the network's source
     release the addresses of unknown containers.
 
-    Continue after a failure. Raise PeerError with all failures at the end.
+    Continue after a failure. Raise PeerError with all failures at the end. If the `location` of the datastore has errors, raise
+    them, because only the rows know their datastore.
     """
+    known = frozenset(valid)
+    if location is not None and location.found:
+        for failure in _tear_down_unknown(context, None, network, known, where, trace):
+            trace.warning(failure)
+        location.raise_if_any()
     session = context.session(where)
     session.require_ready()
     if session.claim is not None:
         session.claim.require_decided()
     session.rows.restored_after = -1  # also if no loss was noticed
     restore_rows(context, session, where.profile, trace)
-    known = frozenset(valid)
     failures = _tear_down_unknown(context, session, network, known, where, trace)
     failures += source.run_gc(context, session, network, known, trace)
     if failures:
@@ -44,7 +51,7 @@ def collect_garbage(
 
 
 def _tear_down_unknown(
-    context: Context, session: DatastoreSession, network: str, valid: Valid, where: SessionKey, trace: CallTrace
+    context: Context, session: DatastoreSession | None, network: str, valid: Valid, where: SessionKey, trace: CallTrace
 ) -> list[str]:
     """Tear down the unknown attachments, and return the failures. Rows with former settings of the datastore get its own."""
     failures, teardowns = [], Teardowns(context)
@@ -52,7 +59,8 @@ def _tear_down_unknown(
         if (record.id.container_id, record.id.ifname) in valid or _is_under_way(context, record):
             continue
         try:
-            move_row(context, record, session)
+            if session is not None:
+                move_row(context, record, session)
             if record.state == DELETING and store_of(record) != (where.store, ""):
                 continue  # its release is retried outside of calls
             trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")

@@ -94,7 +94,13 @@ class _Answer:
             trace.fields["traceparent"] = call.traceparent
         self._version = version = cni_versions.negotiate(decode(inputs.stdin).get("cniVersion"))
         cni_versions.require(call.verb, version)
-        self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
+        try:
+            self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
+        except CallerError as error:
+            found = self._readable_netconf() if call.verb == "GC" else None
+            if found is None or not 0 < len(found.location_errors.found) == len(error.faults):
+                raise
+            self.netconf = netconf = found  # the attachments to release have rows, which know their datastore
         self._context.tokens.store(netconf.datastore.to_json())
         trace.set_level(netconf.log_level)
         trace.fields["network"] = netconf.name
@@ -134,7 +140,7 @@ class _Answer:
         """Return the network configuration without validation, if possible, to find the log file for a failed call."""
         with suppress(Exception):  # the network configuration may be the cause of the failure
             names = self._context.names_of(self._inputs.profile)
-            return netconfs.read(decode(self._inputs.stdin), names, lenient=True, located=False)
+            return netconfs.read(decode(self._inputs.stdin), names, lenient=True)
         return None
 
 

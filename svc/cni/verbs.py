@@ -129,7 +129,8 @@ def attach(invocation: Invocation) -> Resumable[Result]:
 def _delete(invocation: Invocation) -> None:
     with ExitStack() as stack:
         own = invocation.attachment(_sandbox_if_any(stack, invocation))
-        delete(invocation.context, own, invocation.trace, wired=not invocation.call.ipam)
+        location = invocation.netconf.location_errors
+        delete(invocation.context, own, invocation.trace, location, wired=not invocation.call.ipam)
 
 
 def _check(invocation: Invocation) -> None:
@@ -152,8 +153,8 @@ def _gc(invocation: Invocation) -> None:
             "cni.dev/valid-attachments is missing",
             details="GC without a list would remove every attachment of the network: give it, or null for none",
         )
-    network, where = invocation.netconf.name, invocation.where
-    collect_garbage(invocation.context, network, valid, where, invocation.trace, invocation.source)
+    context, netconf, trace = invocation.context, invocation.netconf, invocation.trace
+    collect_garbage(context, netconf.name, valid, invocation.where, trace, invocation.source, netconf.location_errors)
 
 
 def _status(invocation: Invocation) -> None:

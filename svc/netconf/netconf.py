@@ -22,7 +22,7 @@ _REMEMBERED_BYTES: Final = 8 << 10
 # Required even by a DEL: the network's name is a part of the handle, and the version determines the reply.
 ESSENTIAL: Final = frozenset({"name", "cniVersion"})
 
-# Location of the datastore. An invalid value must not make a DEL use another datastore.
+# Location of the datastore. An invalid value must not make a DEL ask another datastore.
 _LOCATION: Final[Mapping[str, tuple[str, ...]]] = {
     "embedded": (),
     "etcdv3": ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "etcd_scheme"),
@@ -116,13 +116,15 @@ class NetConf:
     policy_setup: PolicySettings
     prev_result: dict[str, Any] | None
     valid_attachments: tuple[tuple[str, str], ...] | None
+    location_errors: FieldErrors  # if it has any, after a lenient parse, `datastore` is not the one that is meant
     raw: dict[str, Any]
 
 
 def parse(stdin: bytes, names: Names, *, lenient: bool = False) -> NetConf:
     """Parse a network configuration. Raise CallerError that lists all field errors.
 
-    `lenient` is for a DEL: an invalid value counts as missing, except for name, version and the location of the datastore.
+    `lenient` is for a DEL: an invalid value counts as missing, except for name and version. The errors of the datastore's
+    location are in the result.
     """
     return (_parsed if len(stdin) <= _REMEMBERED_BYTES else _parsed.__wrapped__)(stdin, names, lenient)
 
@@ -134,23 +136,18 @@ def _parsed(stdin: bytes, names: Names, lenient: bool) -> NetConf:
     return read_exact(raw, stdin, lambda data: read(data, names, lenient=lenient))
 
 
-def read(
-    raw: dict[str, Any], names: Names, *, lenient: bool = False, located: bool = True, source: str = "network configuration"
-) -> NetConf:
-    """Return the same as `parse`, for a decoded object. Errors name the `source`.
-
-    With `lenient` and without `located`, the datastore's location may be wrong: the result must not be used to reach it.
-    """
+def read(raw: dict[str, Any], names: Names, *, lenient: bool = False, source: str = "network configuration") -> NetConf:
+    """Return the same as `parse`, for a decoded object. Errors name the `source`."""
     faults = FieldErrors(f"invalid {source}", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
-    misleading = _misleading(values["datastore_type"], faults) if located else []
+    location = FieldErrors(faults.subject, faults.code, _misleading(values["datastore_type"], faults))
     host_local.check(values, raw, faults)
     cross_checks.check(values, names, faults)
     namespace, labels = labels_of(values["args"], names, faults)
     if lenient:
-        faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL or fault in misleading]
+        faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL]
     faults.raise_if_any()
-    return _build(values, raw, namespace, labels)
+    return _build(values, raw, namespace, labels, location)
 
 
 def _misleading(datastore: str, faults: FieldErrors) -> list[FieldError]:
@@ -269,7 +266,7 @@ def _identifier(path: str, item: dict[str, Any], key: str, faults: FieldErrors) 
     return ""
 
 
-def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: Labels) -> NetConf:
+def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: Labels, location: FieldErrors) -> NetConf:
     return NetConf(
         name=values["name"],
         cni_version=values["cniVersion"],
@@ -307,6 +304,7 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         policy_setup=PolicySettings(values["policy_setup_timeout_seconds"], values["endpoint_status_dir"]),
         prev_result=values["prevResult"],
         valid_attachments=values["cni.dev/valid-attachments"],
+        location_errors=location,
         raw=raw,
     )
 

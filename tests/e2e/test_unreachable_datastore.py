@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.certificates import Authority
-from harness.cluster_node import IMPATIENT, ClusterNode, remains
+from harness.cluster_node import IMPATIENT, ClusterNode, audit, remains
 from harness.datastores import EtcdSite, OrchSite, Site, furnish
 from harness.etcd import Cluster, ServerTls, cluster
 from harness.netns import Netns
@@ -166,6 +166,72 @@ def test_release_waits_for_a_missing_kubeconfig(
     if not agent:
         cluster_node.start_agent()
     assert remains([cluster_node]) == []
+
+
+@pytest.mark.parametrize("site", ["orch"], indirect=True)
+def test_kubeconfig_that_is_gone_for_a_while(
+    cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], Netns], tmp_path: Path
+) -> None:
+    """The agent goes on with its content, and says so once each time."""
+    kubeconfig, away = tmp_path / "kubeconfig", tmp_path / "away"
+    kubeconfig.write_bytes(orch_site.kubeconfig.read_bytes())
+    orch_site.add_pod("web-0")
+    pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", orch={"kubeconfig": str(kubeconfig)})
+    pod.add()
+    said = f"going on with the credentials read before: kubeconfig {str(kubeconfig)!r} cannot be read"
+    for times in (1, 2):
+        kubeconfig.rename(away)
+        for _ in range(3):
+            assert pod.check().status == 0
+            assert pod.copy().add() == pod.result
+        assert cluster_node.log.read_text().count(said) == times
+        away.rename(kubeconfig)
+        assert pod.copy().add() == pod.result
+    pod.delete()
+
+
+BROKEN: dict[str, list[Json]] = {
+    "etcdv3": [{"etcd_endpoints": ["http://127.0.0.1:1"]}, {"etcd_endpoints": 2379}, {"etcd_discovery_srv": 7}],
+    "orch": [{"orch": {"kubeconfig": 7}}, {"orch": {"kubeconfig": MISSING, "orch_api_root": ["https://127.0.0.1:1"]}}],
+}
+
+
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
+def test_location_that_cannot_be_read(web: Pod, cluster_node: ClusterNode, agent: bool) -> None:
+    """The journal knows the datastore of an attachment. A DEL without a row is refused, because it must not ask another one."""
+    if not agent:
+        cluster_node.stop_agent()
+    for broken in BROKEN[str(web.config["datastore_type"])]:
+        web.add()
+        web.delete(**broken)
+        assert web.netns.links() == []
+        assert remains([cluster_node]) == []
+        for pod in (web, web.copy(container="fedcba9876543210")):
+            error = pod.failed("DEL", **broken).output
+            assert (error["code"], error["msg"].split(" = ")[0].split(".")[0]) == (
+                7,
+                f"invalid network configuration: {next(iter(broken))}",
+            )
+            assert "write a string in quotes" in error["details"]
+    if not agent:
+        cluster_node.start_agent()
+
+
+def test_gc_with_a_location_that_cannot_be_read(web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """It releases the unknown attachments that the journal knows. Then it fails, because it has not read the datastore."""
+    cluster_node.site.add_pod("gone")
+    gone = web.copy(container="fedcba9876543210", netns=sandbox(), args="K8S_POD_NAME=gone;K8S_POD_NAMESPACE=default")
+    web.add()
+    valid = {"cni.dev/valid-attachments": [{"containerID": web.container, "ifname": web.ifname}]}
+    for broken in BROKEN[str(web.config["datastore_type"])]:
+        gone.add()
+        error = cluster_node.call("GC", web.config | broken | valid, container="", ifname="").output
+        assert (error["code"], next(iter(broken)) in error["msg"]) == (7, True)
+        assert (web.netns.links(), gone.netns.links()) == (["eth0"], [])
+        assert set(audit([cluster_node]).allocations) == set(web.addresses)
+    error = cluster_node.call("GC", web.config | broken | valid | {"mtu": "x"}, container="", ifname="").output
+    assert (error["code"], "2 errors" in error["msg"]) == (7, True)
+    web.delete()
 
 
 class TlsSite(EtcdSite):

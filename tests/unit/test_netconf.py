@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from svc.model.annotations import Features
 from svc.model.errors import CallerError, Code
+from svc.model.field_errors import FieldErrors
 from svc.model.waits import GateSettings, PolicySettings, TlsTrust
 from svc.names import DEFAULT, Names
 from svc.netconf.decoding import MAX_BYTES
@@ -80,6 +81,7 @@ def test_smallest_configuration_has_every_default() -> None:
         policy_setup=PolicySettings(0, ""),
         prev_result=None,
         valid_attachments=None,
+        location_errors=FieldErrors("invalid network configuration", Code.INVALID_NETCONF),
         raw=GOOD,
     )
 
