@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ class MissingRows:
         self._done: dict[SessionKey, int] = {}  # the journal's number of losses at that time
         self._in_flight: set[SessionKey] = set()
         self._looked_after = -1
+        self._said: dict[SessionKey | None, Collection[str]] = {}  # messages of the last attempt, which are not repeated
         self._unknown_before: set[int] = set()  # indexes of interfaces without a row at the last look
 
     def look(self) -> None:
@@ -72,11 +73,13 @@ class MissingRows:
             networks, _ = read_networks(self._state_dir)
         except SvcError:  # `preload` has logged it
             return found
+        messages = []
         for network in networks:
             try:
                 found[session_key(network.netconf, network.names, network.profile)].append(network)
             except SvcError as failure:
-                log.warning("network %r: its rows are not looked for: %s", network.netconf.name, failure)
+                messages.append((logging.WARNING, f"network {network.netconf.name!r}: its rows are not looked for: {failure}"))
+        self._report(None, messages)
         return found
 
     def _restore(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, _job: Job) -> None:
@@ -89,8 +92,14 @@ class MissingRows:
             trace.warning(f"rows of the journal cannot be restored now: {failure}")
         finally:
             self._in_flight.discard(key)
-        for level, text in trace.messages:
-            log.log(level, "%s", text)
+        with trace.activated():
+            self._report(key, [(level, text.partition(" ")[2]) for level, text in trace.messages])
+
+    def _report(self, key: SessionKey | None, messages: Sequence[tuple[int, str]]) -> None:
+        before, self._said[key] = self._said.get(key, ()), [text for _, text in messages]
+        for level, text in messages:
+            if text not in before:
+                log.log(level, "%s", text)
 
     def _restored(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, trace: CallTrace) -> bool:
         """Restore missing rows. Return True if none are missing. The datastore is not opened if every interface has a row."""

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -276,3 +277,20 @@ def test_next_sandbox_of_a_pod_replaces_an_interface_without_a_row(
     assert second.check().status == 0
     second.delete()
     assert remains(node) == []
+
+
+def test_rows_that_cannot_be_restored_are_reported_once(web: Pod, cluster_node: ClusterNode) -> None:
+    """The agent logs one message for all its attempts."""
+    install(cluster_node, dict(web.config))
+    web.add()
+    cluster_node.stop_agent()
+    for path in cluster_node.state_dir.glob("journal.db*"):
+        path.unlink()
+    with cluster_node.cut_off():
+        cluster_node.start_agent(sys.executable, "-c", _FREQUENT_TASKS)
+        told = "rows of the journal cannot be restored now"
+        wait_until(lambda: told in cluster_node.log.read_text())
+        time.sleep(5.0)
+        assert cluster_node.log.read_text().count(told) == 1
+    wait_until(lambda: rows(cluster_node) == ids(web))
+    web.delete()

@@ -94,6 +94,7 @@ class EtcdConnection:
         self._discover = discover
         self.position = Position()
         self.has_failed = False  # whether a call has failed at all servers since the last discovery
+        self._is_undiscovered = False  # whether the last discovery failed
         self._closed = False
         self._use(cluster)
 
@@ -157,6 +158,7 @@ class EtcdConnection:
                 return
             self.has_failed = False
             found = self._discover()
+            self._is_undiscovered = False
             if set(found.endpoints) != set(self._cluster.endpoints):
                 _log.info("etcd's servers are now %s", ", ".join(map(str, found.endpoints)))
                 with self._lock:
@@ -165,7 +167,9 @@ class EtcdConnection:
                 for server in left:
                     server.close()
         except SvcError as failure:
-            _log.warning("etcd's servers cannot be looked up again: %s", failure)
+            if not self._is_undiscovered:
+                _log.warning("etcd's servers cannot be looked up again: %s", failure)
+            self._is_undiscovered = True
         finally:
             self._rediscovering.release()
 

@@ -109,6 +109,7 @@ class ApiAuth:
         self._settings = settings
         self._lock = threading.Lock()
         self._credentials = _read(settings)
+        self._reported: tuple[str, ...] = ()  # why the files have not been readable since they changed
 
     @property
     def place(self) -> str:
@@ -118,11 +119,14 @@ class ApiAuth:
         """Return the credentials. Reload them if a file has changed. Keep the previous ones if a file cannot be read yet."""
         credentials = self._credentials
         if {name: file_version(name) for name in credentials.versions} == credentials.versions:
+            self._reported = ()
             return credentials
         try:
             return self.renewed(credentials)
         except CallerError as error:
-            _log.warning("going on with the credentials read before: %s", str(error))
+            if str(error) not in self._reported:
+                self._reported += (str(error),)
+                _log.warning("going on with the credentials read before: %s", str(error))
             return credentials
 
     def renewed(self, refused: Credentials) -> Credentials:
