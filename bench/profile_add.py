@@ -119,7 +119,7 @@ def in_process(directory: Path) -> Iterator[Answering]:
         def answering(verb: str, plugin: Plugin, pod: Pod) -> None:
             call = plugin.call(verb, pod)
             netns = os.open(pod.netns, os.O_RDONLY | os.O_CLOEXEC)
-            inputs = CallInput("svc", call.environment, call.stdin, netns)
+            inputs = CallInput("svc", call.environment, call.stdin, netns_fd=netns)
             reply = run_blocking(handle_call(context, inputs, CallTrace(new_request_id())))
             if reply.status:
                 raise RuntimeError(f"{verb}: {reply.stderr.decode()}")

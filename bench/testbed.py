@@ -15,7 +15,8 @@ from bench import programs
 from bench.idle_wait import wait_until_quiet
 from bench.runtime import Call, Outcome, Runtime
 from harness.node import Node, netconf
-from svc.cni.frame import Frame, pack_request, parse_reply
+from svc.cni.call_io import CallInput
+from svc.cni.frame import pack_request, parse_reply
 
 IFNAME = "eth0"
 VERSION = "1.0.0"  # the newest that all competitors speak
@@ -49,10 +50,10 @@ class Plugin:
 
     def direct(self, verb: str, socket: Path, pod: Pod | None = None) -> Call:
         """The same call without the executable: its frame, ready made, to the agent's socket."""
-        frame = Frame(
+        inputs = CallInput(
             self.executable.name, self._environment(verb, pod), self._stdin(verb, pod), has_descriptor=pod is not None
         )
-        return Call(str(socket), {}, pack_request(frame), connects=True, netns=pod.netns if pod else "")
+        return Call(str(socket), {}, pack_request(inputs), connects=True, netns=pod.netns if pod else "")
 
     def _environment(self, verb: str, pod: Pod | None) -> dict[str, str]:
         environment = {"CNI_COMMAND": verb, "CNI_PATH": str(self.executable.parent), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}

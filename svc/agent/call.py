@@ -9,7 +9,7 @@ from contextlib import suppress
 from svc.agent.queue import CANCELLING_LANE, Job
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import CallInput, Reply
-from svc.cni.frame import PROTOCOL, pack_handover, pack_reply, pack_timeout_extension
+from svc.cni.frame import pack_handover, pack_reply, pack_timeout_extension
 from svc.metrics import Metrics
 from svc.waits.wait import Resumable, Wait
 
@@ -21,7 +21,7 @@ log = logging.getLogger("svc.agent")
 
 
 class AgentCall:
-    """A request and its connection. `answer` serves it; the reply, in the layout `protocol`, closes the connection.
+    """A request and its connection. `answer` serves it; the reply closes the connection.
 
     `before_reply` is called before the reply, after which no other frame may be sent.
     """
@@ -33,11 +33,9 @@ class AgentCall:
         answer: Callable[[CallInput, CallTrace], Resumable[Reply]],
         metrics: Metrics,
         before_reply: Callable[[], None],
-        protocol: int = PROTOCOL,
     ) -> None:
         self.connection = connection
         self._before_reply = before_reply
-        self._protocol = protocol
         self._inputs = inputs
         self._answer = answer
         self._metrics = metrics
@@ -80,7 +78,7 @@ class AgentCall:
         if until > self._expected:
             self._expected = until
             with suppress(OSError):  # the client has disconnected, which ends the wait
-                self.connection.sendall(pack_timeout_extension(until - time.monotonic(), self._protocol))
+                self.connection.sendall(pack_timeout_extension(until - time.monotonic(), self._inputs.protocol))
         return wait
 
     def _end(self, reply: Reply | None) -> None:
@@ -97,7 +95,7 @@ class AgentCall:
             left = max(0.0, self._waits_until - time.monotonic())
             frame = pack_handover(str(reply.intent).encode(), left / 2)  # the rest is for the wait itself
         else:
-            frame = pack_reply(reply.status, reply.stdout, reply.stderr, self._protocol)
+            frame = pack_reply(reply.status, reply.stdout, reply.stderr, self._inputs.protocol)
         self.connection.settimeout(REPLY_SECONDS)
         try:
             self.connection.sendall(frame)

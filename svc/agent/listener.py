@@ -21,7 +21,8 @@ from pathlib import Path
 import orjson
 
 import svc
-from svc.cni.frame import Frame, FrameError, OtherVersion, RequestReader, pack_reply
+from svc.cni.call_io import CallInput
+from svc.cni.frame import FrameError, OtherVersion, RequestReader, pack_reply
 from svc.cni.results import render_error
 from svc.model.cni_versions import LATEST
 from svc.model.errors import Code, PeerError
@@ -40,7 +41,7 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 log = logging.getLogger("svc.agent")
 
-OnRequest = Callable[[socket.socket, Frame, int], None]
+OnRequest = Callable[[socket.socket, CallInput], None]
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class _Client:
 class Listener:
     """The agent's socket and its clients. Threads call `poll` in a loop; an event wakes one of them.
 
-    `on_request` receives and owns the connection, the request and its descriptor (-1: none). Each descriptor is watched for one
+    `on_request` receives and owns the connection and the request with its descriptor. Each descriptor is watched for one
     event at a time (EPOLLONESHOT), and again after that event. So no two threads handle the same descriptor.
     """
 
@@ -189,7 +190,7 @@ class Listener:
     def _finished(self, client: _Client) -> bool:
         """Read available data. Return True if the request is complete or the client was dropped."""
         try:
-            frame = _receive(client)
+            inputs = _receive(client)
         except BlockingIOError:
             return False
         except FrameError as error:
@@ -202,7 +203,8 @@ class Listener:
         except OSError:
             client.drop()
             return True
-        self._on_request(client.socket, frame, client.netns_fd)
+        inputs.netns_fd = client.netns_fd
+        self._on_request(client.socket, inputs)
         return True
 
     def _until_next_deadline(self) -> float | None:
@@ -246,7 +248,7 @@ def _refusal(other: OtherVersion) -> bytes:
     return pack_reply(1, orjson.dumps(render_error(error, LATEST)), b"")
 
 
-def _receive(client: _Client) -> Frame:
+def _receive(client: _Client) -> CallInput:
     """Return a complete request. Raise BlockingIOError if data is missing, OSError at the end of the connection; FrameError."""
     while True:
         data, ancillary, _, _ = client.socket.recvmsg(_CHUNK, socket.CMSG_SPACE(_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC)
@@ -257,9 +259,8 @@ def _receive(client: _Client) -> Frame:
                 os.close(fd)
         if not data:
             raise ConnectionResetError("the client closed before its request was whole")
-        frame = client.reader.feed(data)
-        if frame is not None:
-            return frame
+        if (inputs := client.reader.feed(data)) is not None:
+            return inputs
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:

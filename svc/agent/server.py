@@ -30,8 +30,8 @@ from svc.attach.context import Context
 from svc.attach.record import Record
 from svc.attach.recovery import Recovery, interrupted, store_of
 from svc.call_trace import CallTrace, new_request_id
-from svc.cni.call_io import INTENT, CallInput
-from svc.cni.frame import PROTOCOL, Frame, own_version
+from svc.cni.call_io import PROTOCOL, CallInput
+from svc.cni.frame import own_version
 from svc.cni.handler import handle_call
 from svc.cni.locks import AGENT, SocketLock, StateLock
 from svc.datastore.api import Backend
@@ -190,17 +190,12 @@ class Agent:
                 log.log(level, "%s", text)
             open_ends.count(is_gone=is_gone)
 
-    def _admit(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
-        environment = frame.environment
-        if frame.continuation:
-            environment[INTENT] = frame.continuation.decode(errors="replace")
-        resumable = frame.protocol == PROTOCOL
-        inputs = CallInput(frame.name, environment, frame.stdin, netns_fd, frame.profile, resumable)
-        verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
-        lane = lane_of(verb, frame.stdin)
+    def _admit(self, connection: socket.socket, inputs: CallInput) -> None:
+        verb, container = inputs.environment.get("CNI_COMMAND", ""), inputs.environment.get("CNI_CONTAINERID", "")
+        lane = lane_of(verb, inputs.stdin)
         ended = partial(self._heartbeat.remove, connection)
-        call = AgentCall(connection, inputs, partial(handle_call, self._context), self._context.metrics, ended, frame.protocol)
-        if frame.protocol == PROTOCOL:
+        call = AgentCall(connection, inputs, partial(handle_call, self._context), self._context.metrics, ended)
+        if inputs.protocol == PROTOCOL:
             self._heartbeat.add(connection)
         self._queue.put(Job(lane, container, lambda job: self._carry_on(call, job)))
 

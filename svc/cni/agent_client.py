@@ -7,14 +7,14 @@ import socket
 import time
 from contextlib import suppress
 
-from svc.cni.call_io import Reply
-from svc.cni.frame import Frame, ReplyReader, pack_request
+from svc.cni.call_io import CallInput, Reply
+from svc.cni.frame import ReplyReader, pack_request
 
 SILENCE_SECONDS = 5.0  # the executable waits as long
 _CHUNK = 64 << 10  # bytes
 
 
-def call(socket_path: str, frame: Frame, *, netns_fd: int = -1, timeout: float) -> Reply:
+def call(socket_path: str, inputs: CallInput, *, netns_fd: int = -1, timeout: float) -> Reply:
     """Send a call to the agent and return its reply. The caller keeps `netns_fd`; -1 means none.
 
     Raise TimeoutError after `timeout` seconds, unless the agent asks for more, or after 5 s without a frame (layout 2 only).
@@ -22,13 +22,13 @@ def call(socket_path: str, frame: Frame, *, netns_fd: int = -1, timeout: float) 
     connection early, and other OSErrors of the socket.
     """
     until = time.monotonic() + timeout
-    request = pack_request(dataclasses.replace(frame, has_descriptor=netns_fd >= 0))
+    request = pack_request(dataclasses.replace(inputs, has_descriptor=netns_fd >= 0))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _allow(connection, until)
         connection.connect(socket_path)
         with suppress(BrokenPipeError, ConnectionResetError):  # an agent that refuses a call may answer before it has read all
             _send(connection, request, netns_fd, until)
-        return _receive(connection, until, math.inf if frame.protocol == 1 else SILENCE_SECONDS)
+        return _receive(connection, until, math.inf if inputs.protocol == 1 else SILENCE_SECONDS)
 
 
 def _allow(connection: socket.socket, until: float, silence: float = math.inf) -> None:

@@ -2,33 +2,42 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Final
 
 from svc.values import dataclass
 
-INTENT: Final = "SVC_INTENT"
-"""Environment variable of a repeated call: the generation of its journal entry."""
+PROTOCOL: Final = 2  # the newest layout of frames
 
 
 @dataclass(slots=True)
 class CallInput:
     """Input of the executable, and the names profile of its installation; an empty profile means the default names.
 
-    The call owns `netns_fd`; -1 means none. `resumable` is true if the client repeats a call that is answered with an intent.
+    A frame in the layout `protocol` carries it to an agent. `has_descriptor` says whether the namespace's descriptor comes with
+    the frame, and `version` is that of the executable. `continuation` is the intent of a repeated call. The call owns
+    `netns_fd`; -1 means none.
     """
 
     name: str
     environment: Mapping[str, str]
     stdin: bytes
-    netns_fd: int = -1
+    has_descriptor: bool = False
     profile: str = ""
-    resumable: bool = False
+    continuation: bytes = b""
+    protocol: int = PROTOCOL
+    version: str = field(default="", compare=False)
+    netns_fd: int = field(default=-1, compare=False)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the client repeats a call that is answered with an intent. Layout 1 has no such answer."""
+        return self.protocol == PROTOCOL
 
     @property
     def intent(self) -> int:
-        """Return the intent of a repeated call, 0 for any other call."""
-        text = self.environment.get(INTENT, "")
-        return int(text) if text.isdecimal() else 0
+        """The generation of the journal row of a repeated call, 0 for any other call."""
+        return int(self.continuation) if self.continuation.isdigit() else 0
 
     def close(self) -> None:
         if self.netns_fd >= 0:

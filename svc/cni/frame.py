@@ -24,16 +24,13 @@ Name and values are passed on unchanged: bytes that are not UTF-8 become surroga
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import field
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Final
 
 import svc
-from svc.cni.call_io import Reply
-from svc.values import dataclass
+from svc.cni.call_io import PROTOCOL, CallInput, Reply
 
-PROTOCOL: Final = 2  # the newest layout
 NAME_LIMIT: Final = 256  # bytes
 PROFILE_LIMIT: Final = 4096  # bytes; the record of the installation is at most as large
 ENVIRONMENT_LIMIT: Final = 128 << 10  # bytes
@@ -71,20 +68,6 @@ class Handover(Exception):  # an answer of the agent, not an error
         super().__init__("the agent stops while the call waits")
         self.continuation = continuation
         self.seconds = seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One call as the executable received it, in the layout `protocol`; `version` is that of the executable."""
-
-    name: str
-    environment: dict[str, str]
-    stdin: bytes
-    has_descriptor: bool
-    profile: str = ""
-    continuation: bytes = b""
-    protocol: int = PROTOCOL
-    version: str = field(default="", compare=False)
 
 
 class _Layout:
@@ -150,8 +133,8 @@ class RequestReader:
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> Frame | None:
-        """Return the frame when it is complete, else None. Raise FrameError as soon as a frame is known to be invalid."""
+    def feed(self, data: bytes) -> CallInput | None:
+        """Return the call when its frame is complete, else None. Raise FrameError as soon as it is known to be invalid."""
         self._data += data
         protocol = _protocol_of(self._data)
         if protocol is None or (whole := _REQUESTS[protocol].unpack(self._data)) is None:
@@ -162,7 +145,7 @@ class RequestReader:
         if protocol != 1:
             version = _version_in(self._data)
             continuation = bytes(self._data[4 + _VERSION_BYTES : 4 + _VERSION_BYTES + CONTINUATION_BYTES]).rstrip(b"\0")
-        return Frame(
+        return CallInput(
             name.decode(*_TEXT), variables, stdin, flags == _DESCRIPTOR, profile.decode(*_TEXT),
             continuation, protocol, version,
         )  # fmt: skip
@@ -202,12 +185,12 @@ def parse_reply(data: bytes) -> Reply:
     return reply
 
 
-def pack_request(frame: Frame) -> bytes:
+def pack_request(call: CallInput) -> bytes:
     """Return the frame of a request. Raise FrameError for a variable that an environment cannot hold."""
-    environment = b"".join(_pack_variable(key, value) for key, value in frame.environment.items())
-    parts = frame.name.encode(*_TEXT), frame.profile.encode(*_TEXT), environment, frame.stdin
-    texts = () if frame.protocol == 1 else (own_version(), frame.continuation)
-    return _REQUESTS[frame.protocol].pack(texts, [*map(len, parts), _DESCRIPTOR if frame.has_descriptor else 0], parts)
+    environment = b"".join(_pack_variable(key, value) for key, value in call.environment.items())
+    parts = call.name.encode(*_TEXT), call.profile.encode(*_TEXT), environment, call.stdin
+    texts = () if call.protocol == 1 else (own_version(), call.continuation)
+    return _REQUESTS[call.protocol].pack(texts, [*map(len, parts), _DESCRIPTOR if call.has_descriptor else 0], parts)
 
 
 def pack_reply(status: int, stdout: bytes, stderr: bytes, protocol: int = PROTOCOL) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from svc.attach.context import Context
 from svc.attach.sessions import OpenBackend, SessionPool
 from svc.call_trace import CallTrace, log_to_stderr, new_request_id
-from svc.cni.call_io import INTENT, CallInput, Reply
+from svc.cni.call_io import CallInput, Reply
 from svc.cni.handler import failed_before_start, handle_call
 from svc.cni.install_record import InstallRecord, read_record
 from svc.cni.locks import StateLock, find_agent_elsewhere, is_agent_listening
@@ -25,7 +25,6 @@ from svc.waits.wait import Resumable, Wait, WaitOutcome
 
 AGENT_SECONDS = 90.0  # the executable waits as long
 ALONE_SECONDS = 90.0  # limit for the lock; the same, because the runtime waits no longer
-_PASSED_ON = ("TRACEPARENT", INTENT)
 AGENTS = 10  # agents that may start and end during one call
 
 
@@ -45,8 +44,8 @@ def main() -> int:
         installed = read_record(options.install, DEFAULT)
     except PeerError as error:
         installed, damaged = read_record("", DEFAULT), error
-    environment = {**os.environ, INTENT: options.intent} if options.intent else os.environ
-    inputs = CallInput(options.name, environment, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
+    intent = options.intent.encode()
+    inputs = CallInput(options.name, os.environ, sys.stdin.buffer.read(), profile=installed.profile, continuation=intent)
     if damaged:
         reply = failed_before_start(inputs, damaged, CallTrace(new_request_id()))
     else:
@@ -124,7 +123,7 @@ def _run_or_forward(lock: StateLock, inputs: CallInput, installed: InstallRecord
         if reply is not None and not reply.intent:
             return reply
         if reply is not None:
-            inputs = replace(inputs, environment={**inputs.environment, INTENT: str(reply.intent)})
+            inputs = replace(inputs, continuation=str(reply.intent).encode())
     raise PeerError("the agent starts and ends again and again", details="see why in its log", code=Code.IO_FAILURE)
 
 
@@ -162,17 +161,18 @@ def _run_locked(lock: StateLock, inputs: CallInput, installed: InstallRecord, tr
 def _forward_to_agent(inputs: CallInput, installed: InstallRecord) -> Reply | None:
     """Let the agent carry out the call, as for the executable. Return None if the agent ended before it received the call."""
     from svc.cni.agent_client import call
-    from svc.cni.frame import Frame, FrameError, Handover
+    from svc.cni.frame import FrameError, Handover
 
-    environment = {name: text for name, text in inputs.environment.items() if name.startswith("CNI_") or name in _PASSED_ON}
-    frame = Frame(inputs.name, environment, inputs.stdin, has_descriptor=False, profile=inputs.profile)
+    variables = inputs.environment.items()
+    environment = {name: text for name, text in variables if name.startswith("CNI_") or name == "TRACEPARENT"}
+    forwarded = replace(inputs, environment=environment)
     with ExitStack() as stack:
         netns = -1
         with suppress(OSError):  # the agent reports the error
             netns = os.open(environment.get("CNI_NETNS", ""), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             stack.callback(os.close, netns)
         try:
-            return call(str(installed.socket), frame, netns_fd=netns, timeout=AGENT_SECONDS)
+            return call(str(installed.socket), forwarded, netns_fd=netns, timeout=AGENT_SECONDS)
         except (ConnectionRefusedError, FileNotFoundError):
             return None
         except Handover as handover:

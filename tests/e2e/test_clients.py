@@ -20,8 +20,8 @@ from harness.pod import Pod
 from harness.polling import wait_until
 from harness.state import State, audit, busy_store, faults, remains
 from svc.cni.agent_client import call
-from svc.cni.call_io import Reply
-from svc.cni.frame import Frame, pack_request, parse_reply
+from svc.cni.call_io import CallInput, Reply
+from svc.cni.frame import pack_request, parse_reply
 
 pytestmark = pytest.mark.root
 
@@ -29,7 +29,7 @@ MakePod = Callable[..., Pod]
 Connect = Callable[[], socket.socket]
 
 TIMEOUT_SECONDS = 20.0
-VERSION = pack_request(Frame("svc", {"CNI_COMMAND": "VERSION"}, b"", False))
+VERSION = pack_request(CallInput("svc", {"CNI_COMMAND": "VERSION"}, b""))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def send_with(client: socket.socket, data: bytes, fds: list[int]) -> None:
     client.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
 
 
-def frame(pod: Pod, verb: str = "ADD", **environment: str) -> Frame:
+def frame(pod: Pod, verb: str = "ADD", **environment: str) -> CallInput:
     """Return the frame that the executable sends for a call of the pod."""
     variables = {
         "CNI_COMMAND": verb,
@@ -74,7 +74,7 @@ def frame(pod: Pod, verb: str = "ADD", **environment: str) -> Frame:
         "CNI_NETNS": pod.netns.path,
         **environment,
     }
-    return Frame("svc", variables, orjson.dumps(pod.config), False)
+    return CallInput("svc", variables, orjson.dumps(pod.config))
 
 
 def output(reply: Reply) -> Any:

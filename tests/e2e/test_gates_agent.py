@@ -20,7 +20,7 @@ from harness.pod import Pod
 from harness.polling import wait_until
 from harness.state import faults, remains
 from svc.cni.agent_client import call
-from svc.cni.frame import Frame
+from svc.cni.call_io import CallInput
 
 pytestmark = pytest.mark.root
 
@@ -177,7 +177,7 @@ def test_parked_call_of_an_older_executable_fails_when_the_agent_stops(
     own_gate.behaviour = silent
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     variables = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": "eth0", "CNI_NETNS": pod.netns.path}
-    frame = Frame("svc", variables, json.dumps(pod.config).encode(), False, protocol=1)
+    frame = CallInput("svc", variables, json.dumps(pod.config).encode(), protocol=1)
     with ThreadPoolExecutor(1) as executor:
         reply = executor.submit(call, str(node.socket), frame, timeout=20)
         wait_until(lambda: waiting(node) == 1 and own_gate.asked > 0)

@@ -22,7 +22,8 @@ from harness.pod import Pod
 from harness.polling import wait_until
 from harness.state import remains
 from svc.cni.agent_client import call
-from svc.cni.frame import Frame, pack_alive, pack_request, parse_reply
+from svc.cni.call_io import CallInput
+from svc.cni.frame import pack_alive, pack_request, parse_reply
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -81,7 +82,7 @@ def frames_of(node: Node, pod: Pod, protocol: int, gate: GateServer, seconds: fl
     variables = {
         "CNI_COMMAND": "ADD", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": pod.ifname, "CNI_NETNS": pod.netns.path,
     }  # fmt: skip
-    frame = Frame("svc", variables, orjson.dumps(pod.config), False, protocol=protocol)
+    frame = CallInput("svc", variables, orjson.dumps(pod.config), protocol=protocol)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(TIMEOUT_SECONDS)
         client.connect(str(node.socket))
@@ -148,6 +149,6 @@ def test_working_agent_notifies_the_watchdog(node: Node, tmp_path: Path) -> None
 
 def test_client_in_python_detects_a_stopped_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("svc.cni.agent_client.SILENCE_SECONDS", 0.2)
-    frame = Frame("svc", {"CNI_COMMAND": "VERSION"}, b"", False)
+    frame = CallInput("svc", {"CNI_COMMAND": "VERSION"}, b"")
     with stopped(node), pytest.raises(TimeoutError, match="stopped or hung"):
         call(str(node.socket), frame, timeout=TIMEOUT_SECONDS)

@@ -15,7 +15,8 @@ from harness.netns import Netns
 from harness.node import agent_with, netconf
 from harness.pod import Pod
 from svc.cni import handler
-from svc.cni.frame import Frame, pack_request
+from svc.cni.call_io import CallInput
+from svc.cni.frame import pack_request
 from svc.deadline import RESERVED_SECONDS
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -44,7 +45,7 @@ def send_add(stack: ExitStack, node: ClusterNode, config: dict[str, Any], netns:
     }  # fmt: skip
     client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     client.connect(str(node.socket))
-    client.sendall(pack_request(Frame("svc", environment, orjson.dumps(config), has_descriptor=False)))
+    client.sendall(pack_request(CallInput("svc", environment, orjson.dumps(config))))
 
 
 def test_a_silent_datastore_does_not_delay_other_networks(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:

@@ -17,7 +17,8 @@ from typing import IO, Any
 
 import pytest
 
-from svc.cni.frame import Frame, RequestReader, pack_reply
+from svc.cni.call_io import CallInput
+from svc.cni.frame import RequestReader, pack_reply
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
@@ -108,7 +109,7 @@ def install(executable: Path, directory: Path) -> Shim:
 class Received:
     """A request, the device and inode of the descriptor that came with its first byte, and the process that sent it."""
 
-    frame: Frame
+    frame: CallInput
     descriptor: tuple[int, int] | None
     pid: int
 

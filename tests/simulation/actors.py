@@ -18,7 +18,7 @@ from svc.attach.delete import delete
 from svc.attach.gc import collect_garbage
 from svc.attach.request import AddRequest, Attachment
 from svc.call_trace import CallTrace
-from svc.cni.call_io import INTENT, CallInput, Reply
+from svc.cni.call_io import CallInput, Reply
 from svc.cni.locks import StateLock
 from svc.cni.oneshot import AGENTS, _run_or_forward
 from svc.model.errors import SvcError
@@ -56,9 +56,9 @@ class OneShot:
     def _answer(self, call: Call) -> Reply:
         state_dir = self._world.stage.state_dir(call.node)
         installed: Any = SimpleNamespace(state_dir=state_dir, socket=call.node)
-        environment: dict[str, Any] = {"call": call, INTENT: str(call.intent)}
+        inputs = CallInput("svc", dict[str, Any](call=call), b"", continuation=str(call.intent).encode())
         with closing(StateLock(state_dir, f"{call.verb} {call.container}")) as lock:
-            return _run_or_forward(lock, CallInput("svc", environment, b"", resumable=True), installed, CallTrace("oneshot"))
+            return _run_or_forward(lock, inputs, installed, CallTrace("oneshot"))
 
     def _steps(self, inputs: CallInput, _installed: object, _trace: CallTrace) -> Resumable[Reply]:
         call = self._call_of(inputs)

@@ -31,7 +31,7 @@ def run(connection: socket.socket, *deadlines: float) -> None:
             yield Wait(deadline)
         return REPLY
 
-    call = AgentCall(connection, CallInput("svc", dict(os.environ), b""), answer, Metrics(), lambda: None, protocol=1)
+    call = AgentCall(connection, CallInput("svc", dict(os.environ), b"", protocol=1), answer, Metrics(), lambda: None)
     job = Job(Lane("ADD"), "c1", call.run)
     for _ in deadlines:
         assert call.run(job) is not None

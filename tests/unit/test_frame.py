@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.cni.call_io import Reply
+from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import (
     ENVIRONMENT_LIMIT,
     NAME_LIMIT,
     PROFILE_LIMIT,
     REPLY_LIMIT,
     STDIN_LIMIT,
-    Frame,
     FrameError,
     Handover,
     OtherVersion,
@@ -32,7 +31,7 @@ from svc.cni.frame import (
 )
 
 CONTINUATION = b"12345678901234567890"
-FRAME = Frame(
+FRAME = CallInput(
     "svc", {"CNI_COMMAND": "ADD", "CNI_ARGS": "", "TRACEPARENT": "a=b"}, b'{"name":"net"}', True, "other", CONTINUATION
 )
 FRAME_REST = (
@@ -48,7 +47,7 @@ names = st.binary(max_size=NAME_LIMIT).map(lambda name: name.decode("utf-8", "su
 keys = st.text(st.characters(codec="utf-8", exclude_characters="=\0"), min_size=1, max_size=20)
 values = st.binary(max_size=50).map(lambda value: value.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
 frames = st.builds(
-    Frame, names, st.dictionaries(keys, values, max_size=8), st.binary(max_size=500), st.booleans(), names,
+    CallInput, names, st.dictionaries(keys, values, max_size=8), st.binary(max_size=500), st.booleans(), names,
     protocol=st.sampled_from([1, 2]),
 )  # fmt: skip
 replies = st.builds(Reply, st.integers(0, 255), st.binary(max_size=500), st.binary(max_size=500))
@@ -118,7 +117,7 @@ def test_call_is_handed_over(piece: int) -> None:
 
 
 @given(frames)
-def test_any_request_is_unpacked_unchanged(frame: Frame) -> None:
+def test_any_request_is_unpacked_unchanged(frame: CallInput) -> None:
     """Names and values can have any bytes except NUL."""
     assert RequestReader().feed(pack_request(frame)) == frame
 
@@ -271,15 +270,15 @@ def test_first_of_two_equal_variables_counts() -> None:
 def test_variable_that_would_change_is_not_packed(variable: tuple[str, str]) -> None:
     """It would be unpacked as another variable."""
     with pytest.raises(FrameError, match="environment"):
-        pack_request(Frame("svc", dict([variable]), b"", False))
+        pack_request(CallInput("svc", dict([variable]), b""))
 
 
 def test_too_large_parts_are_not_packed() -> None:
     """Executable and agent have the same limits."""
     for frame in (
-        Frame("n" * (NAME_LIMIT + 1), {}, b"", False),
-        Frame("svc", {"CNI_ARGS": "a" * ENVIRONMENT_LIMIT}, b"", False),
-        Frame("svc", {}, bytes(STDIN_LIMIT + 1), False),
+        CallInput("n" * (NAME_LIMIT + 1), {}, b""),
+        CallInput("svc", {"CNI_ARGS": "a" * ENVIRONMENT_LIMIT}, b""),
+        CallInput("svc", {}, bytes(STDIN_LIMIT + 1)),
     ):
         with pytest.raises(FrameError):
             pack_request(frame)

@@ -16,11 +16,12 @@ import pytest
 import svc
 from svc.agent import listener as listening
 from svc.agent.listener import Listener
-from svc.cni.frame import Frame, pack_request, parse_reply
+from svc.cni.call_io import CallInput
+from svc.cni.frame import pack_request, parse_reply
 
 PATIENCE = 20.0  # seconds
 SHORT = 0.1  # seconds, for deadlines that a test waits for
-FRAME = Frame("svc", {"CNI_COMMAND": "ADD"}, b"{}", False)
+FRAME = CallInput("svc", {"CNI_COMMAND": "ADD"}, b"{}")
 REQUEST = pack_request(FRAME)
 
 
@@ -29,7 +30,7 @@ class Server:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.frames: list[Frame] = []
+        self.frames: list[CallInput] = []
         self.descriptors: list[int] = []
         self.listener = Listener(path, self._on_request)
         self._stopped = False
@@ -40,14 +41,13 @@ class Server:
         while not self._stopped:
             self.listener.poll(wait=True)
 
-    def _on_request(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
-        self.frames.append(frame)
-        self.descriptors.append(netns_fd)
-        if netns_fd >= 0:
-            os.close(netns_fd)
+    def _on_request(self, connection: socket.socket, inputs: CallInput) -> None:
+        self.frames.append(inputs)
+        self.descriptors.append(inputs.netns_fd)
+        inputs.close()
         connection.setblocking(True)
         with connection, suppress(OSError):
-            connection.sendall(b"%d" % len(frame.stdin))
+            connection.sendall(b"%d" % len(inputs.stdin))
 
     def close(self) -> None:
         if self._stopped:
@@ -120,7 +120,7 @@ def test_request_may_come_byte_by_byte(server: Server, connect: Connect) -> None
 def test_large_request_comes_whole(server: Server, connect: Connect) -> None:
     """Larger than any buffer on its way."""
     client = connect()
-    client.sendall(pack_request(Frame("svc", {}, b"x" * 1_000_000, False)))
+    client.sendall(pack_request(CallInput("svc", {}, b"x" * 1_000_000)))
     assert answer(client) == b"1000000"
 
 
@@ -144,7 +144,7 @@ def test_trickle_does_not_move_the_deadline(server: Server, connect: Connect, mo
     """It counts from the connection, not from the last byte."""
     monkeypatch.setattr(listening, "READ_SECONDS", SHORT)
     client, until = connect(), time.monotonic() + PATIENCE
-    client.sendall(pack_request(Frame("svc", {}, b"x" * 1_000_000, False))[:20])
+    client.sendall(pack_request(CallInput("svc", {}, b"x" * 1_000_000))[:20])
     with suppress(BrokenPipeError, ConnectionResetError):
         while time.monotonic() < until:
             client.sendall(b"x")

@@ -12,8 +12,8 @@ import pytest
 
 from harness.shim import ATTACHMENT, CALLS, NETCONF, PATIENCE, FakeAgent, Handler, Shim, answering, error_of, hang, sending
 from svc.cni.agent_client import call
-from svc.cni.call_io import Reply
-from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, pack_alive, pack_reply, pack_timeout_extension
+from svc.cni.call_io import CallInput, Reply
+from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, FrameError, pack_alive, pack_reply, pack_timeout_extension
 
 # The reply
 
@@ -297,7 +297,7 @@ def test_agent_of_the_last_release_serves(shim: Shim, stdin: bytes) -> None:
         result = shim.run("ADD", stdin)
     assert (result.returncode, result.stdout, result.stderr) == (3, b"out", b"err")
     (received,) = agent.received
-    assert received.frame == Frame("svc", {"CNI_COMMAND": "ADD", **ATTACHMENT}, stdin, True, protocol=1)
+    assert received.frame == CallInput("svc", {"CNI_COMMAND": "ADD", **ATTACHMENT}, stdin, True, protocol=1)
     assert received.descriptor is not None
 
 
@@ -329,7 +329,7 @@ def test_executable_names_its_version(shim: Shim, agent: FakeAgent) -> None:
 
 # The client in Python
 
-CALL = Frame("svc", {"CNI_COMMAND": "STATUS"}, NETCONF, False)
+CALL = CallInput("svc", {"CNI_COMMAND": "STATUS"}, NETCONF)
 
 
 @pytest.fixture
@@ -341,10 +341,10 @@ def socket_path(tmp_path: Path) -> Path:
 def test_client_makes_the_same_call(socket_path: Path, stdin: bytes) -> None:
     """With a descriptor on the first byte, which stays the caller's."""
     with FakeAgent(socket_path, answering(7, b"out", b"err", piece=1)) as agent, open("/proc/self/ns/net", "rb") as netns:
-        frame = Frame("svc", CALL.environment, stdin, False)
+        frame = CallInput("svc", CALL.environment, stdin)
         assert call(str(socket_path), frame, netns_fd=netns.fileno(), timeout=PATIENCE) == Reply(7, b"out", b"err")
         status = os.fstat(netns.fileno())
-    assert agent.received[0].frame == Frame("svc", CALL.environment, stdin, True)
+    assert agent.received[0].frame == CallInput("svc", CALL.environment, stdin, True)
     assert agent.received[0].descriptor == (status.st_dev, status.st_ino)
 
 

@@ -19,7 +19,8 @@ from harness.shim import (
     answering,
     error_of,
 )
-from svc.cni.frame import STDIN_LIMIT, Frame, pack_reply
+from svc.cni.call_io import CallInput
+from svc.cni.frame import STDIN_LIMIT, pack_reply
 
 # The request
 
@@ -29,7 +30,7 @@ def test_agent_gets_the_whole_call(shim: Shim, agent: FakeAgent, verb: str) -> N
     """Name, environment and stdin arrive as they were."""
     assert shim.run(verb, CNI_ARGS="A=1;B=2").returncode == 0
     (received,) = agent.received
-    assert received.frame == Frame("svc", {"CNI_COMMAND": verb, "CNI_ARGS": "A=1;B=2", **ATTACHMENT}, NETCONF, True)
+    assert received.frame == CallInput("svc", {"CNI_COMMAND": verb, "CNI_ARGS": "A=1;B=2", **ATTACHMENT}, NETCONF, True)
 
 
 def test_only_variables_of_the_call_are_sent(shim: Shim, agent: FakeAgent) -> None:
