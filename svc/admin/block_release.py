@@ -13,7 +13,7 @@ from svc.ipam.claims import ClaimConflict
 from svc.ipam.pools import read_pools
 from svc.ipam.settings import cooldown_of, read_settings
 from svc.model import keys
-from svc.model.errors import SvcError
+from svc.model.errors import PeerError, SvcError
 from svc.model.ipam import Block
 from svc.model.keys import HOST_KINDS, NODE, AffinityKey, AffinityQuery, BlockKey, Host
 
@@ -37,12 +37,12 @@ def release_range(backend: Backend, cidr: Cidr, *, host: str = "", only_empty: b
     Raise CallerError if the range is not in a pool, or is smaller than a block."""
     pool = read_pools(backend).pool_of(cidr.first)
     if pool is None or cidr not in pool.cidr:
-        raise errors.range_outside_pools(cidr, "no pool has all of it")
-    if cidr.length > pool.block_size:
-        raise errors.range_outside_pools(
-            cidr, f"it is smaller than a block of pool {pool.name!r}, which has /{pool.block_size}"
-        )
-    return _release(backend, lambda key: key.cidr in cidr and host in ("", key.host), only_empty)
+        reason = "no pool has all of it"
+    elif cidr.length > pool.block_size:
+        reason = f"it is smaller than a block of pool {pool.name!r}, which has /{pool.block_size}"
+    else:
+        return _release(backend, lambda key: key.cidr in cidr and host in ("", key.host), only_empty)
+    raise errors.PoolRefused(f"the blocks of {cidr} cannot be released", details=f"{reason}: see `svcctl pool get`")
 
 
 def remove_host(backend: Backend, host: str) -> int:
@@ -119,5 +119,7 @@ def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_em
         except SvcError as failure:
             failures.append(f"{key.cidr} of {key.host!r}: {failure}")
     if failures:
-        raise errors.not_released(len(wanted), failures)
+        raise PeerError(
+            f"{len(failures)} of {len(wanted)} blocks could not be released", details="; ".join(errors.shortened(failures))
+        )
     return len(wanted)

@@ -97,7 +97,10 @@ def _changed(address: Address, which: str, present: dict[str, str] | None, chang
         return present
     if change.expected is not None and not change.expected.matches(present):
         found = Owner((present or {}).get("namespace", ""), (present or {}).get("pod", ""))
-        raise errors.other_owner(address, which, str(found), str(change.expected))
+        raise errors.AddressUnavailable(
+            f"the {which} owner of address {str(address)!r} is {found}",
+            details=f"it should be {change.expected}: read the attributes again",
+        )
     return dict(sorted(change.attributes.items())) or None
 
 

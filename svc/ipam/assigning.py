@@ -9,6 +9,7 @@ from svc.ipam.plan import Plan, Planned, RequestChanges
 from svc.ipam.pools import rejection_reason
 from svc.ipam.requests import Allocation, Assign, AssignResult
 from svc.ipam.selection import BlockFinder
+from svc.model.errors import Code, PeerError
 from svc.model.ipam import Attribute
 from svc.model.keys import VIRTUAL, BlockKey
 from svc.model.pool import LOAD_BALANCER, Pool
@@ -17,7 +18,10 @@ from svc.model.pool import LOAD_BALANCER, Pool
 def assign(plan: Plan, request: Assign) -> Planned:
     """Plan the assignment of all addresses. Raise SvcError and leave the plan unchanged if one cannot be assigned."""
     if (request.use == LOAD_BALANCER) != (plan.host.kind == VIRTUAL):
-        raise errors.other_host(request.use, plan.host)
+        raise errors.PoolRefused(
+            f"addresses for {errors.BENEFICIARIES[request.use]} cannot be assigned by {plan.host}",
+            details=f"use {LOAD_BALANCER} is for virtual hosts, every other one is for nodes",
+        )
     assignment = _Assignment(plan, request)
     return assignment.restore() if request.restores else assignment.assign()
 
@@ -32,7 +36,13 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
     if not pools:
         reasons = [f"{pool.name} {reason}" for pool, reason in _rejections(plan, version, request)]
         reasons += [f"{fault} (it cannot be used)" for fault in cache.pools().unreadable.values()]
-        raise errors.no_pool(version, plan.host, reasons)
+        listed = "; ".join(errors.shortened(reasons)) or "there is none"
+        raise PeerError(
+            f"no IPv{version} pool is available to {plan.host}",
+            details="no enabled pool of this family exists whose nodeSelector selects the node: "
+            f"{listed}. See `svcctl pool get`",
+            code=Code.POOL,
+        )
     return pools
 
 
@@ -114,7 +124,11 @@ class _Assignment:
             if present is not None and present.released_at:
                 raise errors.in_cooldown(address, present.released_at)
             handle = present.handle_id if present else ""
-            raise errors.already_assigned(address, f"handle {handle!r}" if handle else "an unknown container")
+            holder = f"handle {handle!r}" if handle else "an unknown container"
+            raise errors.AddressUnavailable(
+                f"address {str(address)!r} is already assigned",
+                details=f"it is held by {holder}; release that first, or ask for another address",
+            )
         return Allocation(address, cidr)
 
     def _held_already(self, wanted: Address | int) -> Allocation | None:
@@ -135,7 +149,10 @@ class _Assignment:
         fit = (each for each in held if isinstance(wanted, int) or each.address == wanted)
         reused = next((each for each in fit if each not in self._found), None)
         if reused is None:
-            raise errors.handle_full(handle, version, limit)
+            raise errors.AddressUnavailable(
+                f"handle {handle!r} holds {limit} IPv{version} addresses already",
+                details="it may not hold more: ask for one of those, or release one first",
+            )
         return reused
 
     def _held_now(self, cidr: Cidr, count: int) -> list[Address]:

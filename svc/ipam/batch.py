@@ -37,7 +37,7 @@ from svc.ipam.requests import Answer, Assign, AssignResult, Release, ReleaseAddr
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import NODE, BlockKey, HandleKey, Host, Key, ResourceKey
-from svc.retry import ATTEMPTS, ATTEMPTS_BEFORE_BACKOFF, attempts, is_after_backoff
+from svc.retry import ATTEMPTS_BEFORE_BACKOFF, attempts, is_after_backoff
 
 Outcome = Answer | BaseException
 
@@ -94,7 +94,7 @@ class RequestBatch:
                 self._invalidate_after(lost, thoroughly=is_after_backoff(number + 1))
             if not chosen.keys() & self._open.keys():
                 return one_by_one
-        raise errors.too_much_contention(ATTEMPTS)
+        raise errors.too_much_contention()
 
     def _attempt(self, chosen: Mapping[int, Request]) -> None:
         plan = Plan(self._backend, self._cache, self._host, self._known_handles)

@@ -10,9 +10,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Entry, NotFound
-from svc.ipam import blocks, errors
+from svc.ipam import blocks
 from svc.ipam.pools import RESERVATION, PoolSet, Reserved, read_pools, read_reserved
 from svc.ipam.settings import read_settings
+from svc.model.errors import Code, PeerError
 from svc.model.ipam import Block, IpamConfig
 from svc.model.keys import IPAM_CONFIG, NODE, AffinityKey, AffinityQuery, BlockKey, BlockQuery, Host, ResourceKey
 from svc.model.pool import Pool
@@ -198,7 +199,9 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
         entry = backend.get(ResourceKey("Node", host.name))
     except NotFound as missing:
         if backend.requires_node:
-            raise errors.node_missing(host.name, missing.details) from None
+            remedy = "register it with `svcctl node apply`, or set `nodename` in the network configuration"
+            msg = f"node {host.name!r} does not exist in the datastore"
+            raise PeerError(msg, details=missing.details or remedy, code=Code.POOL) from None
         return {}
     return entry.value.labels
 

@@ -17,7 +17,7 @@ from svc.ipam import blocks, errors
 from svc.ipam.blocks import Cooldown
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION, Affinity, Block
 from svc.model.keys import AffinityKey, BlockKey, Host, V
-from svc.retry import ATTEMPTS, attempts
+from svc.retry import attempts
 
 
 class ClaimConflict(Exception):
@@ -80,7 +80,7 @@ def release_affinity(
         with suppress(Conflict, NotFound):
             _try_release(backend, key, cooldown, only_empty, sequence)
             return
-    raise errors.too_much_contention(ATTEMPTS)
+    raise errors.too_much_contention()
 
 
 def delete_unclaimed(backend: Backend, cidr: Cidr, cooldown: Cooldown) -> None:

@@ -13,7 +13,7 @@ from svc._core.bitmap import OrdinalSet
 from svc._core.cidr import Address, Cidr, CidrIndex
 from svc.datastore.api import Backend
 from svc.ipam import errors
-from svc.model.errors import SvcError
+from svc.model.errors import Code, PeerError, SvcError
 from svc.model.field_errors import FieldError, json_kind
 from svc.model.keys import ResourceQuery
 from svc.model.pool import AUTOMATIC, WORKLOAD, Pool
@@ -50,7 +50,11 @@ class PoolSet:
         """Return the CIDR of the block that has the address. Raise CallerError if no usable pool for this use has it."""
         pool = self._usable.match(address)
         if pool is None:
-            raise errors.outside_pools(address, [*self.unreadable.values()])
+            skipped = errors.passed([*self.unreadable.values()])
+            raise errors.AddressUnavailable(
+                f"address {str(address)!r} is not in any enabled IP pool",
+                details=f"ask for an address inside a pool (`svcctl pool get` lists them){skipped}",
+            )
         if use not in pool.allowed_uses:
             raise errors.pools_of_other_use([pool], use)
         return pool.cidr.block_of(address, pool.block_size)
@@ -96,13 +100,20 @@ class PoolSet:
         if pool is None:
             raise self._unknown(name)
         if pool.cidr.version != version:
-            raise errors.pool_wrong_family(name, version)
+            raise errors.PoolRefused(
+                f"IP pool ({name}) is not an IPv{version} pool",
+                details=f"name it in the list of the other family, or remove it from the IPv{version} pools",
+            )
         return pool
 
     def _unknown(self, name: str) -> SvcError:
         """Return the error for a named pool that cannot be used. A pool without a readable CIDR may have the requested one."""
         if fault := self.unreadable.get(name) or self._unreadable_cidrs.get(_canonical(name)):
-            return errors.pool_unreadable(fault)
+            return PeerError(
+                f"a pool that is asked for cannot be used: {fault}",
+                details="put it right with `svcctl pool apply`; a document that cannot be decoded must be deleted before",
+                code=Code.POOL,
+            )
         undecodable = [fault for fault in self.unreadable.values() if fault not in self._unreadable_cidrs.values()]
         return errors.pool_missing(name, undecodable if "/" in name else ())
 

@@ -116,4 +116,7 @@ def _check(block: Block, target: ReleaseTarget, attribute: Attribute) -> None:
         raise errors.other_handle(target.address, attribute.handle_id, target.handle)
     sequence = block.ordinal_sequences.get(block.cidr.ordinal(target.address))
     if target.sequence is not None and target.sequence != sequence:
-        raise errors.other_allocation(target.address, sequence, target.sequence)
+        raise errors.AddressUnavailable(
+            f"address {str(target.address)!r} was assigned again",
+            details=f"its allocation has sequence number {sequence}, not {target.sequence}: read the allocations again",
+        )

@@ -17,7 +17,7 @@ from svc.ipam import blocks, errors
 from svc.ipam.claims import BlockInUse, ClaimConflict, claim, delete_unclaimed, own_block, release_affinity
 from svc.ipam.plan import RequestChanges
 from svc.ipam.settings import effective_limit
-from svc.model.errors import PeerError
+from svc.model.errors import Code, PeerError
 from svc.model.ipam import Block
 from svc.model.keys import Host
 from svc.model.pool import WORKLOAD, Pool
@@ -58,7 +58,11 @@ class BlockFinder:
             if blocks.is_of_windows(block):
                 raise errors.of_windows(address, block.affinity)
             if self._plan.settings.strict_affinity:
-                raise errors.other_affinity(address, self._host, block.affinity)
+                affinity = block.affinity or "to no node"
+                raise errors.AddressUnavailable(
+                    f"address {str(address)!r} cannot be assigned on {self._host}",
+                    details=f"its block has affinity {affinity}, and strictAffinity is true: ask for one of this node",
+                )
         return cidr
 
     def find_for_live(self, address: Address) -> Cidr:
@@ -69,7 +73,11 @@ class BlockFinder:
         """
         cidr = self._cache.pools().any_block_of(address)
         if cidr is None:
-            raise errors.live_outside_pools(address)
+            raise PeerError(
+                f"no IP pool has address {str(address)!r} of a live attachment",
+                details="make the pool again, with the same CIDR: the address is claimed then",
+                code=Code.POOL,
+            )
         return self._find_or_claim(cidr, address)
 
     def find_existing(self, address: Address) -> Cidr | None:
@@ -141,10 +149,19 @@ class BlockFinder:
         """Return the reason if no further block may be claimed. Raise PeerError if no block may be borrowed instead either."""
         settings = self._plan.settings
         if not settings.auto_allocate_blocks:
-            raise errors.claims_off(version, self._host)
+            raise errors.NoAddress(
+                f"no free IPv{version} address for {self._host}: none in its blocks, and it may not claim another",
+                details="autoAllocateBlocks is false: give the node a block, "
+                "or `svcctl ipam configure --auto-allocate-blocks true`",
+            )
         limit = effective_limit(settings, max_blocks, shared=self._backend.requires_node)
         owned = sum(1 for pool in pools for _ in self._own(pool))
-        return errors.block_limit(version, self._host, owned, limit) if limit and owned >= limit else None
+        if not limit or owned < limit:
+            return None
+        return errors.NoAddress(
+            f"no free IPv{version} address for {self._host}: it has {owned} blocks, and may have {limit}",
+            details="free addresses of the node, or raise the limit with `svcctl ipam configure --max-blocks-per-host NUMBER`",
+        )
 
     def _claimed(self, version: int, pools: Sequence[Pool]) -> Cidr | None:
         """Claim a free range, or else reclaim an idle block. Return None if both fail."""
@@ -200,7 +217,11 @@ class BlockFinder:
             return cidr
         found = next((other for other in others if address in other), None)
         if found is None:
-            raise errors.overlapping_block(address, others[0])
+            raise errors.AddressUnavailable(
+                f"address {str(address)!r} cannot be assigned",
+                details=f"its block would overlap block {others[0]}, which has another size; "
+                "free the addresses of that block first",
+            )
         return found
 
     def _overlapping(self, cidr: Cidr) -> list[Cidr]:
@@ -210,7 +231,12 @@ class BlockFinder:
     def _exhausted(self, version: int, pools: Sequence[Pool]) -> PeerError:
         usage = [self._usage(pool) for pool in pools]
         usage += [f"{fault} (it cannot be used)" for fault in self._cache.pools().unreadable.values()]
-        return errors.exhausted(version, self._host, usage, strict=self._plan.settings.strict_affinity)
+        strict = ". Strict affinity is on: blocks of others were not tried" if self._plan.settings.strict_affinity else ""
+        return errors.NoAddress(
+            f"no free IPv{version} address for {self._host}",
+            details=f"pools tried: {'; '.join(errors.shortened(usage))}{strict}. "
+            "Add a pool with `svcctl pool apply`, or free addresses",
+        )
 
     def _usage(self, pool: Pool) -> str:
         own = [block for block in self._own_blocks(pool) if block is not None]
