@@ -28,7 +28,7 @@ from svc.agent.upgrade import CHECK_SECONDS, UpgradeCheck
 from svc.agent.workers import WorkerPool
 from svc.attach.context import Context
 from svc.attach.record import Record
-from svc.attach.recovery import Recovery, interrupted, store_of
+from svc.attach.recovery import Teardowns, interrupted, store_of
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import PROTOCOL, CallInput
 from svc.cni.frame import own_version
@@ -171,20 +171,20 @@ class Agent:
     def _begin_recovery(self) -> None:
         """Queue the recovery of interrupted attachments. Calls are served at once, after the recovery of their container."""
         records = interrupted(self._context)
-        recovery = Recovery(self._context)
+        teardowns = Teardowns(self._context)
         open_ends = _Countdown(len(records))
         for record in records:
             lane = Lane(RECOVERY, str(store_of(record)))
-            self._queue.put(Job(lane, record.id.container_id, partial(self._recover_one, recovery, record, open_ends)))
+            self._queue.put(Job(lane, record.id.container_id, partial(self._recover_one, teardowns, record, open_ends)))
 
-    def _recover_one(self, recovery: Recovery, record: Record, open_ends: "_Countdown", _: Job) -> None:
+    def _recover_one(self, teardowns: Teardowns, record: Record, open_ends: "_Countdown", _: Job) -> None:
         if self._stopped:  # the next start continues it
             return
         trace = CallTrace(new_request_id())
         is_gone = False
         try:
             with trace.activated():
-                is_gone = recovery.tear_down(record, trace)
+                is_gone = teardowns.recover(record, trace)
         finally:
             for level, text in trace.messages:
                 log.log(level, "%s", text)

@@ -6,7 +6,6 @@ from functools import partial
 from svc._core.cidr import Address
 from svc.attach.request import AddCall, AddRequest
 from svc.attach.sources.base import Addressing
-from svc.call_trace import CallTrace
 from svc.model.annotations import ADDRESSES, FAMILIES, FLOATING, NO_SETTINGS, POOLS, UNMANAGED, AnnotationSettings
 from svc.model.endpoint import PRIMARY_INTERFACE
 from svc.model.errors import CallerError, Code
@@ -32,36 +31,34 @@ def read_pod(call: AddCall) -> PodInfo:
     return found
 
 
-def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing:
+def resolve_addressing(call: AddCall, pod: PodInfo) -> Addressing:
     """Return the addressing. Raise CallerError if annotations or the address requested by the runtime cannot be satisfied."""
+    names, request = call.session.names, call.request
     wishes = _wishes(names, request, pod)
     request.source.require_supported(names, wishes)
     ipam = request.netconf.ipam
     versions = wishes.versions or ipam.versions
-    address = _address_argument(request, wishes, versions, trace)
+    address = _address_argument(call, wishes, versions)
     for warning in (*wishes.warnings, *_left_aside(wishes, versions), *_floating_of_namespace(names, request, pod, wishes)):
-        trace.warning(warning)
+        call.trace.warning(warning)
     addresses = wishes.addresses or ((address,) if address else ())
-
-    pools = {**ipam.pools, **wishes.pools}
-    return Addressing(pod, versions, pools, addresses, wishes, partial(_renewed, names, request, pod, trace))
+    return Addressing(pod, versions, {**ipam.pools, **wishes.pools}, addresses, wishes, partial(_renewed, call, pod))
 
 
 def resolve_current_addressing(call: AddCall, pod: PodInfo) -> Addressing:
     """Do as `resolve_addressing`, but read a cached namespace again before it causes an error."""
-    names, request, trace = call.session.names, call.request, call.trace
     try:
-        return resolve_addressing(names, request, pod, trace)
+        return resolve_addressing(call, pod)
     except CallerError:
-        renewed = _renewed(names, request, pod, trace)
+        renewed = _renewed(call, pod)
         if renewed is None:
             raise
         return renewed
 
 
-def _renewed(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing | None:
+def _renewed(call: AddCall, pod: PodInfo) -> Addressing | None:
     fresh = pod.refreshed()
-    return None if fresh.namespace == pod.namespace else resolve_addressing(names, request, fresh, trace)
+    return None if fresh.namespace == pod.namespace else resolve_addressing(call, fresh)
 
 
 def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:
@@ -80,19 +77,17 @@ def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettin
     return wishes if request.id.ifname == PRIMARY_INTERFACE else wishes.of_another_interface()
 
 
-def _address_argument(
-    request: AddRequest, wishes: AnnotationSettings, versions: tuple[int, ...], trace: CallTrace
-) -> Address | None:
+def _address_argument(call: AddCall, wishes: AnnotationSettings, versions: tuple[int, ...]) -> Address | None:
     """Return the address that the runtime requests; None if it requests none, or annotations override it.
 
     Raise CallerError if the network does not assign addresses of its family.
     """
-    address = request.address
+    address = call.request.address
     if address is None:
         return None
     for name in (ADDRESSES, UNMANAGED, POOLS[address.version], *([FAMILIES] if address.version not in versions else [])):
         if name in wishes.sources:
-            trace.warning(f"CNI_ARGS IP = {str(address)!r} is set aside: {wishes.sources[name]} comes first")
+            call.trace.warning(f"CNI_ARGS IP = {str(address)!r} is set aside: {wishes.sources[name]} comes first")
             return None
     if address.version not in versions:
         raise CallerError(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_matches
-from svc.attach.record import ADDED, AttachmentId, Record
+from svc.attach.record import ADDED, AttachmentId
 from svc.attach.request import Sandbox
 from svc.attach.shared_interface import interface_owner
 from svc.attach.sources.select import source_of
@@ -25,7 +25,13 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
             code=Code.UNKNOWN_CONTAINER,
         )
     wired = interface_owner(context, record) if record.shares else record
-    found = [*_against_previous(wired or record, previous), *_against_datastore(context, record, trace)]
+    reported = {ip.address.split("/")[0] for ip in previous.ips}  # later plugins may add addresses, but not remove them
+    found = [f"prevResult lacks address {address}" for address in (wired or record).addresses if address not in reported]
+    session = context.session(record.session_key)
+    if reason := source_of(record).why_not_held(session, record, trace):
+        found.append(reason)
+    if not endpoint_matches(session, record):
+        found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
     if wired is None:
         found.append(f"the network that {key.ifname!r} was made for has left it")
     elif sandbox is not None:
@@ -45,18 +51,3 @@ def _as_reported(wiring: VethSpec, previous: Result) -> VethSpec:
         return replace(wiring, mac=bytes.fromhex(next(reported, wiring.mac.hex(":")).replace(":", "")))
     except ValueError:
         return wiring
-
-
-def _against_previous(record: Record, previous: Result) -> list[str]:
-    """Return the recorded addresses that the result lacks. Later plugins may add addresses, but not remove them."""
-    reported = {ip.address.split("/")[0] for ip in previous.ips}
-    return [f"prevResult lacks address {address}" for address in record.addresses if address not in reported]
-
-
-def _against_datastore(context: Context, record: Record, trace: CallTrace) -> list[str]:
-    session = context.session(record.session_key)
-    reason = source_of(record).why_not_held(session, record, trace)
-    found = [reason] if reason else []
-    if not endpoint_matches(session, record):
-        found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
-    return found

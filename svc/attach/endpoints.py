@@ -90,9 +90,16 @@ def write_endpoint(session: DatastoreSession, resource: Resource) -> None:
         except Conflict:
             pass
         except NotFound:  # in the Kubernetes API, the pod stores the endpoint
-            raise _pod_gone(resource) from None
+            raise StoreError(
+                f"pod {resource.namespace}/{resource.spec.get('pod')} does not exist",
+                details="it has been deleted: nothing needs to be done. Or CNI_ARGS name another one",
+                code=Code.ORCHESTRATOR,
+            ) from None
         with suppress(Conflict, NotFound):
-            _take_over(session, session.backend.get(create.key), resource)
+            present = session.backend.get(create.key)
+            kept = {name: text for name, text in present.value.metadata.items() if name in ("uid", "creationTimestamp")}
+            taken = Resource(resource.kind, resource.metadata | kept, resource.spec, extra=present.value.extra)
+            session.backend.write([Update(present.key, taken, present.revision)])
             return
     raise Contended(create.key)
 
@@ -172,33 +179,21 @@ def is_wired_elsewhere(session: DatastoreSession, record: Record) -> bool:
 def ensure_profile(session: DatastoreSession, network: str, *, pod: bool) -> None:
     """Create the policy profile of a network without a policy type, because policy agents block all traffic without it.
 
-    Never change an existing profile, because users may edit it. A session remembers the existing ones. In the Kubernetes API,
-    profiles are derived from namespaces, so do nothing. Raise StoreError if the datastore fails.
+    It allows all egress. All endpoints may send to pods; only endpoints of the same network may send to other containers. Never
+    change an existing profile, because users may edit it. Do nothing in the Kubernetes API, which derives profiles from
+    namespaces. Raise StoreError if the datastore fails.
     """
     if network in session.profiles or session.settings["kind"] == "orch":
         return
-    resource = Resource(_PROFILE, {"name": network}, _profile_spec(network, pod=pod))
+    ingress: dict[str, Any] = {"action": "Allow"}
+    if not pod:
+        ingress["source"] = {"selector": f"has({network})"}
+    spec = {"ingress": [ingress], "egress": [{"action": "Allow"}], "labelsToApply": {network: ""}}
+    resource = Resource(_PROFILE, {"name": network}, spec)
     set_identity(resource, datetime.now(timezone.utc), new_uid())
     with suppress(Conflict):
         session.backend.write([Create(ResourceKey(_PROFILE, network), resource)])
     session.profiles.add(network)
-
-
-def _profile_spec(network: str, *, pod: bool) -> dict[str, Any]:
-    """Return a spec that allows all egress.
-
-    All endpoints may send to pods. Only endpoints of the same network may send to other containers.
-    """
-    ingress: dict[str, Any] = {"action": "Allow"}
-    if not pod:
-        ingress["source"] = {"selector": f"has({network})"}
-    return {"ingress": [ingress], "egress": [{"action": "Allow"}], "labelsToApply": {network: ""}}
-
-
-def _take_over(session: DatastoreSession, present: Entry[Resource], resource: Resource) -> None:
-    kept = {name: present.value.metadata[name] for name in ("uid", "creationTimestamp") if name in present.value.metadata}
-    taken = Resource(resource.kind, resource.metadata | kept, resource.spec, extra=present.value.extra)
-    session.backend.write([Update(present.key, taken, present.revision)])
 
 
 def _with_profiles(resource: Resource, record: Record, *, add: bool) -> Resource:
@@ -209,11 +204,3 @@ def _with_profiles(resource: Resource, record: Record, *, add: bool) -> Resource
     profiles = [*stored.profiles, network] if add else [each for each in stored.profiles if each != network]
     spec = {name: value for name, value in (resource.spec | {"profiles": profiles}).items() if value}
     return replace(resource, spec=spec)
-
-
-def _pod_gone(resource: Resource) -> StoreError:
-    return StoreError(
-        f"pod {resource.namespace}/{resource.spec.get('pod')} does not exist",
-        details="it has been deleted: nothing needs to be done. Or CNI_ARGS name another one",
-        code=Code.ORCHESTRATOR,
-    )

@@ -9,7 +9,7 @@ from svc.attach.endpoints import endpoint_matches
 from svc.attach.journal import IntentLost
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddCall, AddRequest, Sandbox
-from svc.attach.shared_interface import still_shares
+from svc.attach.shared_interface import interface_owner
 from svc.attach.sources.select import source_of
 from svc.attach.teardown import tear_down
 from svc.attach.waiting import STORE_SECONDS, await_gates, await_store, wait_for_policy
@@ -112,8 +112,10 @@ def recorded_result(call: AddCall, record: Record) -> Result | None:
         return None
     if record.is_wired and not _wiring_stands(call, record):
         return None
-    if record.shares and not still_shares(context, record):
-        return None
+    if record.shares:
+        host = interface_owner(context, record)
+        if host is None or not context.is_live(host):
+            return None
     if record.result is None and record.is_wired:
         _adopt(call, record)
     _warn_of_families(call, record)

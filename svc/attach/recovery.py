@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from svc.attach.context import Context
 from svc.attach.record import ADDED, ADDING, DELETING, WAITING, AttachmentId, Record, StoreSettings
 from svc.attach.sources.select import source_of
-from svc.attach.teardown import defer_release, tear_down
+from svc.attach.teardown import record_pending_release, tear_down, unwire
 from svc.call_trace import CallTrace
 from svc.model.errors import SvcError
 
@@ -39,29 +39,22 @@ class Teardowns:
         """Tear the attachment down, and return whether no release is pending. Raise SvcError as `teardown.tear_down`."""
         store = store_of(record)
         if store in self._failing:
-            defer_release(self._context, record)
+            unwire(self._context, record)
+            record_pending_release(self._context, record)
             return False
         done = tear_down(self._context, record, trace) is None
         if not done:
             self._failing.add(store)
         return done
 
-
-class Recovery:
-    """The teardown of interrupted attachments, each once, in any order. Thread-safe."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._teardowns = Teardowns(context)
-
-    def tear_down(self, record: Record, trace: CallTrace) -> bool:
-        """Tear the attachment down. Return whether that succeeded, or a call has replaced or removed the row."""
+    def recover(self, record: Record, trace: CallTrace) -> bool:
+        """Tear an interrupted attachment down. Return whether that succeeded, or a call has replaced or removed the row."""
         current = self._context.journal.get(record.id)
         if current is None or current.generation != record.generation:
             return True
         trace.info(f"taking down {record.id.container_id} {record.id.ifname} of {record.id.network}, left {record.state}")
         try:
-            return self._teardowns.tear_down(current, trace)
+            return self.tear_down(current, trace)
         except SvcError as failure:
             _warn(record, failure, trace)
             return False

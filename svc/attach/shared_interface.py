@@ -12,7 +12,7 @@ from contextlib import suppress
 from svc.attach.context import Context
 from svc.attach.endpoints import edit_profiles, ensure_profile
 from svc.attach.record import ADDED, Record
-from svc.attach.request import AddCall, AddRequest
+from svc.attach.request import AddCall
 from svc.attach.teardown import tear_down
 from svc.datastore.api import NotFound
 from svc.model.endpoint import host_interface
@@ -62,12 +62,6 @@ def join_interface(call: AddCall) -> Result | None:
     return Result.from_json(host.result or {})
 
 
-def still_shares(context: Context, record: Record) -> bool:
-    """Return whether the interface that a sharing attachment uses exists."""
-    host = interface_owner(context, record)
-    return host is not None and context.is_live(host)
-
-
 def interface_owner(context: Context, record: Record) -> Record | None:
     """Return the attachment whose interface a sharing one uses; None if it does not exist any more."""
     for other in context.journal.of_interface(record.id.container_id, record.id.ifname):
@@ -85,12 +79,7 @@ def _host(call: AddCall) -> Record | None:
     name = host_interface(call.session.names, request.workload, request.id.ifname)
     for other in context.journal.with_host_name(name):
         found = (other.state, other.boot_id, other.sandbox, other.id.container_id, other.id.ifname, other.workload)
-        if found == same and _serves(other, request):
+        is_here = (other.session_key.store, other.node) == (request.where.store, request.where.node)
+        if found == same and is_here and (request.address is None or request.address in other.address_list()):
             return other
     return None
-
-
-def _serves(other: Record, request: AddRequest) -> bool:
-    if (other.session_key.store, other.node) != (request.where.store, request.where.node):
-        return False
-    return request.address is None or request.address in other.address_list()

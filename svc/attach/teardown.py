@@ -71,12 +71,6 @@ def tear_down(
     return None
 
 
-def defer_release(context: Context, record: Record) -> None:
-    """Remove the interface and record the release as pending, without a request to the datastore, which is known to fail."""
-    unwire(context, record)
-    record_pending_release(context, record)
-
-
 def unwire(context: Context, record: Record) -> bool:
     """Remove the interface pair with its host routes. Return whether it existed.
 
@@ -173,21 +167,15 @@ def others_of_interface(context: Context, record: Record) -> Iterator[Record]:
 def _unrecorded_index(context: Context, record: Record) -> int:
     """Return the index of the interface that a killed ADD may have created, found by its name.
 
-    Return 0 if it does not exist, or if another attachment may own it.
+    Return 0 if it does not exist, or if another attachment may own it: an in-flight ADD has not recorded its interface yet, and
+    removes a stale interface of the same name itself.
     """
     link = context.kernel.find_link(name=record.host_name)
     if link is None:
         return 0
     index = int(link["index"])
-    return 0 if any(_may_own(context, other, index) for other in others_of_interface(context, record)) else index
-
-
-def _may_own(context: Context, other: Record, index: int) -> bool:
-    """Return whether the interface may belong to the other attachment.
-
-    An in-flight ADD has not recorded its interface yet. It removes a stale interface of the same name itself.
-    """
-    return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
+    others = (other for other in others_of_interface(context, record) if other.boot_id == context.boot_id)
+    return 0 if any(other.host_index == index or other.state == ADDING for other in others) else index
 
 
 def _retry_later(context: Context, record: Record, failure: SvcError, trace: CallTrace) -> SvcError:

@@ -20,7 +20,7 @@ from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId, SessionKey
-from svc.attach.recovery import Recovery, interrupted
+from svc.attach.recovery import Teardowns, interrupted
 from svc.attach.request import AddRequest, Attachment, Sandbox, open_sandbox
 from svc.call_trace import CallTrace
 from svc.datastore.api import Backend, Conflict, Create
@@ -73,8 +73,8 @@ class Host:
 
     def recover(self) -> int:
         """What an agent does after its start; the number of attachments that it could not take down."""
-        recovery = Recovery(self.context)
-        return sum(not recovery.tear_down(record, CallTrace("test")) for record in interrupted(self.context))
+        teardowns = Teardowns(self.context)
+        return sum(not teardowns.recover(record, CallTrace("test")) for record in interrupted(self.context))
 
     # what there is
 

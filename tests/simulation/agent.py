@@ -16,7 +16,7 @@ from svc.agent.restoring import LOOK_SECONDS, Restoring
 from svc.agent.server import DRAIN_SECONDS, LOCK_SECONDS
 from svc.attach.context import Context
 from svc.attach.record import Record
-from svc.attach.recovery import Recovery, interrupted
+from svc.attach.recovery import Teardowns, interrupted
 from svc.call_trace import CallTrace
 from svc.cni.call_io import Reply
 from svc.cni.handler import WORK_SECONDS
@@ -107,14 +107,14 @@ class Agent:
                 self._busy -= 1
 
     def _recover(self) -> None:
-        recovery = Recovery(self.context)
+        teardowns = Teardowns(self.context)
         for record in interrupted(self.context):
-            run = partial(self._recover_one, recovery, record)
+            run = partial(self._recover_one, teardowns, record)
             self._queue.put(Job(Lane(RECOVERY), record.id.container_id, run))
 
-    def _recover_one(self, recovery: Recovery, record: Record, _: Job) -> None:
+    def _recover_one(self, teardowns: Teardowns, record: Record, _: Job) -> None:
         if not self._stopped:
-            recovery.tear_down(record, CallTrace("recovery"))
+            teardowns.recover(record, CallTrace("recovery"))
 
     def _drain(self, lock: StateLock) -> None:
         self._maintenance.stop()

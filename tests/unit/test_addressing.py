@@ -1,5 +1,6 @@
 """Precedence of annotations, the network configuration and CNI_ARGS in the addressing of a pod."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -9,7 +10,7 @@ from harness.add_requests import netconf
 from svc._core.cidr import Address
 from svc.attach.addressing import resolve_addressing
 from svc.attach.record import AttachmentId, SessionKey
-from svc.attach.request import AddRequest
+from svc.attach.request import AddCall, AddRequest
 from svc.attach.sources.base import Addressing
 from svc.attach.sources.delegated import DelegatedSource
 from svc.call_trace import CallTrace
@@ -43,7 +44,9 @@ def resolve(
         Address(address) if address else None, **more,
     )  # fmt: skip
     pod = None if annotations is None else {"metadata": {"annotations": encode(annotations)}}
-    return resolve_addressing(DEFAULT, request, PodInfo(pod, Namespace(annotations=encode(namespace or {}))), trace)
+    session: Any = SimpleNamespace(names=DEFAULT)
+    call = AddCall(None, session, request, trace)  # type: ignore[arg-type]
+    return resolve_addressing(call, PodInfo(pod, Namespace(annotations=encode(namespace or {}))))
 
 
 @pytest.fixture
