@@ -9,7 +9,6 @@ from svc._core import netns
 from svc.attach.api_clients import ApiClientPool
 from svc.attach.health import Health
 from svc.attach.journal import Journal
-from svc.attach.node_claim import this_claimant
 from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
 from svc.attach.sessions import DatastoreSession, OpenBackend, SessionPool, store_key
 from svc.attach.token_cache import TokenCache
@@ -17,6 +16,7 @@ from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import ForwardingSysctls
 from svc.metrics import Metrics
+from svc.model.claim import Claimant
 from svc.names import Names
 
 if TYPE_CHECKING:
@@ -29,10 +29,9 @@ NamesOf = Callable[[str], Names]
 class Context:
     """The state that outlives a call. `close` ends its threads and closes its files.
 
-    `names_of` returns the names of a profile, given its name in a call or record, and raises CallerError if it does not exist.
-    `resident` is true in an agent, which serves many calls and renews the claims of node names.
-    `require_state` raises PeerError if the state directory was removed or replaced. Another process would not find the journal
-    of this one then.
+    `names_of` returns the names of a profile, or raises CallerError if it does not exist. `resident` is true in an agent, which
+    renews the claims of node names. `require_state` raises PeerError if the state directory was removed or replaced, because
+    another process would then not find the journal of this one.
     """
 
     def __init__(
@@ -50,8 +49,9 @@ class Context:
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = netns.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")
-        claimant = this_claimant(state_dir, self.boot_id)
-        self.sessions = SessionPool(open_backend, claimant, renews=resident, journal=self.journal)
+        self.sessions = SessionPool(
+            open_backend, _this_claimant(state_dir, self.boot_id), renews=resident, journal=self.journal
+        )
         self.orchestrators = ApiClientPool()
         self.tokens = TokenCache()
         self.kernel = Kernel()
@@ -125,3 +125,11 @@ class Context:
         self.forwarding.close()
         self.sessions.close()
         self.journal.close()
+
+
+def _this_claimant(state_dir: Path, boot: str) -> Claimant:
+    try:
+        machine = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine = ""
+    return Claimant(machine, boot, str(state_dir.resolve()))

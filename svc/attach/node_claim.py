@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from svc import deadline
 from svc.batching import Batcher
@@ -49,18 +48,9 @@ class CopiedRow(PeerError):
     code = Code.NODE_CLAIMED
 
 
-def this_claimant(state_dir: Path, boot: str) -> Claimant:
-    """Return the claimant that this process belongs to."""
-    try:
-        machine = Path("/etc/machine-id").read_text().strip()
-    except OSError:
-        machine = ""
-    return Claimant(machine, boot, str(state_dir.resolve()))
-
-
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The situation that this claimant has the claim. `fence` is None if the datastore has no transactions."""
+    """This claimant has the claim. `fence` is None if the datastore has no transactions."""
 
     claim: Entry[NodeClaim]
     fence: Entry[NodeFence] | None
@@ -68,7 +58,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """The situation that another claimant has the claim. Times are monotonic."""
+    """Another claimant has the claim. Times are monotonic."""
 
     value: NodeClaim
     since: float  # when its counter was first seen or last changed
@@ -79,7 +69,7 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class _Unenforced:
-    """The situation that the session has no permission to claim."""
+    """The session has no permission to claim."""
 
 
 _Situation = _Held | _Watched | _Unenforced
@@ -265,21 +255,18 @@ class NodeNameClaim:
         return replace(before, value=value, since=now, alive=same)
 
     def _enter(self, situation: _Situation) -> None:
-        """Store the situation, and end the waits if it is a decision."""
+        """Store the situation, end the waits if it is a decision, and start the thread if it is needed."""
         with self._lock:
             self._situation = situation
             ended, self._waits = ([], self._waits) if _is_open(situation) else (self._waits, [])
-            self._start_if_needed(situation)
+            needs_thread = self._renews or isinstance(situation, _Watched)
+            if needs_thread and self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="node-claim", daemon=True)
+                self._thread.start()
         for wait in ended:
             wait.end(WaitOutcome.READY)
 
     # the thread
-
-    def _start_if_needed(self, situation: _Situation) -> None:
-        wanted = self._renews or isinstance(situation, _Watched)
-        if wanted and self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._run, name="node-claim", daemon=True)
-            self._thread.start()
 
     def _run(self) -> None:
         failing, began = False, time.monotonic()
@@ -302,18 +289,16 @@ class NodeNameClaim:
         return RENEW_SECONDS
 
     def _step(self) -> None:
-        with deadline.limit(STEP_SECONDS):
-            self._look_or_renew()
-
-    def _look_or_renew(self) -> None:
+        """Increment the counter of the own claim, or read the other claimant's."""
         situation = self._situation
-        if not isinstance(situation, _Held):
-            self._looks.run(None)
-        elif self._renews:
-            try:
-                self._renew(situation, fence=None)
-            except (Conflict, NotFound, Forbidden):
+        with deadline.limit(STEP_SECONDS):
+            if not isinstance(situation, _Held):
                 self._looks.run(None)
+            elif self._renews:
+                try:
+                    self._renew(situation, fence=None)
+                except (Conflict, NotFound, Forbidden):
+                    self._looks.run(None)
 
     def _renew(self, held: _Held, *, fence: Entry[NodeFence] | None) -> None:
         writes: list[Write] = [Update(held.claim.key, held.claim.value.renewed(), held.claim.revision)]
@@ -330,20 +315,17 @@ class NodeNameClaim:
         return (claimant.machine, claimant.state_dir) != (self._claimant.machine, self._claimant.state_dir)
 
     def _error(self, situation: _Watched) -> PeerError:
-        return self._refusal(situation.value) if situation.alive else self._undecided(situation.value)
-
-    def _refusal(self, value: NodeClaim) -> PeerError:
-        return PeerError(
-            f"node name {self._node!r} is in use by another machine",
-            details=f"{value.claimant} has claimed it and is alive; this is {self._claimant}: give one of the two another name "
-            "(nodename in the network configuration, or the host name), or stop its agent",
-            code=Code.NODE_CLAIMED,
-        )
-
-    def _undecided(self, value: NodeClaim) -> PeerError:
+        other = situation.value.claimant
+        if situation.alive:
+            return PeerError(
+                f"node name {self._node!r} is in use by another machine",
+                details=f"{other} has claimed it and is alive; this is {self._claimant}: give one of the two another name "
+                "(nodename in the network configuration, or the host name), or stop its agent",
+                code=Code.NODE_CLAIMED,
+            )
         return PeerError(
             f"node name {self._node!r} was claimed by another machine, and it is not known yet whether that one is alive",
-            details=f"{value.claimant} has claimed it; this is {self._claimant}: try again in {WATCH_SECONDS:.0f} s",
+            details=f"{other} has claimed it; this is {self._claimant}: try again in {WATCH_SECONDS:.0f} s",
             code=Code.TRY_AGAIN,
         )
 

@@ -3,21 +3,22 @@
 It creates nothing: an embedded store that does not exist is a failure.
 """
 
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import Any
+from typing import TypeVar
 
 from svc import deadline
 from svc.attach.context import NamesOf
-from svc.attach.sessions import DatastoreSession, SessionPool
+from svc.attach.sessions import SessionPool
 from svc.cni.call_io import CallInput
 from svc.cni.verbs import session_key
 from svc.model.errors import PeerError, SvcError
 from svc.netconf import netconf as netconfs
 
 LIMIT = 2.0  # seconds for each step
+
+_Result = TypeVar("_Result")
 
 
 def probe(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> tuple[int, str]:
@@ -37,7 +38,7 @@ def _outcomes(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> It
     yield "network configuration", "ok"
     where = session_key(netconf, names, inputs.profile)
     kind = where.datastore["kind"]
-    session: DatastoreSession = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
+    session = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
     _in_time(f"datastore {kind}", session.require_ready)
     yield f"datastore {kind}", "ok, ready"
     if kubeconfig := dict(netconf.orchestrator).get("kubeconfig"):
@@ -53,17 +54,9 @@ def server_version(kubeconfig: str) -> str:
         return str(client.get("/version")["gitVersion"])
 
 
-def _in_time(what: str, step: Callable[[], Any]) -> Any:
+def _in_time(what: str, step: Callable[[], _Result]) -> _Result:
     """Return the result of the step or raise its exception. Raise PeerError after 2 s; the thread of the step continues."""
-    outcome: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(step())
-        except Exception as failure:
-            outcome.set_exception(failure)
-
-    threading.Thread(target=run, daemon=True).start()
+    outcome = ThreadPoolExecutor(1).submit(step)
     if not wait([outcome], LIMIT).done:
         raise PeerError(
             f"{what}: no answer within {LIMIT:g} s", details="see whether it runs, and whether the address is right"

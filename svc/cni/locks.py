@@ -93,7 +93,9 @@ class LockFile:
             file = _open(self.path, reads=self._reads)
             os.close(self._file)
             self._use(file)
-        return _flock(self._file, fcntl.LOCK_EX) or (not self._guarded and self._is_held_by_users_only())
+        if _flock(self._file, fcntl.LOCK_EX):
+            return True
+        return not self._guarded and bool(pids := self._pids()) and all(map(_is_foreign, pids))
 
     def is_free(self) -> bool:
         """Return True if no process has locked the file. The file stays unlocked."""
@@ -146,22 +148,15 @@ class LockFile:
             return [int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].endswith(inode)]
         return []
 
-    def _is_held_by_users_only(self) -> bool:
-        pids = self._pids()
-        return bool(pids) and all(_is_foreign(pid) for pid in pids)
-
 
 class StateLock:
-    """The right to change attachments of one state directory.
+    """The right to change attachments of one state directory, with its private directories and its lock files.
 
-    Raise OSError if the directory is unusable, and its subclass UnsafeDirectory if other users can write there.
+    `socket` is the path on which an agent will listen. With `reads`, a state directory on a read-only file system can be locked
+    if it has been used before. Raise OSError if the directory is unusable, UnsafeDirectory if other users can write there.
     """
 
     def __init__(self, state_dir: Path, purpose: str, socket: Path | None = None, *, reads: bool = False) -> None:
-        """Create the private directories and open the lock files. `socket` is the path on which an agent will listen.
-
-        With `reads`, a state directory on a read-only file system can be locked if it has been used before.
-        """
         make_private(state_dir, 0o700)
         make_private(state_dir / DIRECTORY, 0o700)
         self._state_dir = state_dir
@@ -216,10 +211,6 @@ class StateLock:
             for _ in _until(time.monotonic() + seconds):
                 if self._last_calls.take():
                     return
-
-    def stands(self) -> bool:
-        """Return True if the state directory is still the one that was locked."""
-        return self._lock.stands()
 
     def require(self) -> None:
         """Raise PeerError if the state directory was removed or replaced: the agent must not create a new one in its place."""

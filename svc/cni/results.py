@@ -12,7 +12,7 @@ from typing import Any
 
 from svc.model import cni_versions
 from svc.model.errors import SvcError
-from svc.model.result import IpConfig, Result, Route
+from svc.model.result import IpConfig, Result
 
 Json = dict[str, Any]
 
@@ -28,7 +28,7 @@ def render(result: Result, version: str) -> Json:
     return {"cniVersion": version} | _given(
         interfaces=[_since(item.to_json(), _INTERFACE_1_1, version) for item in result.interfaces],
         ips=[_ip(item, version) for item in result.ips],
-        routes=[_route(item, version) for item in result.routes],
+        routes=[_since(item.to_json(), _ROUTE_1_1, version) for item in result.routes],
         dns=result.dns.to_json(),
     )
 
@@ -49,17 +49,13 @@ def _family(result: Result, family: int) -> Json:
     first = next((item for item in result.ips if item.family == family), None)
     if first is None:
         return {}
-    routes = [_route(item, "0.2.0") for item in result.routes if item.family == family]
+    routes = [_since(item.to_json(), _ROUTE_1_1, "0.2.0") for item in result.routes if item.family == family]
     return {"ip": first.address} | _given(gateway=first.gateway, routes=routes)
 
 
 def _ip(item: IpConfig, version: str) -> Json:
     family = {} if cni_versions.at_least(version, "1.0.0") else {"version": str(item.family)}
     return family | item.to_json()
-
-
-def _route(item: Route, version: str) -> Json:
-    return _since(item.to_json(), _ROUTE_1_1, version)
 
 
 def _since(data: Json, young: tuple[str, ...], version: str) -> Json:

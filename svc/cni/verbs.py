@@ -120,8 +120,17 @@ def attach(invocation: Invocation) -> Resumable[Result]:
         invocation.trace.warning("hostname is deprecated: set nodename in the network configuration")
     if invocation.call.ipam:
         return (yield from add(invocation.context, _request(invocation, None), invocation.trace))
-    _refuse_foreign_prev_result(invocation)
-    _require_pod_for_bypass(invocation)
+    if invocation.netconf.prev_result is not None:
+        invocation.trace.warning(
+            "another plugin comes before this one in the chain, which is not supported: its result is lost"
+        )
+        parse_prev_result(invocation.netconf.prev_result, invocation.version)
+    if invocation.netconf.features.ip_addrs_no_ipam and not invocation.args().pod_name:
+        raise CallerError(
+            "feature_control.ip_addrs_no_ipam = true, but the container is not a pod and has no annotations",
+            details="set feature_control.ip_addrs_no_ipam to false, or pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS",
+            code=Code.INVALID_NETCONF,
+        )
     with invocation.sandbox() as sandbox:
         return (yield from add(invocation.context, _request(invocation, sandbox), invocation.trace))
 
@@ -187,25 +196,6 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         intent=invocation.inputs.intent,
         resumable=invocation.inputs.resumable,
     )
-
-
-def _require_pod_for_bypass(invocation: Invocation) -> None:
-    """Raise CallerError if annotations of the network's pods bypass IPAM, and the container is not a pod."""
-    if invocation.netconf.features.ip_addrs_no_ipam and not invocation.args().pod_name:
-        raise CallerError(
-            "feature_control.ip_addrs_no_ipam = true, but the container is not a pod and has no annotations",
-            details="set feature_control.ip_addrs_no_ipam to false, or pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS",
-            code=Code.INVALID_NETCONF,
-        )
-
-
-def _refuse_foreign_prev_result(invocation: Invocation) -> None:
-    """Warn about a result of an earlier plugin, and validate it. svc must come first in a chain."""
-    if invocation.netconf.prev_result is not None:
-        invocation.trace.warning(
-            "another plugin comes before this one in the chain, which is not supported: its result is lost"
-        )
-        parse_prev_result(invocation.netconf.prev_result, invocation.version)
 
 
 def _sandbox_if_any(stack: ExitStack, invocation: Invocation) -> Sandbox | None:

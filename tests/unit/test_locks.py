@@ -118,18 +118,20 @@ def test_agent_says_once_for_whom_it_waits(
 def test_replaced_directory_is_noticed(state_dir: Path, tmp_path: Path) -> None:
     with closing(StateLock(state_dir, AGENT)) as lock:
         lock.take_as_agent(0)
-        assert lock.stands()
+        lock.require()
         state_dir.rename(tmp_path / "elsewhere")
-        assert not lock.stands()
+        with pytest.raises(PeerError, match="removed or replaced"):
+            lock.require()
         assert taken(state_dir)
-        assert not lock.stands()
+        with pytest.raises(PeerError, match="removed or replaced"):
+            lock.require()
 
 
 def test_lock_file_that_was_removed_is_made_again(state_dir: Path) -> None:
     with closing(StateLock(state_dir, "ADD")) as lock:
         (state_dir / DIRECTORY / locks.STATE).unlink()
         assert lock.take(0)
-        assert lock.stands()
+        lock.require()
         assert not taken(state_dir)
 
 
