@@ -55,8 +55,7 @@ class Batcher(Generic[Request, Result]):
     """Batcher of requests. Thread-safe.
 
     `work` gets 1 to `limit` requests, and returns one outcome for each, in order. `run` raises an outcome that is an
-    exception in its caller. It raises an exception of `work` in all callers of the batch. `place` returns the server of `work`,
-    for errors.
+    exception in its caller, and an exception of `work` in all callers. `place` returns the server of `work`, for errors.
     """
 
     def __init__(
@@ -76,8 +75,7 @@ class Batcher(Generic[Request, Result]):
     def run(self, request: Request) -> Result:
         """Return the result of a request, or raise its failure. Block until then; the caller may lead a batch.
 
-        A caller that does not lead waits until its deadline. It then raises NotBegun, or OutcomeUnknown if its batch is being
-        executed.
+        At its deadline, a caller that does not lead raises NotBegun, or OutcomeUnknown if its batch is being executed.
         """
         with self._lock:
             if deadline.is_over():
@@ -132,7 +130,6 @@ class Batcher(Generic[Request, Result]):
 
 
 def _latest(batch: Sequence[_Ticket[Request, Result]]) -> _Ticket[Request, Result]:
-    """Return the first ticket with the latest deadline."""
     return max(batch, key=lambda ticket: ticket.deadline)
 
 

@@ -19,8 +19,7 @@ class UnsafeDirectory(OSError):
 def make_private(path: Path, mode: int) -> None:
     """Create the directory with `mode`, or correct an existing one with more permissions. The umask has no effect.
 
-    Raise UnsafeDirectory, an OSError, if it belongs to another user, or if another user may rename it. Raise OSError if it
-    cannot be created.
+    Raise OSError if that fails, UnsafeDirectory if it belongs to another user, or if another user may rename it.
     """
     create_directories(path, mode)
     _require_safe_parents(path.resolve())

@@ -21,10 +21,7 @@ log = logging.getLogger("svc.agent")
 
 
 class AgentCall:
-    """A request and its connection. `answer` serves it; the reply closes the connection.
-
-    `before_reply` is called before the reply, after which no other frame may be sent.
-    """
+    """A request and its connection, which the reply closes. `answer` serves it; no frame may follow `before_reply`."""
 
     def __init__(
         self,

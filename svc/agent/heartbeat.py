@@ -24,9 +24,8 @@ PROOF_SECONDS = 4.0  # a proof is valid this long; the executable gives up after
 class Heartbeat:
     """Sender of signs of life, on one thread, from `start` to `stop`.
 
-    `poll` reads the requests that no worker has read yet, `put` takes the job that proves progress. `is_busy` tells whether all
-    workers are occupied and make progress: then that job waits like any other, and is not a measure. `watchdog_seconds` is the
-    time that the service manager waits for a sign, or 0 if it expects none.
+    `poll` reads requests that no worker has read yet. `put` takes the job that proves progress. `is_busy` tells whether all
+    workers are occupied and make progress: that job would wait then. `watchdog_seconds` is the service manager's timeout, or 0.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Heartbeat:
         self._is_draining = False
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def drain(self) -> None:

@@ -44,8 +44,7 @@ class Maintenance:
     def retry_releases(self) -> None:
         """Queue the first pending release of each datastore that has none in the queue.
 
-        An ADD whose rollback could not write to the journal leaves its row "adding". A row that was there in the last round
-        is queued, too: its job runs when no ADD of the container is in-flight.
+        Also queue a row "adding" that was there in the last round: the rollback of its ADD could not write to the journal.
         """
         self._context.journal.refill_reserve()
         owed: dict[Store, list[Record]] = defaultdict(list)

@@ -78,10 +78,7 @@ def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettin
 
 
 def _address_argument(call: AddCall, wishes: AnnotationSettings, versions: tuple[int, ...]) -> Address | None:
-    """Return the address that the runtime requests; None if it requests none, or annotations override it.
-
-    Raise CallerError if the network does not assign addresses of its family.
-    """
+    """Return the address that the runtime requests, unless annotations override it. Raise CallerError for a wrong family."""
     address = call.request.address
     if address is None:
         return None
@@ -113,10 +110,7 @@ def _left_aside(wishes: AnnotationSettings, versions: tuple[int, ...]) -> list[s
 
 
 def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wishes: AnnotationSettings) -> list[str]:
-    """Return a warning if floating IPs of the namespace have no effect.
-
-    In the Kubernetes API, a pod's endpoint is derived from the pod's own annotations only.
-    """
+    """Return a warning if floating IPs of the namespace have no effect: the Kubernetes API reads only those of the pod."""
     own = f"{names.annotation_prefix}/{FLOATING}" in pod.annotations
     if own or not wishes.floating or request.where.datastore["kind"] != "orch":
         return []

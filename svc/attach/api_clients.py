@@ -37,10 +37,7 @@ class _Client:
 
 
 class ApiClientPool:
-    """API clients by their access settings. Thread-safe.
-
-    A network with a new token gets a new client. `close_idle` closes the unused ones with their threads.
-    """
+    """API clients by their access settings, of which a token is a part. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

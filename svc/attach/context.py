@@ -67,10 +67,9 @@ class Context:
         self._lock = threading.Lock()
 
     def session(self, key: SessionKey) -> DatastoreSession:
-        """Return the open session of the key; open it if necessary.
+        """Return the session of the key; open it if necessary.
 
-        Raise CallerError if the profile cannot be loaded or the kind of datastore is not supported. Raise StoreError if the
-        datastore cannot be opened.
+        Raise CallerError for an unknown profile or kind of datastore, StoreError if the datastore cannot be opened.
         """
         return self.sessions.get(self.names_of(key.profile), self.tokens.with_token(key.datastore), key.node)
 
@@ -93,10 +92,7 @@ class Context:
             return self._status_files
 
     def close_idle(self, seconds: float) -> None:
-        """Close the sessions and API clients that no call has used for this time.
-
-        A session with attachments stays open, because it keeps the node claim.
-        """
+        """Close what no call has used for this time, but no session with attachments, because it keeps the node claim."""
         stores = {record.session_key.store for record in self.journal.all()}
         keep = {store_key(self.names_of(profile), self.tokens.with_token(dict(settings))) for profile, settings in stores}
         self.sessions.close_idle(seconds, keep)

@@ -67,10 +67,7 @@ class DatastoreReadiness:
         return self._readers.run(keys)
 
     def require_unshared(self) -> None:
-        """Do as `require` without keys, but share no read.
-
-        A caller that waits for another call's read may reach its deadline before it learns why the datastore does not answer.
-        """
+        """Do as `require` without keys, but share no read: if a shared one lasts longer, its failure is not known in time."""
         self._read([()])
 
     def expected(self) -> Entry[Resource]:
@@ -170,8 +167,5 @@ class ReadyCheckedBackend:
 
 
 def ready_checked(readiness: DatastoreReadiness, claim: NodeNameClaim | None = None) -> Backend:
-    """Return a backend that checks readiness with each write.
-
-    Return a store without transactions unchanged: its callers check readiness before the first write.
-    """
+    """Return a backend that checks readiness with each write; a store without transactions unchanged."""
     return ReadyCheckedBackend(readiness, claim) if readiness.backend.atomic else readiness.backend

@@ -78,10 +78,7 @@ def creation(resource: Resource) -> Create:
 
 
 def write_endpoint(session: DatastoreSession, resource: Resource) -> None:
-    """Create the endpoint, or update the one of an earlier sandbox of the same workload.
-
-    Raise StoreError if the datastore fails, or if the pod does not exist.
-    """
+    """Create the endpoint, or update that of an earlier sandbox. Raise StoreError, also if the pod does not exist."""
     create = creation(resource)
     for _ in attempts(_ATTEMPTS):
         try:
@@ -116,10 +113,7 @@ def can_delete(resource: Resource, record: Record) -> bool:
 
 
 def edit_profiles(session: DatastoreSession, record: Record, *, add: bool) -> None:
-    """Add the record's network to the profiles of the shared endpoint, or remove it.
-
-    Raise NotFound if the container has no endpoint, StoreError if the datastore fails.
-    """
+    """Add the network to the profiles of the shared endpoint, or remove it. Raise NotFound without an endpoint, StoreError."""
     key = record.endpoint_key(session.names)
     entry = session.backend.update(key, lambda present: present and _with_profiles(present, record, add=add))
     if entry is None or not StoredEndpoint(entry.value).is_of(record):
@@ -133,10 +127,7 @@ def stored_endpoint(session: DatastoreSession, record: Record) -> StoredEndpoint
 
 
 def endpoint_matches(session: DatastoreSession, record: Record) -> bool:
-    """Read whether the endpoint is of this container and has its addresses.
-
-    Return True if the interface needs no endpoint. Raise StoreError if the datastore fails.
-    """
+    """Return whether the endpoint has this container and its addresses, or the interface needs none. Raise StoreError."""
     if not needs_endpoint(session, record):
         return True
     stored = stored_endpoint(session, record)
@@ -166,10 +157,7 @@ def drop_endpoints_of(session: DatastoreSession, container_id: str) -> None:
 
 
 def is_wired_elsewhere(session: DatastoreSession, record: Record) -> bool:
-    """Return whether the pod has an endpoint on another node. Only the Kubernetes API stores endpoints in pods.
-
-    Raise StoreError if the datastore fails.
-    """
+    """Return whether the pod's endpoint is on another node. Only the Kubernetes API stores it in the pod. Raise StoreError."""
     if session.settings["kind"] != "orch":
         return False
     specs = [entry.value.spec for entry in session.backend.list(ResourceQuery(KIND, namespace=record.namespace))]

@@ -25,8 +25,7 @@ def collect_garbage(
     source: AddressSource = POOLS_OF_SVC,
     location: FieldErrors | None = None,
 ) -> None:
-    """Tear down every attachment of the network that is not in `valid` (container, interface), then let the network's source
-    release the addresses of unknown containers.
+    """Tear down the network's attachments that are not in `valid`, then let its source release the addresses of unknown ones.
 
     Continue after a failure. Raise PeerError with all failures at the end. If the `location` of the datastore has errors, raise
     them, because only the rows know their datastore.

@@ -95,10 +95,7 @@ class Health:
         self._failures: dict[Hashable, tuple[float, SvcError]] = {}
 
     def record(self, network: Hashable, failure: SvcError | None) -> None:
-        """Record the outcome of an ADD of the network. Ignore errors of one pod.
-
-        Also ignore a full disk, because each probe of a file detects it.
-        """
+        """Record the outcome of an ADD, except errors of one pod, and a full disk, which each probe of a file detects."""
         with self._lock:
             if failure is None:
                 self._failures.pop(network, None)

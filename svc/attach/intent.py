@@ -24,10 +24,7 @@ NO_DNS = Dns()
 
 
 def previous_row(call: AddCall) -> Record | None:
-    """Return the row of the attachment; None if it has none.
-
-    Raise IntentLost if the call has waited in another process, and a DEL or another ADD came during the wait.
-    """
+    """Return the row of the attachment, if any. Raise IntentLost if it was deleted or replaced while another process waited."""
     request = call.request
     previous = call.context.journal.get(request.id)
     if request.intent and (previous is None or previous.generation != request.intent):
@@ -101,10 +98,7 @@ def _describe(record: Record, request: AddRequest) -> None:
 
 
 def recorded_result(call: AddCall, record: Record) -> Result | None:
-    """Return the recorded result of an attachment that still exists; None otherwise.
-
-    The sandbox and the boot must be the same, the interface must exist, and the addresses must still be allocated.
-    """
+    """Return the recorded result if sandbox and boot are the same, the interface exists, and the addresses are allocated."""
     context, session, request = call.context, call.session, call.request
     if record.state != ADDED or record.boot_id != context.boot_id or not _is_in_sandbox(record, request):
         return None
@@ -123,10 +117,7 @@ def recorded_result(call: AddCall, record: Record) -> Result | None:
 
 
 def _adopt(call: AddCall, record: Record) -> None:
-    """Complete a restored row, so that the ADDs before and after its loss have the same result.
-
-    Raise SvcError if the pod, the datastore or the journal fails.
-    """
+    """Complete a restored row, so that the ADDs before and after its loss have the same result. Raise SvcError."""
     request = call.request
     assert request.sandbox is not None
     _describe(record, request)

@@ -70,8 +70,7 @@ class Journal:
     Each row has a generation that is unique in the life of the file. A record refers to the row of its generation. A row that
     has replaced it belongs to another attachment, and calls on the old record do not change it.
 
-    `losses` counts how often rows may have been lost, so that attachments may exist without a row. It starts at 1 for a new
-    file.
+    `losses` counts how often rows may have been lost. It starts at 1 for a new file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -142,10 +141,7 @@ class Journal:
             raise IntentLost(record.id)
 
     def record_pending_release(self, record: Record) -> None:
-        """Record durably that the attachment's release is pending, in its row or, if it has none, in a new row.
-
-        Raise IntentLost if another ADD has replaced the row.
-        """
+        """Record durably, in its row or a new one, that the release is pending. Raise IntentLost if an ADD has replaced it."""
         self.restore_file()  # another process must find the pending release
         record.state = DELETING
         try:
@@ -191,10 +187,7 @@ class Journal:
         self.losses += 1
 
     def restore_file(self) -> None:
-        """If the path no longer names the open file, write its content back to the path.
-
-        Raise StoreError if that fails. The open file stays in use then.
-        """
+        """If the path no longer names the open file, write its content back. On failure, raise StoreError and keep the file."""
         if identity(self._path) == self._file:
             return
         with self._errors, self._lock:
@@ -205,7 +198,7 @@ class Journal:
         _log.error("journal %s was removed or replaced: its content is written back", self._path)
 
     def refill_reserve(self) -> None:
-        """Allocate the disk reserve for pending releases again, if the disk has space. Then let other processes use the file.
+        """Allocate the disk reserve again if the disk has space, and then let other processes use the file.
 
         Raise StoreError if the file cannot be opened again. The next call retries then.
         """
@@ -241,10 +234,7 @@ class Journal:
             self._connection.close()
 
     def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False, reserved: bool = False) -> sqlite.Result:
-        """Commit `work`. A durable or reserved write may use the disk reserve.
-
-        For speed, the first attempt skips the handling of locked, full and damaged files.
-        """
+        """Commit `work`, with the disk reserve if `durable` or `reserved`. For speed, the first attempt handles no failure."""
         if not durable:
             try:
                 with self._lock:

@@ -40,9 +40,8 @@ _log = logging.getLogger(__name__)
 def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection, bool]:
     """Open the journal's file without a busy timeout. Return the connection, and whether rows may be missing in the file.
 
-    Create it if it does not exist, and migrate it if an earlier release wrote it. Move a damaged file aside, and copy
-    its readable rows to a new one. Raise StoreError if a newer release wrote the file, sqlite3.Error or OSError if it is
-    unusable in another way.
+    Create a missing file, migrate one of an earlier release, and replace a damaged one by its readable rows. Raise StoreError
+    if a newer release wrote it, sqlite3.Error or OSError if it is unusable in another way.
     """
     present = path.exists()
     if not present:
@@ -71,10 +70,9 @@ def identity(path: Path) -> tuple[tuple[int, int] | None, ...]:
 
 
 def write_back(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Write the content of an open file that was removed or replaced to its path.
+    """Write the content of an open file that was removed or replaced to its path; rename a file that is there.
 
-    Return a connection to the new file, and close the old one. A file at the path is renamed first. Raise sqlite3.Error or
-    OSError if that fails.
+    Return a connection to the new file, and close the old one. Raise sqlite3.Error or OSError if that fails.
     """
     if any(identity(path)):
         _move_aside(path, "it is not the file that was open")
@@ -223,11 +221,10 @@ def _readable(kept: Path, statement: str) -> Iterator[tuple[str, str, str, str, 
 
 
 class Reserve:
-    """Disk space beside the journal for pending releases and the removal of rows, freed when the disk is full.
+    """Disk space beside the journal for some dozen pending releases and the removal of rows, freed when the disk is full.
 
-    A file of allocated blocks works on every file system, also if overwriting in place needs new blocks (btrfs, reflinked XFS).
-    The reserve has space for some dozen pending releases. After that SQLite reuses its log, because each of them replaces a
-    row. Safe for several threads and processes.
+    Several threads and processes may use it. A file of allocated blocks works on every file system, also if overwriting in
+    place needs new blocks (btrfs, reflinked XFS).
     """
 
     def __init__(self, journal: Path) -> None:

@@ -95,10 +95,9 @@ class NodeNameClaim:
         self._closed = threading.Event()
 
     def require(self) -> None:
-        """Return if the session may assign addresses for the node.
+        """Return if the session may assign addresses for the node. Raise StoreError if the claim cannot be read.
 
-        Raise PeerError (NODE_CLAIMED) if another machine uses the name, PeerError (TRY_AGAIN) if that is not known yet,
-        StoreError if the claim cannot be read.
+        Raise PeerError (NODE_CLAIMED) if another machine uses the name, (TRY_AGAIN) if that is not known yet.
         """
         situation = self._known()
         if isinstance(situation, _Watched):
@@ -163,10 +162,7 @@ class NodeNameClaim:
         self.require()
 
     def fence(self) -> None:
-        """Make in-flight writes of earlier processes of this claimant fail. Do nothing if the datastore has no transactions.
-
-        Raise StoreError if the datastore fails. Idempotent.
-        """
+        """Make in-flight writes of earlier processes fail, if the datastore has transactions. Raise StoreError. Idempotent."""
         for _ in attempts(_ATTEMPTS):
             situation = self._known()
             if not isinstance(situation, _Held) or situation.fence is None:

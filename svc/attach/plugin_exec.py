@@ -83,10 +83,7 @@ def _supported_versions(executable: Path, _signature: _Signature) -> frozenset[s
 
 
 def _version(executable: Path, wanted: str, verb: str) -> str | None:
-    """Return the version for a call: not newer than the network's, but new enough for the verb.
-
-    Return None if the plugin is too old for the verb.
-    """
+    """Return the newest common version, not newer than the network's. Return None if the plugin is too old for the verb."""
     oldest = cni_versions.MINIMUM.get(verb, cni_versions.SUPPORTED[0])
     newest = max(wanted, oldest, key=cni_versions.parse)
     common = [version for version in supported_versions(executable) if cni_versions.at_least(newest, version)]

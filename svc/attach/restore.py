@@ -43,10 +43,9 @@ Locate = Callable[[str, str, list[Address]], Origin | None]
 def restore_rows(
     context: Context, session: DatastoreSession, profile: str, trace: CallTrace, locate: Locate | None = None
 ) -> bool:
-    """Write a row for each interface of the session's deployment that has an endpoint of this node, and no row.
+    """Write a row for each interface with an endpoint of this node, but no row. Return whether rows were missing.
 
-    Return whether rows were missing. Do this once per session and after each loss of rows. If the datastore fails, the next
-    call retries.
+    Do this once per session and after each loss of rows. If the datastore fails, the next call retries.
     """
     losses = context.journal.losses
     if session.rows.restored_after == losses:
@@ -65,10 +64,7 @@ def restore_rows(
 
 
 def restore_own(context: Context, session: DatastoreSession, own: Attachment, trace: CallTrace) -> bool:
-    """Do as `restore_rows`, for a call whose attachment has no row.
-
-    Also restore the attachment of the call if it has no endpoint, or no addresses from the pools.
-    """
+    """Do as `restore_rows`, also for the attachment of the call if it has no endpoint or no addresses from the pools."""
     profile = own.where.profile
     are_missing = restore_rows(context, session, profile, trace, partial(_locate, own))
     if not session.rows.left or context.journal.get(own.id) is not None:
@@ -84,10 +80,7 @@ def restore_own(context: Context, session: DatastoreSession, own: Attachment, tr
 
 
 def restore_for_call(context: Context, own: Attachment, trace: CallTrace) -> None:
-    """Do as `restore_own`, also if the interface of the call shows that rows were lost since the last restoration.
-
-    Ignore failures: the call continues without its datastore.
-    """
+    """Do as `restore_own`, also if the interface of the call shows that rows were lost since. Ignore failures."""
     with suppress(SvcError):
         session = context.session(own.where)
         if lacks_row(context, own.id, host_interface(session.names, own.workload, own.id.ifname)):
@@ -129,9 +122,9 @@ def _write_row(context: Context, record: Record, trace: CallTrace) -> None:
 
 
 def _records_of_pairs(context: Context, session: DatastoreSession, own: Attachment, sandbox: Sandbox) -> Iterator[Record]:
-    """Yield records of interfaces without endpoint in the sandbox of the call, found by their interface pairs.
+    """Yield records of the interfaces without endpoint in the sandbox of the call, found by their pairs.
 
-    These are the interface of the call, and those with addresses of the same handle. Without their rows, a DEL of the call's
+    These are the interface of the call, and those with addresses of the same handle: without rows, a DEL of the call's
     interface would release these addresses.
     """
     hosts = {link["index"]: link for link in unknown_links(context, session.names).values()}
@@ -161,7 +154,6 @@ def _restored(
     host: Link,
     ips: list[Address],
 ) -> Record:
-    """Return a record with the properties that the host interface and its addresses show."""
     record = Record.of(key, workload, SessionKey(session.settings, session.node, profile), session.names, context.boot_id)
     record.state, record.addresses = ADDED, [str(address) for address in ips]
     record.host_name, record.mtu = host["name"], host["mtu"]
@@ -208,8 +200,8 @@ def _records(
 def _origin(session: DatastoreSession, stored: StoredEndpoint, ifname: str, locate: Locate | None) -> tuple[str, Origin | None]:
     """Return the handle of the endpoint's addresses, and the origin with the network that the handle names.
 
-    Addresses without a handle are not from the pools. The origin is then the result of `locate`, or the network that created
-    a bare container's endpoint. It is None if the network is unknown.
+    Addresses without a handle are not from the pools. Their origin is that of `locate`, else the network that created a bare
+    container's endpoint, else None.
     """
     suffix = f".{stored.container}"
     for address in stored.addresses:

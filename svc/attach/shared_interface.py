@@ -23,18 +23,12 @@ _JOINABLE = (Code.INTERFACE_EXISTS, Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNA
 
 
 def can_join(refusal: SvcError) -> bool:
-    """Return whether the failure of an ADD does not matter if the interface exists.
-
-    ADD assigns addresses before the kernel reports an existing interface.
-    """
+    """Return whether an ADD may have failed because its interface exists. It assigns addresses before the kernel says so."""
     return isinstance(refusal, PluginError) or refusal.code in _JOINABLE
 
 
 def join_interface(call: AddCall) -> Result | None:
-    """Record the second attachment, and return the result of the first one; None if there is not an interface to join.
-
-    Raise StoreError if the datastore or the journal fails.
-    """
+    """Record the second attachment, and return the result of the first one; None if it has no interface. Raise StoreError."""
     context, session, request, trace = call.context, call.session, call.request, call.trace
     host = _host(call)
     if host is None or context.journal.get(request.id) is not None:  # the row of a failed ADD with a pending release

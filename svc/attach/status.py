@@ -96,10 +96,7 @@ def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, poli
 
 
 def _require_kubeconfig(settings: Mapping[str, str]) -> None:
-    """Raise CallerError if the kubeconfig is not readable.
-
-    The client that reads it takes longer to load than STATUS may take.
-    """
+    """Raise CallerError if the kubeconfig is not readable. Its client takes longer to load than STATUS may take."""
     name = settings.get("kubeconfig", "")
     if name and not os.access(name, os.R_OK):
         raise CallerError(f"kubeconfig {name!r} cannot be read", details="name a file that exists and that this user may read")

@@ -72,10 +72,7 @@ def tear_down(
 
 
 def unwire(context: Context, record: Record) -> bool:
-    """Remove the interface pair with its host routes. Return whether it existed.
-
-    Return False for a row of an earlier boot. Raise PeerError if the pair stays.
-    """
+    """Remove the pair with its routes, unless the row is of an earlier boot. Return whether it existed. Raise PeerError."""
     if not record.is_wired or record.boot_id != context.boot_id:
         return False
     index = record.host_index or _unrecorded_index(context, record)
@@ -93,10 +90,7 @@ def remove_inside(sandbox: Sandbox, ifname: str, is_own: Callable[[dict[str, Any
 
 
 def release_resources(held: Holdings) -> None:
-    """Delete the endpoint of the attachment and release its addresses, if possible in the same write.
-
-    An endpoint never stays after its addresses are released. Raise PeerError if a write fails.
-    """
+    """Delete the endpoint and then, or in the same write, release the addresses. Raise PeerError if a write fails."""
     session, source = held.session, source_of(held.record)
     extra_write = _deletion(held)
     if extra_write is not None and not (source.has_handle and session.backend.atomic):
@@ -115,10 +109,7 @@ def release_resources(held: Holdings) -> None:
 
 
 def _deletion(held: Holdings) -> Delete | None:
-    """Return the write that deletes the endpoint at its revision; None if the attachment has none.
-
-    Delete an endpoint that was not read. Raise StoreError if that fails or the endpoint cannot be decoded.
-    """
+    """Return the write that deletes the endpoint that was read, if any; delete one that was not read. Raise StoreError."""
     record = held.record
     if not record.is_wired or record.shares or is_another_networks(held.context, record):
         return None
@@ -139,19 +130,13 @@ def _delete(held: Holdings, extra_write: Delete) -> None:
 
 
 def record_pending_release(context: Context, record: Record) -> None:
-    """Record the release as pending. The agent retries it, also after a restart.
-
-    Raise StoreError if the journal cannot be written, PeerError if the state directory was removed or replaced.
-    """
+    """Record the release as pending: the agent retries it. Raise StoreError, PeerError if the state directory is lost."""
     context.require_state()
     context.journal.record_pending_release(record)
 
 
 def is_another_networks(context: Context, record: Record) -> bool:
-    """Return whether the endpoint belongs to another network's attachment. Its name does not contain the network.
-
-    If this attachment never got an interface, another network's attachment of the same container may have it.
-    """
+    """Return whether another network's attachment of the container has the endpoint, because this one got no interface."""
     if record.host_index:
         return False
     same = (record.id.container_id, record.id.ifname)

@@ -14,9 +14,8 @@ PROTOCOL: Final = 2  # the newest layout of frames
 class CallInput:
     """Input of the executable, and the names profile of its installation; an empty profile means the default names.
 
-    A frame in the layout `protocol` carries it to an agent. `has_descriptor` says whether the namespace's descriptor comes with
-    the frame, and `version` is that of the executable. `continuation` is the intent of a repeated call. The call owns
-    `netns_fd`; -1 means none.
+    A frame in the layout `protocol` carries it to an agent, perhaps with the namespace's descriptor. `version` is that of the
+    executable. `continuation` is the intent of a repeated call. The call owns `netns_fd`; -1 means none.
     """
 
     name: str

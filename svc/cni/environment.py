@@ -94,10 +94,7 @@ VARIABLES: Final = (
 
 
 def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> CniCall:
-    """Return the call. Raise CallerError that lists every missing or malformed variable.
-
-    A malformed variable that the call does not need is treated as empty. So is the namespace's path for the IPAM plugin.
-    """
+    """Return the call, with malformed variables that it does not need empty. Raise CallerError with all other field errors."""
     faults = FieldErrors("invalid environment", Code.INVALID_ENVIRONMENT)
     verb = _verb(environment.get("CNI_COMMAND", ""), faults)
     values = {variable.name: _value(variable, verb, environment, faults, ipam=ipam) for variable in VARIABLES}

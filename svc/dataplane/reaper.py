@@ -69,9 +69,9 @@ class Reaper:
         self._watcher.start()
 
     def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> bool:
-        """Wait until the host's link of this index and name does not exist. Return True if it existed. Raise PeerError.
+        """Wait until the host's link does not exist. Return whether it existed. Raise PeerError.
 
-        With `peer_index` a renamed link is deleted too, if it is a host side of svc whose peer has that index.
+        The link has this index and name. With `peer_index`, it may be renamed if it is a host side of svc with that peer.
         """
         link = self._kernel.find_link(index=index)
         if link is None or not (link["name"] == name or (peer_index and is_host_side(link, peer_index))):

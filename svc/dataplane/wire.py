@@ -155,7 +155,7 @@ def _write_sysctls(
 
 
 class ForwardingSysctls:
-    """The host's forwarding sysctls, kept enabled: other programs, such as `sysctl --system`, may disable them at any time.
+    """The host's forwarding sysctls, which other programs, such as `sysctl --system`, may disable at any time.
 
     The files stay open, because a path lookup in /proc/sys is far more expensive than a read.
     """

@@ -93,7 +93,6 @@ class _Assignment:
         return self._assigned_at(cidr, address)
 
     def _any_of(self, version: int) -> Allocation:
-        """Assign any address of the family."""
         request, changes = self._request, self._changes
         pools = pools_for(self._plan, version, request)
         request.explain(lambda: self._considered(version, pools))
@@ -132,10 +131,9 @@ class _Assignment:
         return Allocation(address, cidr)
 
     def _held_already(self, wanted: Address | int) -> Allocation | None:
-        """Return an address that the handle holds if it is at its limit (`max_per_handle`); None if it may get another address.
+        """Return an address of the handle if it is at its limit (`max_per_handle`); None if it may get another address.
 
-        Raise CallerError if the handle is at its limit and no held address fits. Raise Conflict if the handle counts more
-        addresses than it holds, because a concurrent assignment is in progress.
+        Raise CallerError if no held address fits then. Raise Conflict while a concurrent assignment to the handle is in progress.
         """
         handle, limit = self._request.handle, self._request.max_per_handle
         version = wanted if isinstance(wanted, int) else wanted.version

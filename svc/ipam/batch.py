@@ -194,7 +194,7 @@ class RequestBatch:
     ) -> None:
         """Serve the requests whose blocks were written, undo the written changes of the others, and plan those again.
 
-        Raise StoreError if the outcome of a write is unknown or cannot be undone. Then each caller must release its handle.
+        Raise StoreError if an outcome is unknown or cannot be undone. Then each caller must release its handle.
         """
         progress = WriteProgress.of(writes, partial)
         done = frozenset(key.cidr for key in progress.done if isinstance(key, BlockKey))

@@ -21,13 +21,10 @@ IDLE = timedelta(seconds=60)  # minimum age of an idle block's claim; one dated 
 
 
 class BlockIndex:
-    """The blocks of one family from one listing of the datastore, and the free ranges between them.
+    """The blocks of one family from one listing of the datastore, and the free ranges between them. For one thread.
 
-    Blocks of any size count: a range that overlaps one is not free. `owned` are the blocks for which the host has an affinity
-    object; ranges that overlap them are not free either.
-
-    A block may name the host in its `affinity` field although the affinity object is missing. No other host claims such a
-    block, so it is offered first. For one thread.
+    A range that overlaps a block of any size is not free, nor one that overlaps `owned`, the blocks of the host's affinities.
+    A block may name the host although its affinity is missing. No other host claims such a block, so it is offered first.
     """
 
     def __init__(

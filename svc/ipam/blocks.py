@@ -29,8 +29,7 @@ class Cooldown:
     def is_over(self, released_at: str) -> bool:
         """Return whether the cooldown of an address released at this time is over.
 
-        It is over if the time cannot be parsed. It is also over if the time is further in the future than the cooldown lasts,
-        because a clock was wrong. Otherwise the address would stay in cooldown until that time.
+        It is over, too, if the time cannot be parsed, or is further in the future than the cooldown lasts (a wrong clock).
         """
         if self.seconds <= 0:
             return True
@@ -78,10 +77,9 @@ def assign_at(block: Block, address: Address, attribute: Attribute) -> bool:
 
 
 def release(block: Block, ordinals: Iterable[int], cooldown: Cooldown | None = None, *, restamp: bool = False) -> None:
-    """Release the ordinals: free them if no cooldown applies, otherwise begin their cooldown.
+    """Free the ordinals if no cooldown applies, else begin their cooldown. Free those whose cooldown is over, too.
 
-    Ordinals whose cooldown is over are freed too, all in ascending order. With `restamp`, a released ordinal gets the block's
-    present sequence number when its cooldown begins. Releases by address do this.
+    With `restamp`, as for releases by address, an ordinal gets the block's sequence number when its cooldown begins.
     """
     gone = set(ordinals)
     if cooldown is None or cooldown.seconds <= 0:

@@ -45,8 +45,7 @@ class _CachedValue(Generic[Value]):
 class IpamCache:
     """The cache of one host for one datastore. One thread at a time may use it; `avoid` is thread-safe.
 
-    `node_labels` raises PeerError if the datastore requires a Node resource and it is missing. `settings` raises
-    UndecodableEntry.
+    `node_labels` raises PeerError if a required Node resource is missing, `settings` UndecodableEntry.
 
     `unresolved` has, by handle, the blocks in which a write of unknown outcome may still give it addresses. A new write of such
     a block changes its revision, so that the earlier write conflicts if the datastore applies it later.

@@ -72,9 +72,8 @@ def release_affinity(
 ) -> None:
     """Release a host's affinity to a block. A missing affinity or block is not an error.
 
-    Raise BlockInUse if `only_empty` is true and the block is not empty. Raise ClaimConflict if the block has another affinity,
-    after deleting the host's stale one, or if its sequence number is not `sequence`. Raise PeerError if every attempt
-    conflicts, UndecodableEntry if a value cannot be decoded.
+    Raise BlockInUse if `only_empty` and the block is not empty. Raise ClaimConflict if it has another affinity, after deleting
+    the host's stale one, or another sequence number. Raise PeerError if every attempt conflicts, UndecodableEntry.
     """
     for _ in attempts():
         with suppress(Conflict, NotFound):

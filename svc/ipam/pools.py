@@ -26,8 +26,7 @@ _NONE: Mapping[str, str] = {}
 class PoolSet:
     """The pools of a datastore: usable pools by name, CIDR and address, and all pools by address.
 
-    `unreadable` has the faults of the pools that cannot be read, by name, and `unreadable_cidrs` those with a CIDR, by CIDR. A
-    usable pool is not disabled, not being deleted, and not marked unusable by a controller.
+    `unreadable` has the faults of the pools that cannot be read, by name; `unreadable_cidrs` has those with a CIDR, by CIDR.
     """
 
     def __init__(
@@ -69,10 +68,9 @@ class PoolSet:
         return None if pool is None else pool.cidr.block_of(address, pool.block_size)
 
     def named(self, names: Sequence[str], version: int, use: str = WORKLOAD) -> list[Pool]:
-        """Return the named pools that allow this use, in the given order.
+        """Return the named pools that allow this use, in the given order. Raise PeerError if one cannot be read.
 
-        Raise CallerError if a pool does not exist or is of the other family, or if none allows this use. Raise PeerError if a
-        pool cannot be read.
+        Raise CallerError if one does not exist or is of the other family, or if none allows this use.
         """
         pools = [self._named(name, version) for name in names]
         fit = [pool for pool in pools if use in pool.allowed_uses]

@@ -17,8 +17,7 @@ from svc.model.ipam import Attribute, Block
 def release(plan: Plan, request: Release) -> Planned:
     """Plan a write of each block that the handle lists, or in which a write of unknown outcome may still give it an address.
 
-    Write a block even if it has nothing to release. A concurrent assignment to the handle has counted already, and its write of
-    the block then conflicts.
+    Write also a block without such an address: a concurrent assignment has counted already, and its write then conflicts.
     """
     changes = RequestChanges(plan)
     listed = [Cidr(text) for text in plan.stored_handle(request.handle).blocks]

@@ -17,14 +17,13 @@ ExtraWrite = Callable[[tuple[Address, ...]], Create]  # makes the extra write of
 class Assign:
     """A request to assign addresses to one handle: all of them, or none.
 
-    `versions` lists the requested IP families, one address each. `pools` names pools for a family, by name or CIDR. Without an
-    entry, or with an empty one, all pools that select the host and `namespace_labels` serve the family. If `addresses` is set,
-    exactly these are assigned, in this order; `versions`, `pools` and `namespace_labels` are ignored.
+    `versions` lists the requested IP families, one address each. `pools` names pools for a family, by name or CIDR. A family
+    without names gets them from all pools that select the host and `namespace_labels`. If `addresses` is set, exactly these
+    are assigned, in this order; `versions`, `pools` and `namespace_labels` are ignored.
 
     A pool must allow `use`: `LoadBalancer` for a virtual host, `Workload` or `Tunnel` for a node. `max_blocks` limits the
-    blocks with the host's affinity in the pools of the request. 0 means the limit of the IPAM settings; otherwise the smaller
-    limit applies. If a handle holds `max_per_handle` addresses of a family, it gets those again and no further one. 0 means no
-    limit.
+    host's blocks in the pools of the request, in addition to the IPAM settings. A handle with `max_per_handle` addresses of a
+    family gets those again. 0 means no such limit.
 
     With `restores`, `addresses` belong to a live attachment whose record the datastore has lost. They are assigned if they are
     free or if the handle holds them. Settings, selectors, reservations and block limits are ignored.
@@ -56,12 +55,10 @@ class Assign:
 class Release:
     """A request to release what a handle holds, except the addresses in `keep`. A free address is not an error.
 
-    The release also corrects a handle that counts more addresses than it holds, which a failed or killed call may leave. The
-    blocks of `addresses` are read even if the handle does not list them or is lost. The allocations of the handle in these
-    blocks are released too.
+    The release also corrects a handle that counts too many addresses, as a failed or killed call may leave it. It releases the
+    handle's allocations in the blocks of `addresses`, too, even if the handle does not list them or is lost.
 
-    `extra_write` is the extra write of the same transaction, if the store has atomic writes. A conflict on its key fails the
-    request.
+    `extra_write` joins the transaction, if the store has atomic writes. A conflict on its key fails the request.
     """
 
     handle: str

@@ -71,11 +71,10 @@ class IpamService:
         return answer
 
     def release(self, request: Release, stored: Found[Handle] | None = None) -> bool:
-        """Release what the handle holds, except `keep`. Return True if the request was carried out.
+        """Release what the handle holds, except `keep`. Return whether the request was carried out. Idempotent.
 
-        Return False if the handle does not exist and the request names no addresses: then nothing is written, not even the
-        extra write. `stored` is the handle as the caller has read it. Raise KeyedError if the extra write conflicts. Raise
-        SvcError if the release fails. Idempotent.
+        Do nothing, not even the extra write, if the handle does not exist and the request names no addresses. `stored` is the
+        handle as the caller has read it. Raise KeyedError if the extra write conflicts, SvcError if the release fails.
         """
         handle = None
         if request.handle not in self._undecided:  # otherwise the plan reads the handle, after a late assignment
@@ -168,10 +167,9 @@ class IpamService:
     def require_capacity(
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """Check that an ADD with these settings would get addresses now. Use a new cache; write nothing.
+        """Check, with a new cache, that an ADD with these settings would get addresses now. Raise SvcError if it would not.
 
-        Return the fault of each unreadable pool and reservation, which such an ADD skips. Raise SvcError if the ADD would get
-        no address.
+        Return the fault of each unreadable pool and reservation, which such an ADD skips.
         """
         plan = Plan(self._backend, IpamCache(self._backend, self._host), self._host, {})
         request = Assign("", {}, tuple(versions), pools, namespace_labels=dict(namespace_labels or {}))

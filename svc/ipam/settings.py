@@ -38,8 +38,7 @@ def update_settings(
 ) -> tuple[IpamConfig, IpamConfig]:
     """Apply `change` to the stored settings and store the result durably. Return the settings before and after.
 
-    `instruct` words the fixes in errors. Raise CallerError, with every field error, if the result is invalid. Raise StoreError
-    if the datastore fails.
+    `instruct` words the fixes. Raise CallerError with every field error, StoreError if the datastore fails.
     """
     before = wanted = IpamConfig()
 

@@ -53,10 +53,7 @@ class AssignedAddresses:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One ADD that needs addresses.
-
-    `extra_write` returns the write that creates the endpoint in the same transaction; None if that is not possible.
-    """
+    """One ADD that needs addresses. `extra_write`, if possible, returns the write that creates the endpoint along with them."""
 
     context: Context
     session: DatastoreSession
@@ -79,10 +76,7 @@ class Holdings:
 
 
 class AddressSource(ABC):
-    """A source of addresses for attachments. Immutable and thread-safe.
-
-    A call gets its source from the network configuration (`svc.cni.verbs`). `source_of` returns that of a record.
-    """
+    """A source of addresses. Immutable and thread-safe. `svc.cni.verbs` makes that of a call, `source_of` that of a record."""
 
     plugin: str  # the plugin that assigns the addresses; empty for svc itself
     uses_pools: bool = False  # whether svc assigns the addresses under the attachment's handle in the datastore
@@ -98,10 +92,7 @@ class AddressSource(ABC):
         """Raise CallerError if annotations request what the source cannot assign."""
 
     def prepared(self, _context: Context, _trace: CallTrace) -> "AddressSource":
-        """Return the source with everything that `assign` needs. Raise SvcError if it cannot assign.
-
-        The ADD has no side effect before this call.
-        """
+        """Return the source with all that `assign` needs. Raise SvcError if it cannot assign. Nothing is changed before."""
         return self
 
     def require_own_handle(self, context: Context, session: DatastoreSession, record: Record) -> None:  # noqa: B027
@@ -119,10 +110,7 @@ class AddressSource(ABC):
 
     @abstractmethod
     def why_not_held(self, session: DatastoreSession, record: Record, trace: CallTrace) -> str:
-        """Return why the attachment does not have its addresses now, or an empty string if it has them.
-
-        Raise PeerError if that cannot be determined.
-        """
+        """Return why the attachment lacks its addresses now; empty if it has them. Raise PeerError if that is not known."""
 
     @abstractmethod
     def release(self, held: Holdings, extra_write: Delete | None) -> bool:

@@ -98,7 +98,7 @@ class DelegatedSource(AddressSource):
     def why_not_held(self, _session: DatastoreSession, record: Record, trace: CallTrace) -> str:
         """Run the plugin's CHECK, and return its error or an empty string.
 
-        A record that was restored without a call lacks CNI_NETNS, so CHECK is not possible. Return an empty string for it.
+        A row that was restored without a call lacks CNI_NETNS, so CHECK is not possible. Return an empty string for it.
         """
         if not self.environment.get("CNI_NETNS"):
             return ""
@@ -109,10 +109,7 @@ class DelegatedSource(AddressSource):
         return ""
 
     def release(self, held: Holdings, extra_write: Delete | None) -> bool:
-        """Run the plugin's DEL. Return False.
-
-        Ignore a failure if the data directory of the plugin is not a directory, because it then holds no address.
-        """
+        """Run the plugin's DEL. Ignore a failure if its data directory is a file: it holds no address then. Return False."""
         assert extra_write is None, "has_handle is false"
         try:
             self._run("DEL", held.record, held.trace)

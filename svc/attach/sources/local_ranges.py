@@ -15,10 +15,9 @@ _DATA_DIR: Final = Path("/var/lib/cni/networks")
 
 
 def exhausted(netconf: Json) -> str:
-    """Return the ranges of the first group without a free address.
+    """Return the ranges of the first group without a free address; empty if each has one, or if host-local cannot read them.
 
-    Return an empty string if each group has one, or if host-local cannot read them. An ADD assigns one address of each group.
-    Blocks for one listing of a directory.
+    An ADD assigns one address of each group. Blocks for one listing of a directory.
     """
     try:
         groups = list(_groups(netconf))

@@ -72,10 +72,7 @@ class PoolSource(AddressSource):
         pool_release.require_own_handle(context, session, record)
 
     def assign(self, wanted: Assignment) -> AssignedAddresses:
-        """Assign the addresses. If that fails and the namespace has changed since it was cached, retry with the new one.
-
-        Raise SvcError if the assignment fails.
-        """
+        """Assign the addresses. If that fails, retry with a namespace that has changed since it was cached. Raise SvcError."""
         try:
             try:
                 return self._assign(wanted)
@@ -120,10 +117,7 @@ POOLS_OF_SVC: Final = PoolSource()
 
 
 def _assign_fixed(wanted: Assignment) -> AssignedAddresses:
-    """Assign the addresses that annotations name. Release the addresses of previous sandboxes of the pod.
-
-    A pod has one sandbox at a time. When the runtime adds the next one, it no longer uses the previous one, even without a DEL.
-    """
+    """Assign the addresses that annotations name. Release those of previous sandboxes: a pod uses one, even without a DEL."""
     previous = _addresses_of_previous(wanted) if wanted.record.is_wired else ()
     try:
         assigned = _assign_from_pools(wanted)
@@ -138,10 +132,7 @@ def _assign_fixed(wanted: Assignment) -> AssignedAddresses:
 
 
 def _addresses_of_previous(wanted: Assignment) -> tuple[ReleaseTarget, ...]:
-    """Return the addresses of the pod's previous sandboxes, each with the handle of its sandbox.
-
-    The journal has them, and for lost rows the endpoint. Raise StoreError if either cannot be read.
-    """
+    """Return the addresses of the pod's previous sandboxes with their handles, from journal and endpoint. Raise StoreError."""
     record, session = wanted.record, wanted.session
     found = [
         ReleaseTarget(address, other.handle)
@@ -188,10 +179,7 @@ def _assign_from_pools(wanted: Assignment) -> AssignedAddresses:
 
 
 def _ip(record: Record, allocation: Allocation, *, is_fixed: bool) -> IpConfig:
-    """Return the address for the result.
-
-    For another main plugin it has the prefix length of its block, or the full length if the address was requested.
-    """
+    """Return the address for the result: for another main plugin with the length of its block, unless it was requested."""
     address = allocation.address
     if record.is_wired:
         return IpConfig(str(address.host()), interface=1)
@@ -199,10 +187,7 @@ def _ip(record: Record, allocation: Allocation, *, is_fixed: bool) -> IpConfig:
 
 
 def _route(record: Record, allocation: Allocation) -> Route:
-    """Return the route to the block.
-
-    Only other main plugins program this route, and the kernel rejects a route with host bits.
-    """
+    """Return the route to the block. Only other main plugins program it, and the kernel rejects one with host bits."""
     return Route(f"{allocation.address}/{allocation.block.length}" if record.is_wired else str(allocation.block))
 
 

@@ -44,10 +44,7 @@ def _release_unrecorded(held: Holdings, extra_write: Delete | None) -> bool:
 
 
 def require_own_handle(context: Context, session: DatastoreSession, record: Record) -> None:
-    """Raise PeerError if another attachment has the handle of the new one.
-
-    The journal shows it, or the handle has allocations that the journal does not show for this container.
-    """
+    """Raise PeerError if another attachment has the handle of the new one, by the journal or by the handle's allocations."""
     if not is_ambiguous(session.names, record.id.network, record.id.container_id):
         return
     own = (record.id.network, record.id.container_id)
