@@ -14,9 +14,10 @@ from typing import Any
 from bench import programs
 from bench.idle_wait import wait_until_quiet
 from bench.runtime import Call, Outcome, Runtime
+from harness.frames import parse_reply
 from harness.node import Node, netconf
 from svc.cni.call_io import CallInput
-from svc.cni.frame import pack_request, parse_reply
+from svc.cni.frame import pack_request
 
 IFNAME = "eth0"
 VERSION = "1.0.0"  # the newest that all competitors speak

@@ -100,7 +100,11 @@ class Batcher(Generic[Request, Result]):
             if turn.is_set():
                 return
             if ticket not in self._waiting:
-                raise _outcome_unknown(self._place())
+                raise OutcomeUnknown(
+                    f"{self._place()} does not answer: the time of the call is over, "
+                    "and whether the request was carried out is not known",
+                    details=f"{_REMEDY}; what was written for this call is released later",
+                )
             self._waiting.remove(ticket)
         raise _not_begun(self._place())
 
@@ -137,13 +141,6 @@ def _not_begun(place: str) -> NotBegun:
     return NotBegun(
         f"{place} does not answer: the time of the call is over, and earlier requests still wait for an answer",
         details=f"{_REMEDY}; nothing of this request was done",
-    )
-
-
-def _outcome_unknown(place: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"{place} does not answer: the time of the call is over, and whether the request was carried out is not known",
-        details=f"{_REMEDY}; what was written for this call is released later",
     )
 
 

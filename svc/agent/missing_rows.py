@@ -86,7 +86,12 @@ class MissingRows:
         trace = CallTrace(new_request_id())
         try:
             with trace.activated(), deadline.limit(JOB_SECONDS):
-                if self._restored(key, networks, losses, trace):
+                complete = not unknown_links(self._context, networks[0].names)  # then the datastore need not be opened
+                if not complete:
+                    session = self._context.session(key)
+                    restore_rows(self._context, session, key.profile, trace, partial(_locate, networks))
+                    complete = session.rows.restored_after == losses
+                if complete:
                     self._done[key] = losses
         except SvcError as failure:
             trace.warning(f"rows of the journal cannot be restored now: {failure}")
@@ -100,14 +105,6 @@ class MissingRows:
         for level, text in messages:
             if text not in before:
                 log.log(level, "%s", text)
-
-    def _restored(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, trace: CallTrace) -> bool:
-        """Restore missing rows. Return True if none are missing. The datastore is not opened if every interface has a row."""
-        if not unknown_links(self._context, networks[0].names):
-            return True
-        session = self._context.session(key)
-        restore_rows(self._context, session, key.profile, trace, partial(_locate, networks))
-        return session.rows.restored_after == losses
 
 
 def _locate(networks: Sequence[InstalledNetwork], container: str, ifname: str, addresses: list[Address]) -> Origin | None:

@@ -64,10 +64,8 @@ def _renewed(call: AddCall, pod: PodInfo) -> Addressing | None:
 def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:
     if pod.pod is None or not (pod.annotations or pod.namespace.annotations):
         return NO_SETTINGS
-    from svc.netconf.annotations import (  # imported late: most calls have no annotations
-        ObjectAnnotations,
-        parse_annotations,
-    )
+    # imported late: most calls have no annotations
+    from svc.netconf.annotations import ObjectAnnotations, parse_annotations
 
     workload = request.workload
     own = ObjectAnnotations(f"pod {workload.namespace}/{workload.pod}", pod.annotations)

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from svc.model.endpoint import Workload
 from svc.names import Names
 
-Pair = tuple[str, str]  # network, container
-
 
 def handle_of(names: Names, network: str, container_id: str) -> str:
     """Return the handle of a new attachment."""
@@ -46,8 +44,8 @@ def is_ambiguous(names: Names, network: str, container_id: str) -> bool:
     return "." in container_id or (names.plain_handles and "." in network)
 
 
-def pairs_of(handle: str) -> Iterator[Pair]:
-    """Return every pair whose plain form is this handle."""
+def pairs_of(handle: str) -> Iterator[tuple[str, str]]:
+    """Yield network and container of every pair whose plain form is this handle."""
     for place, char in enumerate(handle):
         if char == "." and place and handle[place + 1 : place + 2].isalnum():
             yield handle[:place], handle[place + 1 :]

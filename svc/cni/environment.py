@@ -31,7 +31,6 @@ class CniCall:
     netns: str = ""
     ifname: str = ""
     args: str = ""
-    path: tuple[str, ...] = ()
     traceparent: str = ""
     ipam: bool = False  # the runtime called the IPAM plugin, not the main plugin
 
@@ -64,7 +63,7 @@ def _netns(text: str) -> Finding | None:
 
 
 def _path(text: str) -> Finding | None:
-    if not split_path(text):
+    if not text.strip(":"):
         return "names no directory", "give the plugins' directories, separated by ':'"
     return None
 
@@ -105,16 +104,9 @@ def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> CniCall:
         netns=values["CNI_NETNS"],
         ifname=values["CNI_IFNAME"],
         args=values["CNI_ARGS"],
-        path=split_path(values["CNI_PATH"]),
         traceparent=_traceparent(environment),
         ipam=ipam,
     )
-
-
-@lru_cache(16)
-def split_path(text: str) -> tuple[str, ...]:
-    """Return the directories of a search path, without empty ones."""
-    return tuple(part for part in text.split(":") if part)
 
 
 def _verb(text: str, faults: FieldErrors) -> str:

@@ -178,13 +178,6 @@ class ReplyReader:
         return None if whole is None else Reply(whole[0][0], whole[1][0], whole[1][1])
 
 
-def parse_reply(data: bytes) -> Reply:
-    """Return a complete reply. Raise FrameError if it is truncated."""
-    if (reply := ReplyReader().feed(data)) is None:
-        raise FrameError(f"reply ends early, after {len(data)} bytes")
-    return reply
-
-
 def pack_request(call: CallInput) -> bytes:
     """Return the frame of a request. Raise FrameError for a variable that an environment cannot hold."""
     environment = b"".join(_pack_variable(key, value) for key, value in call.environment.items())

@@ -13,6 +13,7 @@ HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
 GATEWAY4 = Address("169.254.1.1")
 GATEWAY6 = Address("fe80::ecee:eeff:feee:eeee")  # the link-local address derived from HOST_MAC
 DEFAULT_MTU = 1500  # ETH_DATA_LEN, the kernel's default for a veth
+SECOND_METRIC = 1024  # plus the interface's index: the metric of routes that an earlier interface also has
 _IPV6_MIN_MTU = 1280  # RFC 8200: the kernel enables no IPv6 on an interface with a smaller MTU
 
 
@@ -107,11 +108,6 @@ _SANDBOX_ROUTES = (_LINK_ROUTE, SandboxRoute(bytes(4), 0, GATEWAY4.packed), Sand
 def _by_next_hop(destination: Cidr) -> SandboxRoute:
     gateway = GATEWAY4 if destination.version == 4 else GATEWAY6
     return SandboxRoute(destination.first.packed, destination.length, gateway.packed)
-
-
-def second_metric(index: int) -> int:
-    """Return the metric for routes that an earlier interface also has: higher than its metric, and unique to each interface."""
-    return 1024 + index
 
 
 def host_sysctls(wiring: VethSpec) -> list[tuple[str, str]]:

@@ -139,7 +139,7 @@ def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.VethSpec, index: int) ->
     batch = rtnl.Batch()
     for route in plan.sandbox_routes(wiring):
         if (route.destination, route.length, route.gateway) not in present:
-            route.pack(batch, index, plan.second_metric(index))
+            route.pack(batch, index, plan.SECOND_METRIC + index)
     sandbox.execute(batch)
 
 

@@ -133,7 +133,7 @@ class _Assignment:
     def _held_already(self, wanted: Address | int) -> Allocation | None:
         """Return an address of the handle if it is at its limit (`max_per_handle`); None if it may get another address.
 
-        Raise CallerError if no held address fits then. Raise Conflict while a concurrent assignment to the handle is in progress.
+        Raise CallerError if no held address fits then. Raise Conflict during a concurrent assignment to the handle.
         """
         handle, limit = self._request.handle, self._request.max_per_handle
         version = wanted if isinstance(wanted, int) else wanted.version

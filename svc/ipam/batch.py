@@ -68,20 +68,16 @@ class RequestBatch:
 
     def execute(self) -> list[Outcome]:
         """Return one outcome for each request, in order. Raise the failure if no request has an outcome yet."""
+        one_by_one = False  # true after `ATTEMPTS_BEFORE_BACKOFF` conflicts: then single requests conflict less
         try:
-            self._run()
+            while self._open:
+                one_by_one = self._serve(one_by_one=one_by_one)
         except Exception as failure:
             if not self._outcomes:
                 raise
             for number in list(self._open):
                 self._close(number, copy.copy(failure))
         return [self._outcomes[number] for number in sorted(self._outcomes)]
-
-    def _run(self) -> None:
-        """Serve all requests together. After `ATTEMPTS_BEFORE_BACKOFF` conflicts, serve them one by one (fewer conflicts)."""
-        one_by_one = False
-        while self._open:
-            one_by_one = self._serve(one_by_one=one_by_one)
 
     def _serve(self, *, one_by_one: bool) -> bool:
         """Serve at least one request. Return whether to serve the rest one by one. Raise PeerError if all attempts conflict."""

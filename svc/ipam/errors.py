@@ -48,6 +48,7 @@ def pools_of_other_use(pools: Iterable[Pool], use: str) -> CallerError:
 
 
 def passed(unreadable: Sequence[str]) -> str:
+    """Return the end of `details` that names the skipped pools; empty without any."""
     return f"; passed because it cannot be used: {'; '.join(shortened(unreadable))}" if unreadable else ""
 
 
@@ -93,5 +94,6 @@ def too_much_contention() -> PeerError:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
+    """Return the first MAX_LISTED lines and the number of the others."""
     more = [f"and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
     return [*lines[:MAX_LISTED], *more]

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.frames import parse_reply
 from harness.netns import run
 from harness.node import Node, netconf
 from harness.pod import Pod
@@ -21,7 +22,7 @@ from harness.polling import wait_until
 from harness.state import State, audit, busy_store, faults, remains
 from svc.cni.agent_client import call
 from svc.cni.call_io import CallInput, Reply
-from svc.cni.frame import pack_request, parse_reply
+from svc.cni.frame import pack_request
 
 pytestmark = pytest.mark.root
 

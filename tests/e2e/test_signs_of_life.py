@@ -14,6 +14,7 @@ import pytest
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
 from harness.datastores import Site, furnish
+from harness.frames import parse_reply
 from harness.gate_pods import LONG
 from harness.gate_server import GateServer, serving, status
 from harness.netns import Netns
@@ -23,7 +24,7 @@ from harness.polling import wait_until
 from harness.state import remains
 from svc.cni.agent_client import call
 from svc.cni.call_io import CallInput
-from svc.cni.frame import pack_alive, pack_request, parse_reply
+from svc.cni.frame import pack_alive, pack_request
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

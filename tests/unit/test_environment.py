@@ -47,7 +47,6 @@ def test_complete_call_is_parsed() -> None:
         netns="/var/run/netns/a",
         ifname="eth0",
         args="IP=10.0.0.1",
-        path=("/opt/cni/bin", "/usr/lib/cni"),
     )
 
 
@@ -149,10 +148,6 @@ def test_all_errors_are_reported_in_one() -> None:
     assert "CNI_IFNAME = 'a/b'" in error.details
 
 
-def test_search_path_omits_empty_directories() -> None:
-    assert parsed(CNI_PATH=":/a::/b:").path == ("/a", "/b")
-
-
 def test_gc_needs_a_directory_in_its_path() -> None:
     error = refused(CNI_COMMAND="GC", CNI_PATH="::")
     assert "CNI_PATH = '::' names no directory" in error.msg
@@ -177,7 +172,7 @@ def test_ipam_plugin_requires_a_namespace() -> None:
 
 def test_status_ignores_variables_that_it_does_not_need() -> None:
     assert parsed(CNI_COMMAND="STATUS", CNI_CONTAINERID="-", CNI_IFNAME="/") == CniCall(
-        "STATUS", netns=VALID["CNI_NETNS"], args=VALID["CNI_ARGS"], path=("/opt/cni/bin", "/usr/lib/cni")
+        "STATUS", netns=VALID["CNI_NETNS"], args=VALID["CNI_ARGS"]
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.frames import parse_reply
 from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import (
     ENVIRONMENT_LIMIT,
@@ -27,7 +28,6 @@ from svc.cni.frame import (
     pack_reply,
     pack_request,
     pack_timeout_extension,
-    parse_reply,
 )
 
 CONTINUATION = b"12345678901234567890"

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import svc
+from harness.frames import parse_reply
 from svc.agent import listener as listening
 from svc.agent.listener import Listener
 from svc.cni.call_io import CallInput
-from svc.cni.frame import pack_request, parse_reply
+from svc.cni.frame import pack_request
 
 PATIENCE = 20.0  # seconds
 SHORT = 0.1  # seconds, for deadlines that a test waits for
