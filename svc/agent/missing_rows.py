@@ -89,7 +89,7 @@ class MissingRows:
                 complete = not unknown_links(self._context, networks[0].names)  # then the datastore need not be opened
                 if not complete:
                     session = self._context.session(key)
-                    restore_rows(self._context, session, key.profile, trace, partial(_locate, networks))
+                    restore_rows(self._context, session, key, trace, partial(_locate, networks))
                     complete = session.rows.restored_after == losses
                 if complete:
                     self._done[key] = losses

@@ -1,10 +1,13 @@
-"""Check the socket, the directories and the journal of the agent, and restore what another program removed or replaced."""
+"""Check what the agent has on the disk: restore socket and journal that another program removed, report a changed package."""
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import svc
 from svc.agent.listener import Listener
+from svc.atomic_file import file_version
+from svc.attach.context import Context
 from svc.attach.journal import Journal
 from svc.cni.locks import SocketLock, StateLock
 from svc.model.errors import PeerError, SvcError
@@ -62,3 +65,26 @@ class Places:
             self._end(str(refusal))
             return
         self._listener.bind()
+
+
+class UpgradeCheck:
+    """Comparison of the installed package with the running one. A change is logged once, counted, and noted in the context."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._running = svc.__version__
+        self._seen = self._reported = file_version(svc.__file__)
+
+    def run(self) -> None:
+        """Check the disk. Metadata are read at the second check after a change, because pip writes them last."""
+        found, seen = file_version(svc.__file__), self._seen
+        self._seen = found
+        if found != seen or found == self._reported:
+            return
+        self._reported = found
+        installed = svc.installed_version() if found else "none"
+        self._context.restart_reason = (
+            f"the agent runs version {self._running}, and version {installed} has been installed since: restart svc-agent"
+        )
+        self._context.metrics.count("package_changes_total")
+        log.warning("%s", self._context.restart_reason)

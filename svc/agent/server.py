@@ -20,11 +20,10 @@ from svc.agent.maintenance import Maintenance
 from svc.agent.missing_rows import MissingRows
 from svc.agent.parked import ParkedCalls
 from svc.agent.periodic import Periodic, Task
-from svc.agent.places import Places
+from svc.agent.places import Places, UpgradeCheck
 from svc.agent.preload import preload, probe_dependencies
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.restoring import LOOK_SECONDS, Restoring
-from svc.agent.upgrade import CHECK_SECONDS, UpgradeCheck
 from svc.agent.workers import WorkerPool
 from svc.attach.context import Context
 from svc.attach.record import Record
@@ -46,6 +45,7 @@ from svc.waits.wait import Wait, WaitOutcome
 DRAIN_SECONDS = 20.0
 LOCK_SECONDS = 60.0  # limit at the start for one-shot processes and a draining agent to end
 PLACES_SECONDS = 1.0  # between checks of socket, journal and state directory
+CHECK_SECONDS = 30.0  # between checks of the installed package
 PERIOD_SECONDS = 30.0  # between retries of releases, searches for missing rows, probes, and checks for idle sessions
 IDLE_SECONDS = 900.0  # a session that no call has used for this time is closed
 

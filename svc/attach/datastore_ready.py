@@ -4,6 +4,7 @@ In a store with transactions, each write compares the revision of the ClusterInf
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from svc.attach.node_claim import NodeNameClaim
 from svc.attach.store_identity import HOLD_SECONDS, StoreIdentity
@@ -124,25 +125,17 @@ class ReadyCheckedBackend:
     update = Backend.update
 
     def __init__(self, readiness: DatastoreReadiness, claim: NodeNameClaim | None) -> None:
-        self._inner = inner = readiness.backend
+        self._inner = readiness.backend
         self._readiness = readiness
         self._claim = claim
-        self.atomic = inner.atomic
-        self.requires_node = inner.requires_node
-        self.get = inner.get
-        self.find = inner.find
-        self.get_all = inner.get_all
-        self.list = inner.list
-        self.check_writable = inner.check_writable
-        self.generations = inner.generations
-        self.position = inner.position
-        self.is_current = inner.is_current
-        self.watch = inner.watch
-        self.close = inner.close
+        self.atomic = True
 
-    @property
-    def place(self) -> str:
-        return self._inner.place
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the inner datastore. Keep a method, so that its next call costs no second look-up."""
+        found = getattr(self._inner, name)
+        if callable(found):
+            setattr(self, name, found)
+        return found
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         ready = self._readiness.expected()

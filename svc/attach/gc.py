@@ -40,7 +40,7 @@ def collect_garbage(
     if session.claim is not None:
         session.claim.require_decided()
     session.rows.restored_after = -1  # also if no loss was noticed
-    restore_rows(context, session, where.profile, trace)
+    restore_rows(context, session, where, trace)
     failures = _tear_down_unknown(context, session, network, known, where, trace)
     failures += source.run_gc(context, session, network, known, trace)
     if failures:

@@ -19,7 +19,7 @@ Store = tuple[StoreSettings, str]
 def interrupted(context: Context) -> Sequence[Record]:
     """Return the rows that the last agent, or an earlier boot, left unfinished. Raise StoreError if the journal fails.
 
-    Omit an ADD that waits for a gate without the last agent, until its client had the time to continue it and report the timeout.
+    Omit an ADD that waits for a gate until its client has had the time to continue it and report the timeout.
     """
     return [record for record in context.journal.all() if not _stands(context, record)]
 

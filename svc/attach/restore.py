@@ -41,7 +41,7 @@ Locate = Callable[[str, str, list[Address]], Origin | None]
 
 
 def restore_rows(
-    context: Context, session: DatastoreSession, profile: str, trace: CallTrace, locate: Locate | None = None
+    context: Context, session: DatastoreSession, where: SessionKey, trace: CallTrace, locate: Locate | None = None
 ) -> bool:
     """Write a row for each interface with an endpoint of this node, but no row. Return whether rows were missing.
 
@@ -53,7 +53,7 @@ def restore_rows(
     links = unknown_links(context, session.names)
     left = set(links)
     try:
-        for record in _records(context, session, profile, links, locate, trace) if links else ():
+        for record in _records(context, session, where, links, locate, trace) if links else ():
             left.discard(record.host_name)
             _write_row(context, record, trace)
     except SvcError as failure:
@@ -65,14 +65,13 @@ def restore_rows(
 
 def restore_own(context: Context, session: DatastoreSession, own: Attachment, trace: CallTrace) -> bool:
     """Do as `restore_rows`, also for the attachment of the call if it has no endpoint or no addresses from the pools."""
-    profile = own.where.profile
-    are_missing = restore_rows(context, session, profile, trace, partial(_locate, own))
+    are_missing = restore_rows(context, session, own.where, trace, partial(_locate, own))
     if not session.rows.left or context.journal.get(own.id) is not None:
         return are_missing
     name = host_interface(session.names, own.workload, own.id.ifname)
     if name in session.rows.left:
         session.rows.restored_after = -1  # restore again: its endpoint may be newer than the last restoration
-        restore_rows(context, session, profile, trace, partial(_locate, own))
+        restore_rows(context, session, own.where, trace, partial(_locate, own))
     if name in session.rows.left and own.sandbox is not None:
         for record in _records_of_pairs(context, session, own, own.sandbox):
             _write_row(context, record, trace)
@@ -138,7 +137,7 @@ def _records_of_pairs(context: Context, session: DatastoreSession, own: Attachme
                 continue
             if link["name"] == own.id.ifname or not held.isdisjoint(addresses):
                 key = AttachmentId(own.id.network, own.id.container_id, link["name"])
-                record = _restored(context, session, own.where.profile, key, own.workload, host, addresses)
+                record = _restored(context, session, own.where, key, own.workload, host, addresses)
                 record.sandbox, record.mac, record.peer_index = sandbox.identity, link["mac"].hex(":"), link["index"]
                 record.recorded_only = own.source.uses_pools  # its teardown releases only the addresses on the interface
                 own.source.mark(record)
@@ -148,13 +147,13 @@ def _records_of_pairs(context: Context, session: DatastoreSession, own: Attachme
 def _restored(
     context: Context,
     session: DatastoreSession,
-    profile: str,
+    where: SessionKey,
     key: AttachmentId,
     workload: Workload,
     host: Link,
     ips: list[Address],
 ) -> Record:
-    record = Record.of(key, workload, SessionKey(session.settings, session.node, profile), session.names, context.boot_id)
+    record = Record.of(key, workload, where, session.names, context.boot_id)
     record.state, record.addresses = ADDED, [str(address) for address in ips]
     record.host_name, record.mtu = host["name"], host["mtu"]
     record.host_index, record.peer_index = host["index"], host["peer_index"]
@@ -175,7 +174,12 @@ def unknown_links(context: Context, names: Names) -> dict[str, Link]:
 
 
 def _records(
-    context: Context, session: DatastoreSession, profile: str, links: dict[str, Link], locate: Locate | None, trace: CallTrace
+    context: Context,
+    session: DatastoreSession,
+    where: SessionKey,
+    links: dict[str, Link],
+    locate: Locate | None,
+    trace: CallTrace,
 ) -> Iterator[Record]:
     for entry in endpoints_of_node(session):
         stored, spec = StoredEndpoint(entry.value), entry.value.spec
@@ -190,7 +194,7 @@ def _records(
         key = AttachmentId(origin.network, stored.container, ifname)
         pod = str(spec.get("pod") or "")
         workload = Workload(key.container_id, pod, entry.value.namespace if pod else "")
-        record = _restored(context, session, profile, key, workload, link, stored.addresses)
+        record = _restored(context, session, where, key, workload, link, stored.addresses)
         record.mac = str(spec.get("mac") or "")
         record.handle = handle or plain_handle(key.network, key.container_id)
         origin.source.mark(record)

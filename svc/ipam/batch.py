@@ -107,7 +107,11 @@ class RequestBatch:
             self._finish_partial(plan, planned, writes, partial)
             return
         except OutcomeUnknown:
-            self._add_unresolved(planned)
+            unresolved = self._cache.unresolved
+            for number, each in planned.items():
+                request = self._open[number]
+                if isinstance(request, Assign):
+                    unresolved[request.handle] = unresolved.get(request.handle, frozenset()) | each.blocks
             raise
         self._remember(entries)
         due = {} if self._backend.atomic else corrections(plan, WriteProgress.complete(writes, entries))
@@ -134,13 +138,6 @@ class RequestBatch:
                 found[number] = write
         return found
 
-    def _add_unresolved(self, planned: Mapping[int, Planned]) -> None:
-        for number, each in planned.items():
-            request = self._open[number]
-            if isinstance(request, Assign):
-                unresolved = self._cache.unresolved
-                unresolved[request.handle] = unresolved.get(request.handle, frozenset()) | each.blocks
-
     def _close(self, number: int, outcome: Outcome) -> None:
         request = self._open[number]
         if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
@@ -161,8 +158,9 @@ class RequestBatch:
                 request.explain(lambda: f"planned again: {lost or 'the claim of a block is lost'}")
         if isinstance(lost, KeyedError) and isinstance(lost.key, ResourceKey):
             self._present.add(lost.key)
-            for number in [number for number, request in self._open.items() if _deletes(request, lost.key)]:
-                self._close(number, copy.copy(lost))
+            for number, request in list(self._open.items()):
+                if isinstance(request, Release) and request.extra_write is not None and request.extra_write.key == lost.key:
+                    self._close(number, copy.copy(lost))
         elif isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
             self._known_handles = self._stored_handles()
         elif isinstance(lost, NotFound):  # not a conflict: another process has deleted objects
@@ -263,10 +261,6 @@ def _extra_write(request: Request, outcome: Outcome) -> Create | Delete | None:
     if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
         return request.extra_write
     return None
-
-
-def _deletes(request: Request, key: Key) -> bool:
-    return isinstance(request, Release) and request.extra_write is not None and request.extra_write.key == key
 
 
 def _is_from_cache(outcome: Outcome) -> bool:

@@ -31,7 +31,7 @@ DISTRIBUTION = svc.__distribution__.replace("-", "_")
 PROGRAM = """
 import sys
 sys.path[:0] = sys.argv.pop(1).split(":")
-import svc.agent.server, svc.agent.main, svc.agent.upgrade
+import svc.agent.server, svc.agent.main
 svc.agent.server.CHECK_SECONDS = 0.2
 sys.exit(svc.agent.main.main())
 """
