@@ -83,9 +83,7 @@ def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:
         identity = netns.netns_identity(fd)
     except (OSError, ValueError) as failure:
         os.close(fd)
-        if lack := shortage(failure):
-            raise lack from failure
-        raise CallerError(
+        raise shortage(failure) or CallerError(
             f"CNI_NETNS {path!r} is not a network namespace",
             details="give the path of the sandbox's network namespace, such as /var/run/netns/NAME",
             code=Code.INVALID_ENVIRONMENT,
@@ -104,9 +102,7 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as failure:
-        if lack := shortage(failure):
-            raise lack from failure
-        raise CallerError(
+        raise shortage(failure) or CallerError(
             f"CNI_NETNS {path!r} cannot be opened: {getattr(failure, 'strerror', failure)}",
             details="the sandbox is gone, or the path is wrong",
             code=Code.INVALID_ENVIRONMENT,
