@@ -144,7 +144,7 @@ cdef class Ordinals:
             if tags[ordinal] is not None:
                 tag = stored_number(tags[ordinal])
                 if not 0 <= tag <= MAX_TAG:
-                    raise ValueError(f"allocations[{ordinal}] is {tags[ordinal]!r}, no tag of 0..{MAX_TAG}")
+                    raise ValueError(f"allocations[{ordinal}] is {tags[ordinal]!r}, not a tag of 0..{MAX_TAG}")
             self.slots[ordinal] = Slot(<int16_t> tag, UNLINKED, UNLINKED)
         return 0
 
@@ -161,11 +161,11 @@ cdef class Ordinals:
     cdef int load_free(self, Py_ssize_t place, object item) except -1:
         cdef Py_ssize_t ordinal = stored_number(item)
         if not 0 <= ordinal < self.size:
-            raise ValueError(f"unallocated[{place}] is {item!r}, no ordinal of 0..{self.size - 1}")
+            raise ValueError(f"unallocated[{place}] is {item!r}, not an ordinal of 0..{self.size - 1}")
         if self.slots[ordinal].tag != FREE:
             raise ValueError(f"unallocated[{place}] is {item}, which is allocated")
         if self.slots[ordinal].next != UNLINKED:
-            raise ValueError(f"unallocated[{place}] is {item}, which stands there twice")
+            raise ValueError(f"unallocated[{place}] is {item}, which occurs twice")
         self.append(<int> ordinal)
         return 0
 
@@ -315,5 +315,5 @@ cdef class Ordinals:
 
 cdef int bits_of(Py_ssize_t size) except -1:
     if size < 1 or size > MAX_SIZE or size & (size - 1):
-        raise ValueError(f"{size} allocations: no power of two up to {MAX_SIZE}")
+        raise ValueError(f"{size} allocations: not a power of two up to {MAX_SIZE}")
     return size.bit_length() - 1

@@ -205,7 +205,7 @@ cdef Prefix parse_address(object text) except *:
     if fault is NULL:
         fault = read_end(&cursor)
     if fault is not NULL:
-        raise ValueError(f"{text!r} is no IP address: {fault.decode()}")
+        raise ValueError(f"{text!r} is not an IP address: {fault.decode()}")
     return address
 
 
@@ -221,7 +221,7 @@ cdef Prefix parse_network(object text, bint bare_allowed) except *:
     if fault is NULL:
         fault = read_end(&cursor)
     if fault is not NULL:
-        raise ValueError(f"{text!r} is no network: {fault.decode()}")
+        raise ValueError(f"{text!r} is not a network: {fault.decode()}")
     return network
 
 

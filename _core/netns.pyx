@@ -51,7 +51,7 @@ def netns_identity(int fd):
     """Return (device, inode) of a network namespace."""
     cdef struct_stat record
     if not check(calls.is_netns(fd)):
-        raise ValueError(f"descriptor {fd} is no network namespace")
+        raise ValueError(f"descriptor {fd} is not a network namespace")
     if fstat(fd, &record) != 0:
         check(-errno)
     return record.st_dev, record.st_ino

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 QUIET_SECONDS = 0.15  # without a teardown: the kernel takes the namespaces of a deletion in several goes
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 POLL = 0.01
 LOOK_SECONDS = 1.0
 BUSY = 0.1  # of all processors: more than that makes figures doubtful
@@ -17,7 +17,7 @@ BUSY = 0.1  # of all processors: more than that makes figures doubtful
 
 def wait_until_quiet() -> bool:
     """Returns when no namespace is being torn down; False when that did not happen in time."""
-    deadline, quiet_since = time.monotonic() + PATIENCE, time.monotonic()
+    deadline, quiet_since = time.monotonic() + TIMEOUT_SECONDS, time.monotonic()
     while time.monotonic() - quiet_since < QUIET_SECONDS:
         time.sleep(POLL)
         if _tears_down():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from harness.kube import Kube, running
-from harness.leaks import Footprint, adopt_orphans, demand_nothing_since
+from harness.leaks import Footprint, adopt_orphans, require_nothing_since
 from harness.skips import unexpected
 from svc._core import netns
 
@@ -71,7 +71,7 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     """Fail a test that leaves a namespace, link of the host, process, mount, thread or descriptor of its own."""
     before = Footprint.take(tmp_path_factory.getbasetemp())
     yield
-    demand_nothing_since(before)
+    require_nothing_since(before)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -79,7 +79,7 @@ def nothing_left_at_the_end(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """The same for fixtures that outlive a test."""
     before = Footprint.take(tmp_path_factory.getbasetemp())
     yield
-    demand_nothing_since(before)
+    require_nothing_since(before)
 
 
 @pytest.fixture(scope="session")

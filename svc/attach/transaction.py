@@ -57,7 +57,7 @@ class AddTransaction:
         self._undo = ExitStack()
         self._source = call.request.source.prepared(call.context, call.trace)
         self._record = new_record(call)
-        self._record.mac = addressing.wishes.mac or _random_mac()
+        self._record.mac = addressing.annotation_settings.mac or _random_mac()
         if call.request.sandbox:
             self._record.host_name = host_interface(call.session.names, call.request.workload, call.request.id.ifname)
         self._needs_endpoint = needs_endpoint(call.session, self._record)
@@ -243,7 +243,7 @@ class AddTransaction:
 
     def _facts(self) -> PodFacts:
         if self._pod:
-            return replace(policy_facts(self._session.names, self._pod), floating=self._addressing.wishes.floating)
+            return replace(policy_facts(self._session.names, self._pod), floating=self._addressing.annotation_settings.floating)
         return PodFacts(dict(self._request.labels), profiles=[self._record.id.network])
 
     def _facts_to_record(self) -> dict[str, Any] | None:

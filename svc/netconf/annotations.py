@@ -66,7 +66,7 @@ def parse_annotations(
     return _Reader(names, pod, namespace, features).read()
 
 
-def demand_own_ipam(kind: str, names: Names, asked: Iterable[str]) -> None:
+def require_svc_ipam(kind: str, names: Names, asked: Iterable[str]) -> None:
     """Raise CallerError if settings require the IPAM of svc, and `kind` (ipam.type) is another plugin (rule R8)."""
     places = list(asked)
     if places and kind != names.ipam_plugin:
@@ -93,7 +93,7 @@ class _Reader:
         }
         versions = tuple(sorted(set(self._list(self._note(annotations.FAMILIES, *both), _version))))
         addresses = self._address_note()
-        wishes = AnnotationSettings(
+        settings = AnnotationSettings(
             pools={version: given for version, given in pools.items() if given},
             versions=versions,
             addresses=self._addresses(addresses) if addresses else (),
@@ -105,7 +105,7 @@ class _Reader:
         )
         self._list(self._note(annotations.SOURCE_PREFIXES, self._pod), _prefix, may_be_empty=True)
         self._faults.raise_if_any()
-        return wishes
+        return settings
 
     def _address_note(self) -> _Note | None:
         """Return the annotation that gives the pod its addresses. Return None if there is none, or if two conflict."""

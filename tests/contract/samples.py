@@ -8,7 +8,7 @@ from svc.model.keys import Key
 from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 
-PATIENCE = 20.0  # seconds for what happens on another thread; a remote store may take its time
+TIMEOUT_SECONDS = 20.0  # seconds for what happens on another thread; a remote store may take its time
 COUNTED = "10.0.0.0/26"  # a block in the handles that tests count with
 
 

@@ -11,7 +11,6 @@ from harness.ipam import (
     affinities,
     block_of,
     blocks,
-    demand_whole_claims,
     document,
     free,
     handles,
@@ -20,6 +19,7 @@ from harness.ipam import (
     put_block,
     put_node,
     put_pool,
+    require_whole_claims,
     take,
 )
 from svc._core.cidr import Address, Cidr
@@ -68,7 +68,7 @@ def test_one_address_of_each_family_wanted(
     got = take(ipam, "net.c1", versions=versions)
     assert inside(got, *pools)
     assert held(backend, "net.c1") == set(got)
-    demand_whole_claims(backend)
+    require_whole_claims(backend)
 
 
 def test_allocations_name_the_block_of_the_address(ipam: IpamService) -> None:
@@ -108,7 +108,7 @@ def test_blocks_are_filled_before_another_is_claimed(backend: Backend, ipam: Ipa
     assert len(set(got)) == 65
     assert len({block_of(backend, address).cidr for address in got[:64]}) == 1
     assert len(blocks(backend)) == 2
-    demand_whole_claims(backend)
+    require_whole_claims(backend)
 
 
 def test_freed_addresses_are_given_out_last(backend: Backend, ipam: IpamService) -> None:
@@ -220,7 +220,7 @@ def test_a_free_address_can_be_asked_for(backend: Backend, ipam: IpamService, ad
     """Its block is claimed if it has no affinity yet."""
     assert take(ipam, "net.c1", at=address) == (address,)
     assert held(backend, "net.c1") == {address}
-    demand_whole_claims(backend)
+    require_whole_claims(backend)
 
 
 def test_the_next_address_passes_over_one_that_was_asked_for(ipam: IpamService) -> None:
@@ -281,7 +281,7 @@ def test_releasing_a_handle_frees_all_that_it_holds(backend: Backend, ipam: Ipam
     take(ipam, "net.c2")
     free(ipam, "net.c1")
     assert set(holdings(backend)) == {"net.c2"}
-    demand_whole_claims(backend)
+    require_whole_claims(backend)
 
 
 def test_kept_addresses_are_not_released(backend: Backend, ipam: IpamService) -> None:

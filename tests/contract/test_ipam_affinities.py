@@ -11,7 +11,6 @@ from harness.ipam import (
     affinities,
     block_of,
     blocks,
-    demand_whole_claims,
     free,
     holdings,
     put,
@@ -20,6 +19,7 @@ from harness.ipam import (
     put_pool,
     put_reservation,
     put_settings,
+    require_whole_claims,
     take,
 )
 from svc._core.cidr import Cidr
@@ -80,7 +80,7 @@ def test_blocks_in_use_may_be_spared(store: Backend) -> None:
         release_host(store, NODE, only_empty=True)
     assert "addresses of it are in use" in refusal.value.details
     assert {Cidr(cidr).version for cidr in mine(store)} == {4}
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 def test_a_pool_is_given_up_by_everybody(store: Backend) -> None:
@@ -142,7 +142,7 @@ def test_a_node_may_be_at_work_while_it_is_removed(store: Backend, number: int) 
     take(ipam, "net.after", versions=(4, 6))
     assert {"net.busy", "net.after"} <= holdings(store).keys()
     take(IpamService(store, NODE), "net.cold", versions=(4, 6))
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 # usage

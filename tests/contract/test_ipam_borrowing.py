@@ -11,7 +11,6 @@ from harness.ipam import (
     affinities,
     block_of,
     blocks,
-    demand_whole_claims,
     document,
     free,
     holdings,
@@ -22,6 +21,7 @@ from harness.ipam import (
     put_pool,
     put_reservation,
     put_settings,
+    require_whole_claims,
     take,
     wipe,
 )
@@ -73,7 +73,7 @@ def test_the_blocks_of_others_lend_when_nothing_else_is_free(store: Backend) -> 
     assert [block.affinity for _, block in sorted(blocks(store).items())].count("host:node2") == 3
     with pytest.raises(PeerError, match="no free IPv4 address"):
         take(IpamService(store, NODE), "net.late")
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 def test_a_node_without_a_block_borrows_too(store: Backend) -> None:
@@ -219,7 +219,7 @@ def test_an_empty_block_is_taken_from_its_owner(store: Backend) -> None:
     assert block_of(store, got).cidr == Cidr(CIDRS[3])
     assert recording.written[:3] == [["update affinity pendingDeletion"], ["delete block"], ["delete affinity"]]
     assert ("node2", CIDRS[3]) not in affinities(store)
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 @pytest.mark.parametrize("claimed_at", [None, "2126-11-20T18:03:21Z"], ids=["unknown", "in future"])
@@ -256,7 +256,7 @@ def test_an_owner_who_comes_back_in_time_keeps_its_block(store: Backend, number:
     take(owner, "net.again")
     assert {"net.c", "net.again"} <= holdings(store).keys()
     take(IpamService(store, "node2"), "net.cold")
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 def test_a_take_over_that_fails_leaves_no_doubt(store: Backend) -> None:

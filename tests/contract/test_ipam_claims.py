@@ -11,7 +11,6 @@ from harness.ipam import (
     affinities,
     block_of,
     blocks,
-    demand_whole_claims,
     document,
     free,
     holdings,
@@ -21,6 +20,7 @@ from harness.ipam import (
     put_node,
     put_pool,
     put_settings,
+    require_whole_claims,
     take,
     wipe,
 )
@@ -100,7 +100,7 @@ def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
         assert take(IpamService(recording, NODE), f"net.{state}") == ("10.65.0.4",)
         assert recording.written == [*CLAIM[1:], ["create handle", "update block"]]
         free(IpamService(store, NODE), f"net.{state}")
-        demand_whole_claims(store)
+        require_whole_claims(store)
 
 
 @pytest.mark.parametrize("state", [PENDING, PENDING_DELETION])
@@ -112,7 +112,7 @@ def test_a_claim_in_doubt_is_confirmed_before_it_is_used(store: Backend, state: 
     assert take(IpamService(recording, NODE), "net.c1") == ("10.65.0.4",)
     assert recording.written[:3] == [["update affinity pending"], ["update block"], ["update affinity confirmed"]]
     assert blocks(store)["10.65.0.4/30"].sequence == 1002
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 # broken-off claims
@@ -135,7 +135,7 @@ def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: 
     assert len(blocks(store)) == 1
     assert holdings(store).keys() == {f"net.c{n}" for n in range(2, 6)}
     assert len(set(got)) == 4
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 @BOTH_WAYS
@@ -151,7 +151,7 @@ def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, nu
     free(ipam, "net.c1")
     assert len({take(ipam, f"net.c{n}") for n in range(2, 10)}) == 8
     assert len(holdings(store)) == 8
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 @BOTH_WAYS
@@ -169,7 +169,7 @@ def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
         free(ipam, "net.c1")
     free(IpamService(store, NODE), "net.c1")
     assert holdings(store) == {}
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 @BOTH_WAYS
@@ -184,7 +184,7 @@ def test_another_node_is_not_kept_from_a_block_that_was_not_made(store: Backend,
         take(IpamService(store, "node2"), f"net.two{turn}")
     take(IpamService(store, NODE), "net.c2")
     assert block_of(store, str(next(iter(holdings(store)["net.c2"])))).affinity == "host:node1"
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 # blocks of others
@@ -240,7 +240,7 @@ def test_a_block_that_our_node_has_made_and_filled_is_of_no_use(store: Backend) 
     (got,) = take(IpamService(crossed, NODE), "net.c1")
     assert block_of(store, got).cidr != Cidr(full)
     assert len(holdings(store)) == 5
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 def test_a_claim_that_is_given_up_meanwhile_is_made_again(store: Backend) -> None:
@@ -249,7 +249,7 @@ def test_a_claim_that_is_given_up_meanwhile_is_made_again(store: Backend) -> Non
     crossed = Interfering(store, 4, lambda: put_affinity(store, mine, PENDING_DELETION))
     take(IpamService(crossed, NODE), "net.c1")
     assert crossed.calls["write"] > 5
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 def test_two_processes_of_a_node_claim_the_same_block_once(store: Backend) -> None:
@@ -261,7 +261,7 @@ def test_two_processes_of_a_node_claim_the_same_block_once(store: Backend) -> No
         take(IpamService(crossed, NODE), f"net.c{number}")
         assert {*holdings(store)} == {f"net.rival{number}", f"net.c{number}"}
         assert len(blocks(store)) == 1
-        demand_whole_claims(store)
+        require_whole_claims(store)
         for handle in holdings(store):
             free(rival, handle)
 

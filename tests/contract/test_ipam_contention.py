@@ -9,9 +9,8 @@ import pytest
 from harness.backend_wrappers import Blockable, Through, wait_until_combined
 from harness.ipam import (
     NODE,
-    PATIENCE,
+    TIMEOUT_SECONDS,
     blocks,
-    demand_whole_claims,
     free,
     handles,
     holdings,
@@ -20,6 +19,7 @@ from harness.ipam import (
     put_node,
     put_pool,
     put_settings,
+    require_whole_claims,
     settle,
     take,
     write_all,
@@ -92,7 +92,7 @@ def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes
     assert outcomes == [None] * len(outcomes)
     held = {address: handle for handle, addresses in holdings(sessions[0]).items() for address in addresses}
     assert held == ledger.holders
-    demand_whole_claims(sessions[0])
+    require_whole_claims(sessions[0])
     for handle in set(held.values()):
         free(managers[0], handle)
     assert holdings(sessions[1]) == {}
@@ -199,7 +199,7 @@ def _late(gated: Blockable, ipam: IpamService, name: str) -> Callable[[], tuple[
     """A request that arrives when the first one is being carried out."""
 
     def call() -> tuple[str, ...]:
-        assert gated.reached.wait(PATIENCE)
+        assert gated.reached.wait(TIMEOUT_SECONDS)
         return take(ipam, name, versions=(4, 6))
 
     return call

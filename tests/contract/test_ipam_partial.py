@@ -114,7 +114,7 @@ def _held_by(store: Backend, handle: str) -> list[Address]:
     ]
 
 
-def demand_done(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> None:
+def require_done(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> None:
     """Books agree; what was reported as assigned is held, unless it was released at the same time, or by the repair."""
     held = holdings(store)
     repaired = {getattr(r, "handle", "") for r, o in zip(requests, outcomes, strict=True) if isinstance(o, BaseException)}
@@ -138,7 +138,7 @@ def test_whatever_write_fails_the_books_agree_after_the_repair(store: Backend, n
         faults.arm(kind, number, "write")
         outcomes = execute(faulty, requests)
         repair(store, requests, outcomes)
-        demand_done(store, requests, outcomes)
+        require_done(store, requests, outcomes)
         _restore(store, before)
         if not faults.struck:
             assert number > 1
@@ -158,7 +158,7 @@ def test_whatever_read_fails_the_books_agree_after_the_repair(store: Backend, na
         faults.arm(kind, number, "get", "list")
         outcomes = execute(NonAtomic(crossed), requests)
         repair(store, requests, outcomes)
-        demand_done(store, requests, outcomes)
+        require_done(store, requests, outcomes)
         _restore(store, before)
         if not faults.struck:
             return
@@ -213,7 +213,7 @@ def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str,
         if "frees" in deed or "rest" in deed:
             holdings(store)
         else:
-            demand_done(store, requests, outcomes)
+            require_done(store, requests, outcomes)
         put_settings(store)
         _restore(store, before)
         if crossed.calls["write"] < number:

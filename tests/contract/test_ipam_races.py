@@ -12,11 +12,10 @@ from harness.ipam import (
     EVERYTHING,
     IPAM_QUERIES,
     NODE,
-    PATIENCE,
+    TIMEOUT_SECONDS,
     affinities,
     block_of,
     blocks,
-    demand_whole_claims,
     free,
     handles,
     holdings,
@@ -25,6 +24,7 @@ from harness.ipam import (
     put_node,
     put_pool,
     remove,
+    require_whole_claims,
     take,
     wipe,
 )
@@ -58,14 +58,14 @@ def together(
     calls = make(ipam)
     with ThreadPoolExecutor(len(calls) + 1) as pool:
         first = pool.submit(take, ipam, "net.first")
-        assert gated.reached.wait(PATIENCE)
+        assert gated.reached.wait(TIMEOUT_SECONDS)
         futures: list[Future[Any]] = []
         for call in calls:
             futures.append(pool.submit(call))
             wait_until_combined(ipam, len(futures))
         meanwhile()
         gated.open()
-        wait([first, *futures], PATIENCE)
+        wait([first, *futures], TIMEOUT_SECONDS)
     first.result()
     return [future.exception() or future.result() for future in futures]
 
@@ -105,7 +105,7 @@ def test_a_group_spills_over_into_new_blocks(store: Backend) -> None:
     outcomes = together(store, lambda ipam: taking(ipam, *(f"net.c{n}" for n in range(31))))
     assert len({address for (address,) in outcomes}) == 31
     assert len(blocks(store)) == 4
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 def test_one_handle_may_be_assigned_and_released_in_one_group(store: Backend) -> None:
@@ -209,7 +209,7 @@ def test_a_damaged_block_does_not_stop_its_node(store: Backend) -> None:
         assert block_of(store, other).cidr != lost
     ipam.require_capacity((4,), {})
     assert len(blocks(store)) == 2
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 def test_a_damaged_block_does_not_stop_other_nodes(store: Backend) -> None:
@@ -338,7 +338,7 @@ def test_a_datastore_wiped_to_the_ground_serves_again(store: Backend, ipam: Ipam
     put_pool(store, "other", "10.66.0.0/24")
     assert take(ipam, "net.c1")[0].startswith("10.66.")
     assert set(holdings(store)) == {"net.c1"}
-    demand_whole_claims(store)
+    require_whole_claims(store)
 
 
 # rivals

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from harness import stress
-from harness.ipam import PATIENCE, free, holdings, put_node, put_pool
+from harness.ipam import TIMEOUT_SECONDS, free, holdings, put_node, put_pool
 from harness.stress import Ledger, Stay
 from svc._core.cidr import Address
 from svc.ipam.service import IpamService
@@ -42,10 +42,10 @@ def test_no_address_is_held_twice_and_none_is_lost(tmp_path: Path, name: str) ->
         ledgers = {node: tmp_path / node for node in ("node1", "node2")}
         with running(opener, tmp_path, "node1", ledgers["node1"], operations, 0) as steady:
             stress_and_kill(opener, tmp_path, ledgers["node2"], operations)
-            assert steady.wait(PATIENCE) == 0
+            assert steady.wait(TIMEOUT_SECONDS) == 0
         stays = {handle: stay for path in ledgers.values() for handle, stay in Ledger(path).stays.items()}
         assert len(stays) == 2 * operations
-        demand_no_overlap(stays)
+        require_no_overlap(stays)
         remaining = {handle: stay for handle, stay in stays.items() if not stay.is_over}
         assert remaining
         assert holdings(backend) == {handle: frozenset(map(Address, stay.addresses)) for handle, stay in remaining.items()}
@@ -61,12 +61,12 @@ def stress_and_kill(opener: str, where: Path, ledger: Path, operations: int) -> 
         with running(opener, where, "node2", ledger, operations, kill + 1) as victim:
             _wait_for(victim, ledger, size=_size(ledger) + dice.randrange(operations * 80 // KILLS))
             victim.send_signal(signal.SIGKILL)
-            assert victim.wait(PATIENCE) == -signal.SIGKILL, "it was done before it was killed"
+            assert victim.wait(TIMEOUT_SECONDS) == -signal.SIGKILL, "it was done before it was killed"
     with running(opener, where, "node2", ledger, operations, KILLS + 1) as last:
-        assert last.wait(PATIENCE) == 0
+        assert last.wait(TIMEOUT_SECONDS) == 0
 
 
-def demand_no_overlap(stays: dict[str, Stay]) -> None:
+def require_no_overlap(stays: dict[str, Stay]) -> None:
     """Of the times between the answer to an assignment and the request to release it."""
     by_address: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for handle, stay in stays.items():
@@ -96,7 +96,7 @@ def _size(path: Path) -> int:
 
 
 def _wait_for(process: "subprocess.Popen[bytes]", path: Path, size: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while _size(path) < size and process.poll() is None:
         assert time.monotonic() < deadline, "it does not get on"
         time.sleep(0.002)

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from contract.samples import PATIENCE, bare, create, handle, pool
+from contract.samples import TIMEOUT_SECONDS, bare, create, handle, pool
 from svc.datastore.api import (
     Backend,
     Delete,
@@ -44,19 +44,19 @@ def events(watch: Watch) -> Iterator["queue.Queue[Event | None]"]:
         yield told
     finally:
         watch.close()
-        reader.join(PATIENCE)
+        reader.join(TIMEOUT_SECONDS)
         assert not reader.is_alive(), "close() did not end the watch"
 
 
 def next_event(told: "queue.Queue[Event | None]") -> Event:
-    event = told.get(timeout=PATIENCE)
+    event = told.get(timeout=TIMEOUT_SECONDS)
     assert event is not None, "the watch ended"
     return event
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
     """Whether a condition comes true in time: what a remote store tells may lag."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     pause = threading.Event()
     while not condition():
         if time.monotonic() > deadline:
@@ -141,7 +141,7 @@ def test_watch_misses_nothing_while_it_starts(backend: Backend) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert started.wait(PATIENCE)
+    assert started.wait(TIMEOUT_SECONDS)
     with events(backend.watch(ResourceQuery("IPPool"))) as told:
         numbers = [0]
         while numbers[-1] != 199:
@@ -173,7 +173,7 @@ def test_closing_ends_a_waiting_watch(backend: Backend) -> None:
         entry = create(backend, ResourceKey("IPPool", "a"), pool("a"))
         assert next_event(told) == Event(entry.key, entry)
         watch.close()
-        assert told.get(timeout=PATIENCE) is None
+        assert told.get(timeout=TIMEOUT_SECONDS) is None
     watch.close()
     assert list(watch) == []
 
@@ -185,5 +185,5 @@ def test_closing_the_store_ends_its_watches(open_store: OpenStore) -> None:
         entry = create(backend, HandleKey("h"), handle(1))
         assert next_event(told) == Event(entry.key, entry)
         backend.close()
-        assert told.get(timeout=PATIENCE) is None
+        assert told.get(timeout=TIMEOUT_SECONDS) is None
     backend.close()

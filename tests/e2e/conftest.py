@@ -193,9 +193,7 @@ def further_sites() -> Sequence[Site]:
 
 
 @pytest.fixture(scope="module")
-def lasting_node(
-    site: Site, further_sites: Sequence[Site], home: Path, agent_program: tuple[str, ...]
-) -> Iterator[ClusterNode]:
+def base_node(site: Site, further_sites: Sequence[Site], home: Path, agent_program: tuple[str, ...]) -> Iterator[ClusterNode]:
     """Return `node1` of the site, for all tests of a module."""
     with ClusterNode(home, "node1", site, *further_sites, agent_program=agent_program) as node:
         yield node
@@ -203,14 +201,14 @@ def lasting_node(
 
 
 @pytest.fixture
-def cluster_node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
+def cluster_node(base_node: ClusterNode) -> Iterator[ClusterNode]:
     """Return `node1` with a datastore that is set up for this test. The test must leave nothing on the node."""
-    furnish(lasting_node.site, "node1")
+    furnish(base_node.site, "node1")
     try:
-        yield lasting_node
-        assert cluster_remains([lasting_node]) == []
+        yield base_node
+        assert cluster_remains([base_node]) == []
     finally:
-        lasting_node.site.clear()
+        base_node.site.clear()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from harness.node import POOL4, POOL6, Node
 from harness.pod import Pod
-from harness.state import State, audit, faults, store_of
+from harness.state import State, audit, disagreements, store_of
 from svc.ipam.requests import Release
 from svc.ipam.service import IpamService
 from svc.model.keys import AffinityQuery, BlockQuery
@@ -169,7 +169,7 @@ def test_add_assigns_no_address_if_one_family_is_exhausted(pods: MakePod, shared
         pods(ipam={"ipv4_pools": ["blue"]}).add()
     late = pods(ipam={"assign_ipv6": "true", "ipv4_pools": ["blue"]})
     assert late.failed("ADD").output["code"] == 101
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
     assert len(audit(shared_node).allocations) == 8
     assert late.netns.links() == []
 

@@ -11,7 +11,7 @@ from harness.netns import Netns, run
 from harness.node import Node, agent_with
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import State, audit, faults, pod_links, remains
+from harness.state import State, audit, disagreements, pod_links, remains
 from svc.attach import store_identity
 
 pytestmark = pytest.mark.root
@@ -69,7 +69,7 @@ def test_new_sandbox_of_the_same_container_is_attached(pods: MakePod, sandbox: C
     assert pod.netns.addresses("eth0") == [f"{pod.addresses[0]}/32"]
     assert pod.addresses != [address]
     assert audit(pod.node).allocations == {pod.addresses[0]: f"net.{pod.container}"}
-    assert faults(pod.node) == []
+    assert disagreements(pod.node) == []
 
 
 def test_new_sandbox_at_the_old_path_is_attached(pods: MakePod) -> None:
@@ -81,7 +81,7 @@ def test_new_sandbox_at_the_old_path_is_attached(pods: MakePod) -> None:
     pod.add()
     assert pod.netns.addresses("eth0") == [f"{pod.addresses[0]}/32"]
     assert pings(pod.node.netns, pod.addresses[0])
-    assert faults(pod.node) == []
+    assert disagreements(pod.node) == []
 
 
 def test_repeated_add_recreates_a_deleted_interface(pods: MakePod) -> None:
@@ -90,7 +90,7 @@ def test_repeated_add_recreates_a_deleted_interface(pods: MakePod) -> None:
     pod.netns.run("ip", "link", "delete", "eth0")
     pod.add()
     assert pings(pod.node.netns, pod.addresses[0])
-    assert faults(pod.node) == []
+    assert disagreements(pod.node) == []
 
 
 def test_repeated_add_recreates_a_deleted_endpoint(pods: MakePod, shared_node: Node) -> None:
@@ -98,7 +98,7 @@ def test_repeated_add_recreates_a_deleted_endpoint(pods: MakePod, shared_node: N
     pod.add()
     delete_rows(shared_node, "/svc/resources/%/workloadendpoints/%")
     pod.add()
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
     assert pings(shared_node.netns, pod.addresses[0])
 
 
@@ -109,7 +109,7 @@ def test_repeated_add_assigns_addresses_again_in_a_wiped_store(own_pods: MakePod
     wipe(node) if lost == "all of it" else delete_rows(node, "/svc/ipam/%")
     pod.add()
     assert audit(node).allocations == dict.fromkeys(pod.addresses, f"net.{pod.container}")
-    assert faults(node) == []
+    assert disagreements(node) == []
     assert pings(node.netns, pod.addresses[1])
 
 
@@ -127,7 +127,7 @@ def test_addresses_of_running_pods_are_not_assigned_from_a_wiped_store(own_pods:
     assert [call.status for call in calls] == [0] * len(others), calls
     assert f"container {running[0].container!r} (eth0) of this node has it: another address is assigned" in calls[0].stderr
     assert len({call.output["ips"][0]["address"] for call in calls} | {pod.addresses[0] for pod in running}) == 9
-    wait_until(lambda: faults(node) == [])
+    wait_until(lambda: disagreements(node) == [])
     assert pings(running[0].netns, calls[0].output["ips"][0]["address"].partition("/")[0])
 
 
@@ -145,7 +145,7 @@ def test_address_with_the_route_of_another_program_is_skipped(own_pods: MakePod,
     assert "the host has a route to it" not in third.call("ADD").stderr
     refused = own_pods(args=f"IP={neighbours[0]}").failed("ADD").output
     assert (refused["code"], "IPReservation" in refused["details"]) == (106, True)
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def rename_in_sandbox(pod: Pod, _: Netns) -> None:
@@ -183,7 +183,7 @@ def test_repeated_add_replaces_an_interface_that_was_changed_by_hand(
     pod.add()
     assert pod.check().status == 0
     assert pings(node.netns, pod.addresses[0])
-    assert faults(node) == []
+    assert disagreements(node) == []
     assert elsewhere.links() == []
 
 
@@ -217,7 +217,7 @@ def test_agent_uses_a_store_file_that_was_replaced(own_pods: MakePod, node: Node
     assert second.addresses[0].startswith("10.66.0.")
     first.add()
     assert first.addresses[0].startswith("10.66.0.")
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 # several interfaces and networks
@@ -230,7 +230,7 @@ def test_second_interface_is_a_separate_attachment(pods: MakePod) -> None:
     second.add()
     assert first.addresses != second.addresses
     assert first.netns.addresses("eth1") == [f"{second.addresses[0]}/32"]
-    assert faults(first.node) == []
+    assert disagreements(first.node) == []
     second.delete()
     assert first.netns.links() == ["eth0"]
     assert first.check().status == 0
@@ -271,7 +271,7 @@ def test_second_network_of_a_pod_cannot_have_the_same_interface(pods: MakePod) -
     second.delete()
     assert first.check().status == 0, first.check()
     assert pings(first.node.netns, first.addresses[0])
-    assert faults(first.node) == []
+    assert disagreements(first.node) == []
 
 
 def unchanged_except_for_revisions(node: Node, before: State) -> bool:
@@ -305,7 +305,7 @@ def test_late_del_of_the_old_sandbox_does_not_change_the_new_one(pods: MakePod) 
     old.delete()
     assert new.check().status == 0, new.check()
     assert pings(new.node.netns, new.addresses[0])
-    assert faults(new.node) == []
+    assert disagreements(new.node) == []
 
 
 def delete_journal_entries(node: Node) -> None:
@@ -335,7 +335,7 @@ def test_late_del_keeps_the_new_sandbox_if_the_journal_has_lost_the_old_one(pods
     old.delete()
     assert new.check().status == 0, new.check()
     assert pings(shared_node.netns, new.addresses[0])
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["in the journal", "not in the journal"])
@@ -354,7 +354,7 @@ def test_next_container_of_a_pod_uses_the_same_sandbox(own_pods: MakePod, node: 
     assert new.check().status == 0, new.check()
     assert pings(node.netns, new.addresses[0])
     assert audit(node).allocations == {new.addresses[0]: "net.next"}
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_interface_without_a_host_side_of_svc_is_not_replaced(own_pods: MakePod, node: Node) -> None:
@@ -378,7 +378,7 @@ def test_repeated_add_replaces_a_renamed_host_interface(own_pods: MakePod, node:
     assert list(pod_links(node)) == [name]
     assert pod.check().status == 0, pod.check()
     assert pings(node.netns, pod.addresses[0])
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_del_removes_a_renamed_host_interface(own_pods: MakePod, node: Node) -> None:

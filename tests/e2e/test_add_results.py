@@ -10,7 +10,7 @@ import pytest
 
 from harness.node import Node
 from harness.pod import Pod
-from harness.state import faults, store_of
+from harness.state import disagreements, store_of
 from svc.model.ipam import Block
 from svc.model.keys import BlockQuery, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
@@ -188,7 +188,7 @@ def test_second_interface_of_a_pod_has_different_names(pods: MakePod, shared_nod
     assert second.host_name == name_for("shop.web-0.eth1")
     with store_of(shared_node) as store:
         assert store.get(ResourceKey("WorkloadEndpoint", "node1-k8s-web--0-eth1", "shop"))
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
     second.delete()
 
 

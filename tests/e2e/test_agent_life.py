@@ -17,7 +17,7 @@ import pytest
 from harness.node import BIN, Node
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import audit, busy_store, edit_journal, faults, remains
+from harness.state import audit, busy_store, disagreements, edit_journal, remains
 
 pytestmark = pytest.mark.root
 
@@ -47,7 +47,7 @@ def test_restarted_agent_returns_the_recorded_results(own_pods: MakePod, node: N
     node.start_agent()
     assert pod.call("ADD").stdout == first.stdout
     assert pod.check().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
     pod.delete()
     assert remains(node) == []
 
@@ -74,7 +74,7 @@ def test_agent_recovers_after_a_kill_during_adds(own_pods: MakePod, node: Node) 
         node.kill_agent()
         statuses = [call.result().status for call in calls]
     node.start_agent()
-    assert faults(node) == []
+    assert disagreements(node) == []
     for pod, status in zip(made, statuses, strict=True):
         if status:
             pod.delete()
@@ -130,7 +130,7 @@ def test_sigterm_finishes_the_call_in_flight(own_pods: MakePod, node: Node, sign
             wait_until(lambda: not has_pending_signal(node.agent_pid))
         assert node.wait_agent() == 0
         assert call.result().status == 0, call.result()
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_next_agent_rolls_back_a_call_that_exceeded_the_drain_deadline(own_pods: MakePod, node: Node) -> None:
@@ -160,7 +160,7 @@ def test_calls_during_the_drain_are_executed_without_the_agent(own_pods: MakePod
         for pod, call in zip(made, calls, strict=True):
             assert call.result().status == 0, call.result()
             pod.result = call.result().output
-    assert faults(node) == []
+    assert disagreements(node) == []
     node.start_agent()
     assert [pod.check().status for pod in made] == [0] * 24
 
@@ -183,7 +183,7 @@ def test_one_shot_calls_return_the_same_results_as_the_agent(own_pods: MakePod, 
         assert pod.check().status == 0, pod.check()
         first = pod.call("ADD")
         assert first.output == pod.result, "an identical ADD must return the recorded result"
-    assert faults(node) == []
+    assert disagreements(node) == []
     node.start_agent()
     assert [pod.check().status for pod in (served, alone)] == [0, 0]
     assert alone.call("ADD").output == alone.result
@@ -202,7 +202,7 @@ def test_one_shot_del_and_gc_clean_up(own_pods: MakePod, node: Node) -> None:
     keep: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": made[2].container, "ifname": "eth0"}]}
     assert made[1].call("GC", **keep).status == 0
     assert list(audit(node).allocations) == made[2].addresses
-    assert faults(node) == []
+    assert disagreements(node) == []
     node.start_agent()
     assert made[2].check().status == 0
 

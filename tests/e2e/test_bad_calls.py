@@ -10,7 +10,7 @@ import pytest
 from harness.netns import Netns
 from harness.node import Called, Node, netconf
 from harness.pod import Pod
-from harness.state import State, audit, faults
+from harness.state import State, audit, disagreements
 
 pytestmark = pytest.mark.root
 
@@ -181,4 +181,4 @@ def test_pod_can_be_added_after_a_failed_add(pods: MakePod, sandbox: Callable[[]
     pod = pods(mtu=60)
     assert refused(pod.call("ADD"))["code"] == 7
     pod.add(mtu=1400)
-    assert faults(pod.node) == []
+    assert disagreements(pod.node) == []

@@ -11,7 +11,7 @@ import pytest
 from harness.booted import Booted
 from harness.node import POOL4, pool_document
 from harness.polling import wait_until
-from harness.reference_plugins import REFERENCE, demand_plugin
+from harness.reference_plugins import REFERENCE, require_plugin
 from svc.deploy.systemd import CAPABILITIES
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -89,7 +89,7 @@ def test_agent_executes_calls_under_the_unit(machine: Booted) -> None:
 
 def test_agent_creates_missing_directories(machine: Booted) -> None:
     """The node has neither a directory for log files nor one for the records of host-local."""
-    demand_plugin("host-local")
+    require_plugin("host-local")
     (machine.bin_dir / "host-local").symlink_to(REFERENCE / "host-local")
     ipam = {"type": "host-local", "ranges": [[{"subnet": "10.71.0.0/24"}]]}
     called = machine.call("ADD", {**netconf(machine), "ipam": ipam}, "c1", "/run/netns/pod", "eth0")

@@ -12,7 +12,7 @@ from harness.clients import Client, Register
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.state import audit, faults, remains
+from harness.state import audit, disagreements, remains
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -73,7 +73,7 @@ def test_agent_can_be_killed_at_any_time(node: Node, pods: list[Pod]) -> None:
             done.result()
     assert all(text.endswith(KILLED) for text in register.failures), register.failures
     alive = [pod for pod in pods if pod.result is not None]
-    assert faults(node) == []
+    assert disagreements(node) == []
     assert sorted(audit(node).allocations) == sorted(register.holders)
     for pod in alive:
         assert pod.check().status == 0

@@ -19,7 +19,7 @@ from harness.netns import run
 from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import State, audit, busy_store, faults, remains
+from harness.state import State, audit, busy_store, disagreements, remains
 from svc.cni.agent_client import call
 from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import pack_request
@@ -274,7 +274,7 @@ def test_queued_add_whose_caller_was_killed_is_not_started(connect: Connect, pod
         assert served.result().status == 0
     assert shared_node.call("GC", netconf(name="none"), container=first.container).status == 1, "this call waits for both ADDs"
     assert first.netns.links() == ["eth0"]
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 def test_queued_del_whose_caller_was_killed_is_executed(connect: Connect, pods: MakePod, shared_node: Node) -> None:

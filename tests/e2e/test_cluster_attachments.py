@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import CONTAINER, ClusterNode, audit, faults, remains
+from harness.cluster_node import CONTAINER, ClusterNode, audit, disagreements, remains
 from harness.datastores import EtcdSite, OrchSite, session
 from harness.ipam import blocks, handles
 from harness.netns import Netns
 from harness.orch import PODS
 from harness.pod import Pod
-from harness.reference_plugins import Attached, demand_plugin
+from harness.reference_plugins import Attached, require_plugin
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 
@@ -64,7 +64,7 @@ def test_pod_can_be_added_and_deleted(web: Pod, cluster_node: ClusterNode) -> No
                 "node": "node1",
                 "pod": "web-0",
             }
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     assert web.check().status == 0
     assert web.add() == web.result
     web.delete()
@@ -84,7 +84,7 @@ def test_container_can_be_added_and_deleted(cluster_node: ClusterNode, sandbox: 
         "ipNetworks": [f"{v4}/32", f"{v6}/128"], "profiles": ["net"], "interfaceName": container.host_name,
         "mac": container.result["interfaces"][1]["mac"],
     }  # fmt: skip
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     assert container.check().status == 0
     assert container.add() == container.result
     container.delete()
@@ -133,7 +133,7 @@ def test_new_sandbox_replaces_the_old_one(web: Pod, cluster_node: ClusterNode, s
         web.delete()
     assert set(audit([cluster_node]).allocations) == set(newer.addresses)
     assert newer.check().status == 0
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     newer.delete()
 
 
@@ -147,7 +147,7 @@ def test_interfaces_of_one_pod_are_separate_attachments(web: Pod, cluster_node: 
         assert second.host_name != web.host_name
         assert set(endpoints(cluster_node)) == {"node1-k8s-web--0-eth0", "node1-k8s-web--0-eth1"}
         assert first_annotations(cluster_node) == before
-        assert faults([cluster_node]) == []
+        assert disagreements([cluster_node]) == []
         assert (web.check().status, second.check().status) == (0, 0)
         first, last = order
         first.delete()
@@ -170,7 +170,7 @@ def test_del_of_a_pod_that_no_longer_exists_succeeds(web: Pod, cluster_node: Clu
 @ON_ETCD
 def test_bridge_plugin_uses_addresses_of_svc_ipam(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
     """Debian's bridge plugin calls svc-ipam as its IPAM plugin."""
-    demand_plugin("bridge")
+    require_plugin("bridge")
     config: dict[str, Any] = {"cniVersion": "1.0.0", "type": "bridge", "bridge": "br0", "ipam": {"assign_ipv6": "true"}}
     pods = [cluster_node.pod(sandbox(), container, **config) for container in ("c1", "c2")]
     first, second = (Attached(pod, "bridge") for pod in pods)

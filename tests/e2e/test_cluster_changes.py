@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode, faults, remains
+from harness.cluster_node import ClusterNode, disagreements, remains
 from harness.datastores import Site, furnish, session
 from harness.ipam import IPAM_QUERIES, blocks, put_pool, wipe
 from harness.netns import Netns
@@ -57,7 +57,7 @@ def test_new_pools_replace_old_ones(cached_pod: Pod, cluster_node: ClusterNode) 
     cached_pod.add()
     v4, v6 = cached_pod.addresses
     assert (v4.startswith("10.81.0."), v6.startswith("fd81::")) == (True, True)
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     cached_pod.delete()
 
 
@@ -87,7 +87,7 @@ def test_node_can_be_deleted_and_registered_again(cached_pod: Pod, cluster_node:
     assert remains([cluster_node]) == []
     cluster_node.site.add_node("node1")
     cached_pod.add()
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     cached_pod.delete()
 
 
@@ -111,7 +111,7 @@ def test_add_recreates_a_deleted_endpoint(web: Pod, cluster_node: ClusterNode) -
     assert (called.output["code"], "node1-k8s-web--0-eth0" in called.output["details"]) == (107, True)
     web.add()
     assert web.check().status == 0
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     assert len(web.addresses) == len(before)
     web.delete()
 
@@ -123,7 +123,7 @@ def test_add_repeats_assignments_that_were_deleted(web: Pod, cluster_node: Clust
     assert web.failed("CHECK", prevResult=web.result).output["code"] == 107
     web.add()
     assert web.check().status == 0
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     change(cluster_node, wipe_addresses)
     web.delete()
 
@@ -137,11 +137,11 @@ def test_calls_work_after_the_cluster_is_set_up_again(web: Pod, cluster_node: Cl
         assert remains([cluster_node]) == []
         web.add()
         assert web.check().status == 0
-        assert faults([cluster_node]) == []
+        assert disagreements([cluster_node]) == []
         set_up_again(cluster_node.site)
         web.add()
         assert web.check().status == 0
-        assert faults([cluster_node]) == []
+        assert disagreements([cluster_node]) == []
         web.delete()
 
 
@@ -157,7 +157,7 @@ def test_address_of_an_existing_interface_is_not_assigned_twice(
     assert list(pod_links(cluster_node)) == [web.host_name]
     web.delete()
     other.add()
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     other.delete()
 
 

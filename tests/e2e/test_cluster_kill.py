@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness import kill_point
-from harness.cluster_node import ClusterNode, faults, remains
+from harness.cluster_node import ClusterNode, disagreements, remains
 from harness.datastores import Site, furnish
 from harness.kill_points import ADD_STEPS, points
 from harness.netns import Netns
@@ -58,7 +58,7 @@ def kill_at(node: ClusterNode, pod: Pod, step: str, when: str) -> None:
 def require_working_calls(node: ClusterNode, pod: Pod) -> None:
     pod.add()
     assert pod.check().status == 0
-    assert faults([node]) == []
+    assert disagreements([node]) == []
     pod.delete()
     assert remains([node]) == []
 
@@ -68,7 +68,7 @@ def test_killed_agent_leaves_nothing_of_an_add(node: ClusterNode, web: Pod, step
     """After the last step the ADD is complete, although the agent sent no reply. Then the same ADD returns its result."""
     kill_at(node, web, step, when)
     if (step, when) == (ADD_STEPS["record_result"], "after"):
-        assert faults([node]) == []
+        assert disagreements([node]) == []
     else:
         assert remains([node]) == []
         assert web.netns.links() == []

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from harness.clients import Client, Register
-from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.cluster_node import ClusterNode, audit, disagreements, remains
 from harness.datastores import Site, furnish, session
 from harness.ipam import put_pool
 from harness.netns import Netns
@@ -68,7 +68,7 @@ def test_no_address_is_assigned_twice(nodes: list[ClusterNode], pods: list[list[
     with ThreadPoolExecutor(len(clients)) as pool:
         list(pool.map(work, clients))
         assert register.failures == set()
-        assert faults(nodes) == []
+        assert disagreements(nodes) == []
         assert sorted(audit(nodes).allocations) == sorted(register.holders)
         for pod in (pod for own in pods for pod in own if pod.result):
             assert pod.check().status == 0

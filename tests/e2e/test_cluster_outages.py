@@ -26,7 +26,7 @@ PENDING = 4  # one failed attempt for each takes longer than the agent's start m
 
 
 @pytest.fixture
-def lasting_node(site: Site, orch_site: OrchSite, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Site, orch_site: OrchSite, tmp_path: Path) -> Iterator[ClusterNode]:
     """Return a node for one test, because the test ends its agent and connections."""
     with ClusterNode(tmp_path / "node", "node1", site, orch_site, agent_program=IMPATIENT) as node:
         yield node

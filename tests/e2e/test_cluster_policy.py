@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
-def lasting_node(site: Site, orch_site: OrchSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
+def base_node(site: Site, orch_site: OrchSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
     """Start a node on either datastore that reaches the API server."""
     with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", site, orch_site) as node:
         yield node

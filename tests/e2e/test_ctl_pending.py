@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster_node import IMPATIENT, ClusterNode, faults, remains
+from harness.cluster_node import IMPATIENT, ClusterNode, disagreements, remains
 from harness.datastores import Site
 from harness.netns import Netns
 from harness.node import Node
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.root
 
 
 @pytest.fixture
-def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """Return a node for one test, because the test ends its connections."""
     with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node
@@ -70,6 +70,6 @@ def test_gc_cleans_up_after_a_dropped_release(cluster_node: ClusterNode, sandbox
     assert remains([cluster_node]) == []
     successor = cluster_node.pod(sandbox(), "web-1", args=f"K8S_POD_NAME=web-1;K8S_POD_NAMESPACE=default;IP={pod.addresses[0]}")
     successor.add()
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     successor.delete()
     assert remains([cluster_node]) == []

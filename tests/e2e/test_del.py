@@ -7,7 +7,7 @@ import pytest
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.state import State, audit, faults, remains, store_of
+from harness.state import State, audit, disagreements, remains, store_of
 from svc.datastore.api import Update
 from svc.model.keys import BlockQuery, ResourceKey
 from svc.model.resource import Resource
@@ -119,7 +119,7 @@ def test_del_of_one_container_keeps_the_others(pods: MakePod, shared_node: Node)
     first.delete()
     assert list(audit(shared_node).allocations) == second.addresses
     assert second.check().status == 0
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 def test_del_keeps_a_container_whose_id_begins_with_the_same_text(pods: MakePod, shared_node: Node) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.node import BIN, Node
 from harness.pod import Pod
-from harness.state import faults, remains
+from harness.state import disagreements, remains
 
 pytestmark = pytest.mark.root
 
@@ -23,7 +23,7 @@ def test_burst_of_calls_beyond_the_soft_limit_succeeds(node: Node, own_pods: Cal
     with ThreadPoolExecutor(CALLS) as callers:
         list(callers.map(Pod.add, pods))
         used = _descriptors(node)
-        assert faults(node) == []
+        assert disagreements(node) == []
         list(callers.map(Pod.delete, pods))
         list(callers.map(Pod.add, pods))
         assert _descriptors(node) <= used + 35  # each worker and deleter thread has a socket

@@ -13,7 +13,7 @@ from dns.exception import Timeout
 from dns.resolver import Resolver
 
 from harness.certificates import Authority
-from harness.etcd import PATIENCE, Cluster, ServerTls, cluster, free_ports
+from harness.etcd import TIMEOUT_SECONDS, Cluster, ServerTls, cluster, free_ports
 from harness.etcd_sessions import create
 from svc.datastore.api import StoreError
 from svc.datastore.etcd import settings
@@ -53,7 +53,7 @@ def dns_server(*records: str, port: int = 0) -> Iterator[Resolver]:
 
 
 def _await(dns_resolver: Resolver, process: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             dns_resolver.resolve("ready.test.", "SRV", lifetime=0.2, raise_on_no_answer=False)

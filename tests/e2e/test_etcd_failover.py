@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.churn import churning
-from harness.etcd import PATIENCE, Cluster, cluster
+from harness.etcd import TIMEOUT_SECONDS, Cluster, cluster
 from harness.etcd_sessions import HANDLES, create, session
 from harness.ipam import settle
 from harness.proxy import proxy
@@ -94,7 +94,7 @@ def test_generations_of_a_member_without_a_majority_change(three_members: Cluste
         settle(store, "IPPool")
         for member in three_members.members[1:]:
             member.kill()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while store.generations(("IPPool",)) == store.generations(("IPPool",)):
             assert time.monotonic() < until, "the generations did not change, so caches would stay valid"
             time.sleep(0.05)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness.etcd import PATIENCE, Cluster, cluster
-from harness.etcd_sessions import HANDLES, Hurry, create, handle, hurry, session, update, value
+from harness.etcd import TIMEOUT_SECONDS, Cluster, cluster
+from harness.etcd_sessions import HANDLES, ShortenTimeouts, create, handle, session, shorten_timeouts, update, value
 from harness.proxy import Proxy, mute, proxy
 from svc.datastore.api import (
     Backend,
@@ -28,7 +28,7 @@ from svc.datastore.api import (
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.keys import HandleKey, HandleQuery
 
-__all__ = ["hurry"]
+__all__ = ["shorten_timeouts"]
 
 KEY = HandleKey("h")
 
@@ -75,7 +75,7 @@ def revision(rival: EtcdStore, key: HandleKey = KEY) -> str:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -106,12 +106,12 @@ def lose_reply(relay: Proxy, rival: EtcdStore, pool: ThreadPoolExecutor) -> Repl
 def test_applied_create_is_recognised(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
     """The result has the revision that the write made."""
     written = lose_reply(store, [Create(KEY, handle(1))])
-    assert written.result(PATIENCE) == [rival.get(KEY)]
+    assert written.result(TIMEOUT_SECONDS) == [rival.get(KEY)]
 
 
 def test_applied_update_is_recognised(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
     entry = create(store, "h")
-    assert lose_reply(store, [Update(KEY, handle(2), entry.revision)]).result(PATIENCE) == [rival.get(KEY)]
+    assert lose_reply(store, [Update(KEY, handle(2), entry.revision)]).result(TIMEOUT_SECONDS) == [rival.get(KEY)]
     assert value(rival, KEY) == handle(2)
 
 
@@ -124,14 +124,14 @@ def test_applied_update_is_recognised_after_later_updates(store: EtcdStore, riva
         written.append(rival.get(KEY))
         update(rival, update(rival, written[0], 3), 4)
 
-    assert lose_reply(store, [Update(KEY, handle(2), entry.revision)], update_again).result(PATIENCE) == written
+    assert lose_reply(store, [Update(KEY, handle(2), entry.revision)], update_again).result(TIMEOUT_SECONDS) == written
     assert value(rival, KEY) == handle(4)
 
 
 def test_applied_update_is_recognised_after_a_deletion(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss) -> None:
     entry = create(store, "h")
     written = lose_reply(store, [Update(KEY, handle(2), entry.revision)], lambda: rival.write([Delete(KEY)]))
-    assert written.result(PATIENCE)[0].value == handle(2)
+    assert written.result(TIMEOUT_SECONDS)[0].value == handle(2)
     assert revision(rival) == ""
 
 
@@ -142,14 +142,14 @@ def test_applied_create_is_recognised_after_later_updates(store: EtcdStore, riva
         written.append(rival.get(KEY))
         update(rival, written[0], 3)
 
-    assert lose_reply(store, [Create(KEY, handle(1))], update_again).result(PATIENCE) == written
+    assert lose_reply(store, [Create(KEY, handle(1))], update_again).result(TIMEOUT_SECONDS) == written
     assert value(rival, KEY) == handle(3)
 
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["at a revision", "at any"])
 def test_applied_deletion_is_recognised(store: EtcdStore, rival: EtcdStore, lose_reply: ReplyLoss, pinned: bool) -> None:
     entry = create(store, "h")
-    assert lose_reply(store, [Delete(KEY, entry.revision if pinned else None)]).result(PATIENCE) == [None]
+    assert lose_reply(store, [Delete(KEY, entry.revision if pinned else None)]).result(TIMEOUT_SECONDS) == [None]
     assert revision(rival) == ""
 
 
@@ -160,7 +160,7 @@ def test_applied_deletion_is_not_repeated_on_a_new_key(
     """Another client has created the same key since."""
     entry = create(store, "h")
     delete = Delete(KEY, entry.revision if pinned else None)
-    assert lose_reply(store, [delete], lambda: create(rival, "h", 7)).result(PATIENCE) == [None]
+    assert lose_reply(store, [delete], lambda: create(rival, "h", 7)).result(TIMEOUT_SECONDS) == [None]
     assert value(rival, KEY) == handle(7)
 
 
@@ -174,7 +174,7 @@ def test_applied_transaction_is_recognised(store: EtcdStore, rival: EtcdStore, l
         Update(KEY, handle(2), entry.revision),
         Delete(deleted.key, deleted.revision),
     ]
-    result = lose_reply(store, writes, lambda: rival.write([Delete(HandleKey("new"))])).result(PATIENCE)
+    result = lose_reply(store, writes, lambda: rival.write([Delete(HandleKey("new"))])).result(TIMEOUT_SECONDS)
     assert result == [None, result[1], rival.get(KEY), None]
     assert [result[1].value, result[1].revision] == [handle(5), rival.get(KEY).revision]
 
@@ -190,7 +190,7 @@ def test_lost_request_is_a_conflict_if_another_client_was_faster(
     relay.discard_requests = False
     relay.cut()
     with pytest.raises(Conflict) as caught:
-        written.result(PATIENCE)
+        written.result(TIMEOUT_SECONDS)
     assert caught.value.key == KEY
     assert rival.get(KEY) == rival_entry
 
@@ -207,7 +207,7 @@ def test_create_of_an_existing_equal_entry_is_a_conflict(
     relay.discard_replies = False
     relay.cut()
     with pytest.raises(Conflict):
-        written.result(PATIENCE)
+        written.result(TIMEOUT_SECONDS)
     assert rival.get(KEY) == rival_entry
 
 
@@ -219,7 +219,7 @@ def test_lost_request_is_repeated_once(store: EtcdStore, rival: EtcdStore, relay
     assert not written.done()
     relay.discard_requests = False
     relay.cut()
-    assert written.result(PATIENCE) == [rival.get(KEY)]
+    assert written.result(TIMEOUT_SECONDS) == [rival.get(KEY)]
 
 
 def test_error_says_that_the_history_is_compacted(
@@ -233,14 +233,14 @@ def test_error_says_that_the_history_is_compacted(
         server.compact(int(last.revision))
 
     with pytest.raises(StoreError, match=r"not known.*compacted"):
-        lose_reply(store, [Update(KEY, handle(2), entry.revision)], compact).result(PATIENCE)
+        lose_reply(store, [Update(KEY, handle(2), entry.revision)], compact).result(TIMEOUT_SECONDS)
 
 
 def test_error_says_that_the_outcome_of_a_write_is_not_known(
-    store: EtcdStore, rival: EtcdStore, relay: Proxy, hurry: Hurry
+    store: EtcdStore, rival: EtcdStore, relay: Proxy, shorten_timeouts: ShortenTimeouts
 ) -> None:
     """The write fails at its deadline. In this test, the server has applied it."""
-    hurry(1.0, 0.4)
+    shorten_timeouts(1.0, 0.4)
     relay.discard_replies = True
     with pytest.raises(StoreError, match="whether it was carried out is not known"):
         store.write([Create(KEY, handle(1))])
@@ -258,12 +258,12 @@ def test_reads_are_repeated(store: EtcdStore, rival: EtcdStore, relay: Proxy, po
     assert not any(read.done() for read in reads)
     relay.discard_replies = False
     relay.cut()
-    assert [read.result(PATIENCE) for read in reads] == [rival.get(KEY)] * 2
+    assert [read.result(TIMEOUT_SECONDS) for read in reads] == [rival.get(KEY)] * 2
 
 
-def test_every_call_to_a_silent_server_ends(hurry: Hurry) -> None:
+def test_every_call_to_a_silent_server_ends(shorten_timeouts: ShortenTimeouts) -> None:
     """The server accepts connections but does not answer. Every call ends at its deadline, and the error names the server."""
-    hurry(1.0, 0.4)
+    shorten_timeouts(1.0, 0.4)
     with mute() as authority, session(f"http://{authority}") as store:
         calls: list[Callable[[], object]] = [
             lambda: store.get(KEY),
@@ -279,23 +279,23 @@ def test_every_call_to_a_silent_server_ends(hurry: Hurry) -> None:
         ended = threading.Thread(target=_drain, args=(watch,))
         ended.start()
         watch.close()
-        ended.join(PATIENCE)
+        ended.join(TIMEOUT_SECONDS)
         assert not ended.is_alive()
 
 
 @pytest.mark.parametrize(("host", "by_name"), [("127.0.0.1", False), ("localhost", True)])
-def test_timeout_error_mentions_name_resolution(hurry: Hurry, host: str, by_name: bool) -> None:
+def test_timeout_error_mentions_name_resolution(shorten_timeouts: ShortenTimeouts, host: str, by_name: bool) -> None:
     """A silent name server can cause the timeout as well, but only if the endpoint has a host name."""
-    hurry(0.5, 0.2)
+    shorten_timeouts(0.5, 0.2)
     with mute() as authority, session(f"http://{host}:{authority.rpartition(':')[2]}") as store:
         with pytest.raises(StoreError, match="no answer in time") as caught:
             store.get(KEY)
     assert ("whether its host name resolves" in caught.value.details) == by_name
 
 
-def test_silent_server_is_skipped(server: Cluster, rival: EtcdStore, hurry: Hurry) -> None:
+def test_silent_server_is_skipped(server: Cluster, rival: EtcdStore, shorten_timeouts: ShortenTimeouts) -> None:
     """The call uses another server, in any order of the endpoints."""
-    hurry(10.0, 0.4)
+    shorten_timeouts(10.0, 0.4)
     with mute() as authority:
         for number in range(6):
             with session(f"http://{authority},{server.endpoints}") as store:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.etcd import PATIENCE, Cluster, cluster
+from harness.etcd import TIMEOUT_SECONDS, Cluster, cluster
 from harness.etcd_sessions import HANDLES, create, handle, session, update
 from harness.ipam import settle
 from harness.proxy import Proxy, proxy
@@ -58,7 +58,7 @@ def events_of(watch: Watch) -> Iterator["queue.Queue[Event]"]:
         yield events
     finally:
         watch.close()
-        reader.join(PATIENCE)
+        reader.join(TIMEOUT_SECONDS)
         assert not reader.is_alive()
 
 
@@ -81,16 +81,16 @@ def test_watch_continues_after_its_connection_broke(store: EtcdStore, writer: Et
     """The watch reports every change once, also those of the interruption."""
     with events_of(store.watch(HandleQuery())) as events:
         first = create(writer, "a")
-        assert events.get(timeout=PATIENCE) == Event(first.key, first)
+        assert events.get(timeout=TIMEOUT_SECONDS) == Event(first.key, first)
         disconnect(relay)
         second = update(writer, first, 2)
         writer.write([Delete(first.key)])
         third = create(writer, "b")
         reconnect(relay)
         expected = [Event(second.key, second), Event(first.key, None), Event(third.key, third)]
-        assert [events.get(timeout=PATIENCE) for _ in range(3)] == expected
+        assert [events.get(timeout=TIMEOUT_SECONDS) for _ in range(3)] == expected
         last = create(writer, "last")
-        assert events.get(timeout=PATIENCE) == Event(last.key, last)
+        assert events.get(timeout=TIMEOUT_SECONDS) == Event(last.key, last)
         assert events.empty()
 
 
@@ -98,27 +98,27 @@ def test_watch_lists_all_keys_after_a_compaction(store: EtcdStore, writer: EtcdS
     """The watch reports deleted keys as well."""
     deleted, kept = create(writer, "gone"), create(writer, "kept")
     with events_of(store.watch(HandleQuery())) as events:
-        assert [events.get(timeout=PATIENCE).key for _ in range(2)] == [deleted.key, kept.key]
+        assert [events.get(timeout=TIMEOUT_SECONDS).key for _ in range(2)] == [deleted.key, kept.key]
         disconnect(relay)
         writer.write([Delete(deleted.key)])
         new = create(writer, "new")
         server.compact(int(new.revision))
         reconnect(relay)
         expected = [Event(deleted.key, None), Event(kept.key, kept), Event(new.key, new)]
-        assert [events.get(timeout=PATIENCE) for _ in range(3)] == expected
+        assert [events.get(timeout=TIMEOUT_SECONDS) for _ in range(3)] == expected
         last = create(writer, "last")
-        assert events.get(timeout=PATIENCE) == Event(last.key, last)
+        assert events.get(timeout=TIMEOUT_SECONDS) == Event(last.key, last)
 
 
 def test_watch_continues_after_a_restart_of_the_server(server: Cluster, writer: EtcdStore) -> None:
     """The reader of the watch has to do nothing for this."""
     with session(server.endpoints) as store, events_of(store.watch(HandleQuery())) as events:
         first = create(writer, "a")
-        assert events.get(timeout=PATIENCE) == Event(first.key, first)
+        assert events.get(timeout=TIMEOUT_SECONDS) == Event(first.key, first)
         server.members[0].kill()
         server.restart(server.members[0])
         second = create(writer, "b")
-        assert events.get(timeout=PATIENCE) == Event(second.key, second)
+        assert events.get(timeout=TIMEOUT_SECONDS) == Event(second.key, second)
 
 
 def test_watch_can_begin_without_a_server(server: Cluster, writer: EtcdStore) -> None:
@@ -127,7 +127,7 @@ def test_watch_can_begin_without_a_server(server: Cluster, writer: EtcdStore) ->
     server.members[0].kill()
     with session(server.endpoints) as store, events_of(store.watch(HandleQuery())) as events:
         server.restart(server.members[0])
-        assert events.get(timeout=PATIENCE) == Event(first.key, first)
+        assert events.get(timeout=TIMEOUT_SECONDS) == Event(first.key, first)
 
 
 def test_generations_change_on_every_call_without_a_watch(store: EtcdStore, writer: EtcdStore, relay: Proxy) -> None:
@@ -137,7 +137,7 @@ def test_generations_change_on_every_call_without_a_watch(store: EtcdStore, writ
     disconnect(relay)
     numbers = {before}
     reached = threading.Event()
-    for _ in range(int(PATIENCE / 0.01)):
+    for _ in range(int(TIMEOUT_SECONDS / 0.01)):
         numbers.add(store.generations(("IPPool",)))
         if len(numbers) > 3:
             break
@@ -164,9 +164,9 @@ def test_undecodable_and_unknown_keys_are_left_out(
     assert list(writer.list(HandleQuery())) == [good]
     assert "bad" in caplog.text
     with events_of(writer.watch(HandleQuery())) as events:
-        assert events.get(timeout=PATIENCE) == Event(good.key, good)
+        assert events.get(timeout=TIMEOUT_SECONDS) == Event(good.key, good)
         server.put(f"{HANDLES}good", "no JSON")
-        assert events.get(timeout=PATIENCE) == Event(good.key, None)
+        assert events.get(timeout=TIMEOUT_SECONDS) == Event(good.key, None)
 
 
 def test_long_lists_are_read_in_pages(writer: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:

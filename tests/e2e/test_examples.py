@@ -13,7 +13,7 @@ from harness.host_local import data_dir
 from harness.netns import Netns
 from harness.node import agent_with
 from harness.pod import Pod
-from harness.reference_plugins import REFERENCE, demand_plugin
+from harness.reference_plugins import REFERENCE, require_plugin
 from harness.spec_rows import EVERYWHERE
 from svc.attach import store_identity
 from svc.names import DEFAULT
@@ -37,19 +37,19 @@ def agent_program() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def empty_node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
+def empty_node(base_node: ClusterNode) -> Iterator[ClusterNode]:
     """Return a node in a new datastore, with the plugins that the network lists chain."""
     for plugin in PLUGINS:
-        demand_plugin(plugin)
+        require_plugin(plugin)
         with suppress(FileExistsError):
-            (lasting_node.bin_dir / plugin).symlink_to(REFERENCE / plugin)
-    lasting_node.site.add_node(lasting_node.name)
+            (base_node.bin_dir / plugin).symlink_to(REFERENCE / plugin)
+    base_node.site.add_node(base_node.name)
     try:
-        lasting_node.ctl("clusterinfo", "init")
-        yield lasting_node
-        assert remains([lasting_node]) == []
+        base_node.ctl("clusterinfo", "init")
+        yield base_node
+        assert remains([base_node]) == []
     finally:
-        lasting_node.site.clear()
+        base_node.site.clear()
 
 
 def listed(name: str, node: ClusterNode) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from harness.netns import Netns
 from harness.node import Called, Node, agent_with, netconf
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import faults, remains
+from harness.state import disagreements, remains
 from svc.agent import maintenance, server
 from svc.attach.journal import Journal
 
@@ -141,7 +141,7 @@ def test_calls_work_again_when_the_disk_has_space(node: Node, make: MakePod) -> 
     assert status(node, netconf(ipam={"assign_ipv6": "true"})).status == 0, "STATUS must succeed at once"
     failed.add()
     assert failed.check().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
     for pod in (kept, *made):
         pod.delete()
     assert remains(node) == []

@@ -39,7 +39,7 @@ def tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
 def test_status_from_200_to_399_means_ready(pods: MakePod, serve: Serve, code: int) -> None:
     gate = serve(status(code))
     assert pods(readiness_gates=[gate.url]).add()["ips"]
-    assert gate.asked == 1, "svc must send one request to a gate that is ready"
+    assert gate.connection_count == 1, "svc must send one request to a gate that is ready"
 
 
 def redirect(target: str, code: int = 302) -> Behaviour:
@@ -76,7 +76,7 @@ def test_number_of_redirects_is_limited(pods: MakePod, serve: Serve) -> None:
     gate = serve(to_itself)
     details = refused(pods(readiness_gates=[gate.url], **SHORT))["details"]
     assert f"{gate.url}: redirects more than 10 times (redirected to {gate.url})" in details
-    assert gate.asked >= 11
+    assert gate.connection_count >= 11
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_redirect_from_https_to_http_is_not_followed(pods: MakePod, serve: Serve
     gate = serve(redirect(f"{page.url}?token=s3cr3t"), tls=tls(authority, "127.0.0.1"))
     details = refused(pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(authority.root), **SHORT))["details"]
     assert f"{gate.url}: redirects from https to '{page.url}?...'" in details
-    assert page.asked == 0
+    assert page.connection_count == 0
 
 
 def test_redirects_share_the_timeout_of_a_probe(pods: MakePod, serve: Serve) -> None:
@@ -140,7 +140,7 @@ def test_add_continues_when_a_gate_becomes_ready(pods: MakePod, serve: Serve, sh
     gate = serve(status(503))
     pod = pods(readiness_gates=[gate.url], **LONG)
     calling = pod.begin("ADD")
-    wait_until(lambda: gate.asked > 2)
+    wait_until(lambda: gate.connection_count > 2)
     assert not calling.is_over
     assert remains(shared_node) == [f"waiting row of {pod.container} eth0"], "svc must assign nothing before the gate is ready"
     gate.behaviour = status(200)
@@ -151,7 +151,7 @@ def test_add_continues_when_the_server_of_a_gate_starts(pods: MakePod, serve: Se
     port, other = free_port(shared_node.netns), serve(status(503))
     urls = [f"http://127.0.0.1:{port}/", other.url]
     calling = pods(readiness_gates=urls, **LONG).begin("ADD")
-    wait_until(lambda: other.asked > 1)
+    wait_until(lambda: other.connection_count > 1)
     serve(status(200), port=port)
     other.behaviour = status(200)
     assert calling.result().status == 0
@@ -170,10 +170,10 @@ def test_del_does_not_probe_a_gate(pods: MakePod, serve: Serve, shared_node: Nod
     gate = serve(status(200))
     pod = pods(readiness_gates=[gate.url])
     pod.add()
-    asked = gate.asked
+    before = gate.connection_count
     gate.behaviour = silent
     pod.delete()
-    assert gate.asked == asked
+    assert gate.connection_count == before
     assert remains(shared_node) == []
 
 
@@ -252,7 +252,7 @@ def test_gates_are_probed_in_parallel(pods: MakePod, serve: Serve) -> None:
     """A silent gate does not delay the probes of the others."""
     mute, failing = serve(silent), serve(status(503))
     calling = pods(readiness_gates=[mute.url, failing.url], **LONG).begin("ADD")
-    wait_until(lambda: failing.asked > 2)
+    wait_until(lambda: failing.connection_count > 2)
     mute.behaviour = failing.behaviour = status(200)
     calling.kill()
 
@@ -331,7 +331,7 @@ def test_proxy_variables_of_the_environment_are_ignored(own_pods: MakePod, node:
     with serving(status(200), inside=node.netns) as gate, serving(status(200), inside=node.netns) as proxy:
         node.start_agent(http_proxy=proxy.url, HTTP_PROXY=proxy.url, all_proxy=proxy.url, ALL_PROXY=proxy.url)
         own_pods(readiness_gates=[gate.url]).add()
-        assert (gate.asked, proxy.asked) == (1, 0)
+        assert (gate.connection_count, proxy.connection_count) == (1, 0)
 
 
 def test_log_has_the_duration_of_the_gates_phase(pods: MakePod, serve: Serve) -> None:

@@ -18,7 +18,7 @@ from harness.netns import Netns
 from harness.node import Calling, Node
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import faults, remains
+from harness.state import disagreements, remains
 from svc.cni.agent_client import call
 from svc.cni.call_io import CallInput
 
@@ -59,7 +59,7 @@ def test_parked_calls_do_not_delay_other_calls(
     calls = begin_adds(node, 300, own_gate, sandbox())
     try:
         wait_until(lambda: waiting(node) == 300)
-        asked = own_gate.asked
+        before = own_gate.connection_count
         for _ in range(3):
             pod = own_pods()
             pod.add()
@@ -67,7 +67,7 @@ def test_parked_calls_do_not_delay_other_calls(
             pod.delete()
         assert not any(call.is_over for call in calls)
         assert len(os.listdir(f"/proc/{node.agent_pid}/task")) < 40
-        assert own_gate.asked < asked + 100
+        assert own_gate.connection_count < before + 100
     finally:
         for call in calls:
             call.kill()
@@ -80,14 +80,14 @@ def test_all_parked_calls_continue_when_the_gate_is_ready(own_pods: MakePod, nod
     wait_until(lambda: waiting(node) == 12)
     own_gate.behaviour = status(200)
     assert [call.result().status for call in calls] == [0] * 12
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_del_ends_the_parked_add_of_its_container(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     """The ADD fails and leaves nothing. The DEL does not wait for the gate."""
     pod, other = (own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(2))
     calling, still_parked = pod.begin("ADD"), other.begin("ADD")
-    wait_until(lambda: waiting(node) == 2 and own_gate.asked > 1)
+    wait_until(lambda: waiting(node) == 2 and own_gate.connection_count > 1)
     pod.delete()
     called = calling.result()
     assert called.output["code"] == 3
@@ -101,7 +101,7 @@ def test_del_ends_the_parked_add_of_its_container(own_pods: MakePod, node: Node,
 def test_kill_of_the_client_ends_its_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     calling = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     calling.kill()
     wait_until(lambda: "the runtime has given up" in node.log.read_text())
     own_gate.behaviour = status(200)
@@ -117,14 +117,14 @@ def test_next_agent_continues_parked_calls(own_pods: MakePod, node: Node, own_ga
     """The executables send their calls to the next agent. No ADD fails, or ends before its gate is ready."""
     pods = [own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(5)]
     calls = [pod.begin("ADD") for pod in pods]
-    wait_until(lambda: waiting(node) == 5 and own_gate.asked > 0)
+    wait_until(lambda: waiting(node) == 5 and own_gate.connection_count > 0)
     assert node.stop_agent() == 0
     node.start_agent()
     wait_until(lambda: waiting(node) == 5)
     assert not any(call.is_over for call in calls)
     own_gate.behaviour = status(200)
     assert [call.result().status for call in calls] == [0] * 5
-    assert faults(node) == []
+    assert disagreements(node) == []
     for pod in pods:
         pod.delete()
     assert remains(node) == []
@@ -180,7 +180,7 @@ def test_parked_call_of_an_older_executable_fails_when_the_agent_stops(
     frame = CallInput("svc", variables, json.dumps(pod.config).encode(), protocol=1)
     with ThreadPoolExecutor(1) as executor:
         reply = executor.submit(call, str(node.socket), frame, timeout=20)
-        wait_until(lambda: waiting(node) == 1 and own_gate.asked > 0)
+        wait_until(lambda: waiting(node) == 1 and own_gate.connection_count > 0)
         assert node.stop_agent() == 0
         assert json.loads(reply.result().stdout)["code"] == 110
     assert remains(node) == []
@@ -194,13 +194,13 @@ def test_parked_call_continues_without_an_agent(own_pods: MakePod, node: Node, o
     node.stop_agent()
     own_gate.behaviour = status(200)
     assert calling.result().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_killed_agent_leaves_nothing_of_a_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     calling = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     os.kill(node.agent_pid, signal.SIGKILL)
     assert calling.result().status != 0
     node.wait_agent()
@@ -208,7 +208,7 @@ def test_killed_agent_leaves_nothing_of_a_parked_call(own_pods: MakePod, node: N
     assert remains(node) == []
     own_gate.behaviour = status(200)
     pod.add()
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 # without an agent
@@ -219,22 +219,22 @@ def test_one_shot_call_waits_for_the_gate(own_pods: MakePod, node: Node, own_gat
     node.stop_agent()
     pod, other = own_pods(readiness_gates=[own_gate.url], **LONG), own_pods()
     calling = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     other.add()
     assert not calling.is_over
     own_gate.behaviour = status(200)
     assert calling.result().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_agent_can_start_while_a_one_shot_call_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     node.stop_agent()
     calling = own_pods(readiness_gates=[own_gate.url], **LONG).begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     node.start_agent()
     own_gate.behaviour = status(200)
     assert calling.result().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_one_shot_call_has_the_error_of_the_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:

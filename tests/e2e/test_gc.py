@@ -11,7 +11,7 @@ import pytest
 from harness.node import Called, Node, netconf
 from harness.pod import Pod
 from harness.spec_rows import field
-from harness.state import State, audit, faults, remains, store_of
+from harness.state import State, audit, disagreements, remains, store_of
 from svc._core.cidr import Cidr
 from svc.attach.handles import handle_of
 from svc.attach.journal import Journal
@@ -61,7 +61,7 @@ def test_gc_removes_attachments_that_are_not_valid(pods: MakePod, shared_node: N
     assert (called.status, called.stdout) == (0, b"")
     assert unknown.netns.links() == []
     assert set(audit(shared_node).allocations) == set(known.addresses)
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 def test_gc_does_not_change_valid_attachments(pods: MakePod, shared_node: Node) -> None:
@@ -122,7 +122,7 @@ def test_gc_can_remove_one_interface_of_a_container(pods: MakePod, shared_node: 
     assert gc(shared_node, **keep(first)).status == 0
     assert first.netns.links() == ["eth0"]
     assert first.check().status == 0
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 def test_repeated_gc_changes_nothing(pods: MakePod, shared_node: Node) -> None:
@@ -177,7 +177,7 @@ def test_gc_releases_the_address_of_an_unknown_container(pods: MakePod, shared_n
     address = leak(shared_node, "net.ghost")
     assert gc(shared_node, **keep(pod)).status == 0
     assert address not in audit(shared_node).allocations
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 def test_gc_keeps_the_address_of_a_valid_container(pods: MakePod, shared_node: Node) -> None:
@@ -270,7 +270,7 @@ def test_gc_deletes_the_endpoint_of_an_unknown_container(lost: Pod, pods: MakePo
     called = gc(shared_node, **keep(live))
     assert called.status == 0, called
     assert audit(shared_node).endpoints == {live.host_name: [f"{live.addresses[0]}/32"]}
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 @pytest.mark.parametrize("kept", ["address of another", "node", "orchestrator", "valid", "row", "interface"])

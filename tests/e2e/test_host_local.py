@@ -9,7 +9,7 @@ import pytest
 from harness.host_local import data_dir, held
 from harness.node import Node
 from harness.pod import Pod
-from harness.state import audit, faults, remains, store_of
+from harness.state import audit, disagreements, remains, store_of
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 
@@ -72,7 +72,7 @@ def test_containers_reach_each_other_in_both_families(local: MakePod) -> None:
 def test_endpoint_and_journal_have_the_addresses(local: MakePod, local_node: Node) -> None:
     pod = local(V4, V6)
     pod.add()
-    assert faults(local_node) == []
+    assert disagreements(local_node) == []
     with store_of(local_node) as store:
         (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
     assert isinstance(entry.value, Resource)
@@ -194,7 +194,7 @@ def test_gc_releases_addresses_of_attachments_that_are_not_valid(local: MakePod,
     keep: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": known.container, "ifname": "eth0"}]}
     assert known.call("GC", **keep).status == 0
     assert held(local_node) == {known.addresses[0]: known.container}
-    assert faults(local_node) == []
+    assert disagreements(local_node) == []
     assert known.check().status == 0
 
 
@@ -240,7 +240,7 @@ def test_one_agent_works_for_networks_with_either_ipam(local: MakePod, pods: Mak
     local_pod.add()
     assert pings(svc_pod, local_pod.addresses[0])
     assert pings(local_pod, svc_pod.addresses[0])
-    assert faults(local_node) == []
+    assert disagreements(local_node) == []
     svc_pod.delete()
     assert local_pod.check().status == 0
     local_pod.delete()
@@ -271,6 +271,6 @@ def test_parallel_adds_get_different_addresses(local: MakePod, local_node: Node)
         list(threads.map(Pod.add, made))
         assert len({address for pod in made for address in pod.addresses}) == 24
         assert len(held(local_node)) == 24
-        assert faults(local_node) == []
+        assert disagreements(local_node) == []
         list(threads.map(Pod.delete, made))
     assert held(local_node) == {}

@@ -9,8 +9,8 @@ import pytest
 
 from harness.node import Node
 from harness.pod import Pod
-from harness.reference_plugins import Attached, demand_plugin
-from harness.state import audit, faults, pod_links, remains, store_of
+from harness.reference_plugins import Attached, require_plugin
+from harness.state import audit, disagreements, pod_links, remains, store_of
 from svc.ipam.requests import Release
 from svc.ipam.service import IpamService
 from svc.model.keys import ResourceQuery
@@ -158,7 +158,7 @@ def test_gc_releases_addresses_of_invalid_attachments(attach: MakePod, shared_no
     keep: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": known.container, "ifname": "eth0"}]}
     assert known.call("GC", **keep).status == 0
     assert list(audit(shared_node).allocations) == known.addresses
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 def test_status_fails_if_a_pool_does_not_exist(attach: MakePod) -> None:
@@ -184,7 +184,7 @@ def below(pods: MakePod) -> Callable[..., Attached]:
     """Make containers on a reference plugin. Reference plugins support CNI 1.0.0 at most."""
 
     def make(kind: str, **config: Any) -> Attached:
-        demand_plugin(kind)
+        require_plugin(kind)
         return Attached(pods(plugin="svc-ipam", cniVersion="1.0.0", type=kind, **config), kind)
 
     return make

@@ -16,7 +16,7 @@ from harness.kill_points import ADD_STEPS, points
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.state import audit, faults, remains
+from harness.state import audit, disagreements, remains
 
 pytestmark = pytest.mark.root
 
@@ -79,7 +79,7 @@ def call_once(pod: Pod, verb: str, *kill_at: str) -> "subprocess.CompletedProces
 def add_check_and_delete(pod: Pod) -> None:
     pod.add()
     assert pod.check().status == 0
-    assert faults(pod.node) == []
+    assert disagreements(pod.node) == []
     pod.delete()
     assert remains(pod.node) == []
 
@@ -90,7 +90,7 @@ def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, whe
     assert call_once(pod, "ADD", step, when).returncode == -signal.SIGKILL
     node.start_agent()
     if (step.endswith("record_result"), when) == (True, "after"):
-        assert faults(node) == []
+        assert disagreements(node) == []
         pod.delete()
     assert remains(node) == []
     assert pod.netns.links() == []

@@ -37,7 +37,7 @@ import subprocess
 from harness.leaks import left_since
 from harness.netns import MARK, Netns, run
 
-left_since.__kwdefaults__["patience"] = 0.1
+left_since.__kwdefaults__["timeout"] = 0.1
 
 def test_leak(tmp_path):
     run("ip", "link", "add", "left-link", "type", "bridge")

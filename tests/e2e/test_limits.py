@@ -10,7 +10,7 @@ import pytest
 from harness.limits import confine, release, task_group
 from harness.node import Called, Node
 from harness.pod import Pod
-from harness.state import faults, remains
+from harness.state import disagreements, remains
 
 pytestmark = pytest.mark.root
 
@@ -35,7 +35,7 @@ def require_recovery(node: Node, pods: list[Pod]) -> None:
         list(callers.map(Pod.delete, pods))
         assert remains(node) == []
         list(callers.map(Pod.add, pods))
-        assert faults(node) == []
+        assert disagreements(node) == []
         list(callers.map(Pod.delete, pods))
     assert remains(node) == []
 

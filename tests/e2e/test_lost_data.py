@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.cluster_node import ClusterNode, audit, disagreements, remains
 from harness.datastores import EtcdSite, OrchSite, Site, session
 from harness.etcd import Cluster, cluster, free_ports
 from harness.ipam import put, put_pool, wipe
@@ -22,7 +22,7 @@ from harness.pod import Pod
 from harness.polling import wait_until
 from harness.port_forward import PortForward
 from harness.state import audit as node_audit
-from harness.state import faults as node_faults
+from harness.state import disagreements as node_disagreements
 from harness.state import remains as node_remains
 from harness.state import store_of
 from svc._core.cidr import Address
@@ -132,7 +132,7 @@ def require_kept_addresses(nodes: tuple[ClusterNode, ClusterNode], live: Sequenc
     assert not kept & assigned, first.log.read_text()
     assert len(kept | assigned) == LIVE + NEW
     assert set(audit([first, second]).allocations) == kept | assigned
-    assert faults([first, second]) == []
+    assert disagreements([first, second]) == []
     assert [pod.check().status for pod in live] == [0] * LIVE
     for pod in (*live, *new):
         pod.delete()
@@ -199,7 +199,7 @@ def test_running_agent_restores_deleted_blocks(nodes: tuple[ClusterNode, Cluster
         pod.add()
     assert len({pod.addresses[0] for pod in (*live, *new)}) == LIVE + NEW
     wait_until(lambda: set(audit([nodes[0]]).allocations) == {pod.addresses[0] for pod in (*live, *new)})
-    wait_until(lambda: faults([nodes[0]]) == [])
+    wait_until(lambda: disagreements([nodes[0]]) == [])
     for pod in (*live, *new):
         pod.delete()
 
@@ -222,7 +222,7 @@ def test_attachments_survive_a_restored_older_store(node: Node, sandbox: Callabl
     node.start_agent()
     for pod in pods[6:]:
         pod.add()
-    wait_until(lambda: node_faults(node) == [])
+    wait_until(lambda: node_disagreements(node) == [])
     assert [pod.check().status for pod in (successor, *pods[1:])] == [0] * 12
     for pod in (successor, *pods[1:]):
         pod.delete()
@@ -256,7 +256,7 @@ def test_addresses_stay_unique_with_an_older_store_below_another_plugin(
         for pod in new:
             pod.add()
         assert len({pod.addresses[0] for pod in pods}) == len(pods)
-        wait_until(lambda: node_faults(node) == [])
+        wait_until(lambda: node_disagreements(node) == [])
         for pod in pods:
             pod.delete()
         assert node_remains(node) == []
@@ -292,7 +292,7 @@ def test_attachments_survive_an_older_snapshot_of_etcd(
     restore_snapshot(own_etcd, snapshot)
     wait_until(lambda: set(audit([node]).allocations) == {*before.addresses, *after.addresses})
     assert "revisions ran backwards" in node.log.read_text()
-    assert faults([node]) == []
+    assert disagreements([node]) == []
     for pod in (before, after):
         pod.delete()
 
@@ -450,7 +450,7 @@ def test_deleted_block_is_restored_without_a_hold(nodes: tuple[ClusterNode, Clus
         wipe(store, *IPAM_QUERIES)
     node.start_agent()
     wait_until(lambda: set(audit([node]).allocations) == set(pod.addresses))
-    assert faults([node]) == []
+    assert disagreements([node]) == []
     other = pod_on(node, "other")
     began = time.monotonic()
     other.add()

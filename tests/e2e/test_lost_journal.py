@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode
-from harness.cluster_node import faults as cluster_faults
+from harness.cluster_node import disagreements as cluster_disagreements
 from harness.cluster_node import remains as cluster_remains
 from harness.datastores import Site
 from harness.netns import Netns
 from harness.node import Node
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import faults, pod_links, remains
+from harness.state import disagreements, pod_links, remains
 from svc.attach.journal import Journal
 
 pytestmark = pytest.mark.root
@@ -25,7 +25,7 @@ WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
 
 
 @pytest.fixture
-def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """A node for each test, because the tests stop its agent."""
     with ClusterNode(tmp_path / "node", "node1", site) as node:
         yield node
@@ -77,12 +77,12 @@ def test_attachments_survive_the_loss_of_their_rows(
     assert first.check().status == 0
     assert first.copy().add() == first.result
     assert second.copy().add() == second.result
-    assert faults(node) == []
+    assert disagreements(node) == []
     other = own_pods()
     other.add()
     second.delete()
     assert first.check().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
     first.delete()
     other.delete()
     assert remains(node) == []
@@ -123,7 +123,7 @@ def test_row_of_an_earlier_sandbox_does_not_affect_the_current_one(
     assert current.copy().add() == current.result
     earlier.delete()
     assert current.check().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
     current.delete()
     assert remains(node) == []
 
@@ -145,7 +145,7 @@ def test_attachment_in_a_cluster_survives_a_lost_journal(web: Pod, cluster_node:
     restart(cluster_node, remove_files, agent=agent)
     assert web.check().status == 0
     assert web.copy().add() == web.result
-    assert cluster_faults([cluster_node]) == []
+    assert cluster_disagreements([cluster_node]) == []
     if not agent:
         cluster_node.start_agent()
     web.delete()

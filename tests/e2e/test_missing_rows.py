@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode
-from harness.cluster_node import faults as cluster_faults
+from harness.cluster_node import disagreements as cluster_disagreements
 from harness.datastores import Site
 from harness.host_local import data_dir, held, offer, section
 from harness.netns import Netns
 from harness.node import Node, pool_document
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import audit, faults, remains, store_of
+from harness.state import audit, disagreements, remains, store_of
 from svc.attach.journal import Journal
 from svc.datastore.api import Delete
 from svc.model.endpoint import KIND
@@ -36,7 +36,7 @@ _FREQUENT_TASKS = "from svc.agent import main, server; server.PERIOD_SECONDS = 0
 
 
 @pytest.fixture
-def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """A node for each test, because the tests stop its agent."""
     with ClusterNode(tmp_path / "node", "node1", site) as node:
         yield node
@@ -88,7 +88,7 @@ def test_rows_are_restored_at_the_start(own_pods: MakePod, node: Node, args: str
     second.add()
     restart_without_journal(node)
     wait_until(lambda: rows(node) == ids(first, second))
-    assert faults(node) == []
+    assert disagreements(node) == []
     first.delete()
     second.delete()
     assert remains(node) == []
@@ -203,11 +203,11 @@ def test_calls_restore_rows_that_vanish_while_the_agent_runs(own_pods: MakePod, 
         assert call(), verb
         assert rows(node) == ids(first, second), verb
         assert first.host_link["ifindex"] == index, verb
-        assert faults(node) == [], verb
+        assert disagreements(node) == [], verb
     remove_rows(node)
     second.delete()
     assert first.check().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
     first.delete()
     assert remains(node) == []
 
@@ -217,7 +217,7 @@ def test_add_in_a_cluster_restores_a_vanished_row(web: Pod, cluster_node: Cluste
     remove_rows(cluster_node)
     assert web.copy().add() == web.result
     assert rows(cluster_node) == ids(web)
-    assert cluster_faults([cluster_node]) == []
+    assert cluster_disagreements([cluster_node]) == []
     web.delete()
 
 
@@ -231,7 +231,7 @@ def test_failed_add_without_the_row_keeps_the_address(own_pods: MakePod, node: N
     assert pod.copy(ifname="eth1").failed("ADD").output["code"] == 101
     assert set(audit(node).allocations) == set(pod.addresses)
     assert pod.copy().add() == pod.result
-    assert faults(node) == []
+    assert disagreements(node) == []
     pod.delete()
     assert remains(node) == []
 

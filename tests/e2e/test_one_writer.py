@@ -26,7 +26,7 @@ from harness.node import BIN, START_SECONDS, Node, netconf
 from harness.pod import Pod
 from harness.policy_pods import begin, file_of, is_set_up, make
 from harness.polling import wait_until
-from harness.state import audit, faults, remains
+from harness.state import audit, disagreements, remains
 from svc.attach.journal import Journal
 from svc.attach.record import ADDING
 from svc.cni.locks import LAST_CALLS, LAST_SOCKET, LAST_STATE
@@ -44,7 +44,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """A node for each test, because the tests stop its agent."""
     with ClusterNode(tmp_path / "node", "node1", site) as node:
         yield node
@@ -78,7 +78,7 @@ def test_del_by_an_agent_cancels_a_waiting_one_shot_add(own_pods: MakePod, node:
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     node.start_agent()
     pod.delete()
     own_gate.behaviour = status(200)
@@ -93,7 +93,7 @@ def test_one_shot_del_cancels_a_waiting_one_shot_add(own_pods: MakePod, node: No
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     pod.delete()
     own_gate.behaviour = status(200)
     assert adding.result().output["code"] == 3
@@ -104,12 +104,12 @@ def test_waiting_one_shot_add_continues_in_an_agent(own_pods: MakePod, node: Nod
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     node.start_agent()
     own_gate.behaviour = status(200)
     called = adding.result()
     assert (called.status, " queue=" in called.stderr) == (0, True), called
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_repeated_add_cancels_a_waiting_add(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
@@ -117,21 +117,21 @@ def test_repeated_add_cancels_a_waiting_add(own_pods: MakePod, node: Node, own_g
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     first = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     second = pod.begin("ADD")
-    asked = own_gate.asked
-    wait_until(lambda: own_gate.asked > asked + 2)
+    before = own_gate.connection_count
+    wait_until(lambda: own_gate.connection_count > before + 2)
     own_gate.behaviour = status(200)
     assert first.result().output["code"] == 3
     assert second.result().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_killed_waiting_add_leaves_a_row_that_expires(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=2)
     adding = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     adding.kill()
     assert [record.state for record in audit(node).records] == ["waiting"]
     time.sleep(2)
@@ -146,12 +146,12 @@ def test_gc_does_not_affect_a_waiting_add(own_pods: MakePod, node: Node, own_gat
         node.stop_agent()
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
+    wait_until(lambda: own_gate.connection_count > 1)
     listed: dict[str, Any] = {"cni.dev/valid-attachments": []}
     assert node.call("GC", netconf(**listed), container="", ifname="").status == 0
     own_gate.behaviour = status(200)
     assert adding.result().status == 0
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 # calls that wait for policy
@@ -176,7 +176,7 @@ def test_one_shot_add_that_waits_for_policy_continues_in_an_agent(own_pods: Make
     node.start_agent()
     file_of(pod, directory).touch()
     assert is_set_up(adding.result())
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 # processes that hold the lock
@@ -273,7 +273,7 @@ def test_removed_socket_is_created_again(own_pods: MakePod, node: Node) -> None:
     node.socket.unlink()
     wait_until(node.is_answered)
     assert " queue=" in pod.call("ADD").stderr
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_removed_run_directory_is_created_again(own_pods: MakePod, node: Node) -> None:
@@ -340,7 +340,7 @@ def test_waiting_add_reports_a_removed_state_directory(own_pods: MakePod, node: 
     """The cause is neither a DEL nor another ADD of the container."""
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     adding = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 0)
+    wait_until(lambda: own_gate.connection_count > 0)
     expected = move_state_dir(node)
     began = time.monotonic()
     error = adding.result().output

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.calico import INCUMBENT, captured, captured_pod, without_servers
+from harness.calico import CALICO_NAMES, captured, captured_pod, without_servers
 from harness.datastores import set_ready
 from harness.kube import Kube
 from harness.orch import PODS, install, put_core_node, put_pod, wipe
@@ -21,13 +21,13 @@ from svc.model.resource import Resource
 
 Json = dict[str, Any]
 
-GROUP = f"/apis/{INCUMBENT.crd_api_version}"
+GROUP = f"/apis/{CALICO_NAMES.crd_api_version}"
 QUERIES: list[Query] = [BlockQuery(), AffinityQuery("node1"), HandleQuery()]
 
 
 @pytest.fixture(scope="session")
 def installed(kube: Kube) -> Kube:
-    install(kube, INCUMBENT)
+    install(kube, CALICO_NAMES)
     return kube
 
 
@@ -39,13 +39,13 @@ def cluster(installed: Kube) -> Iterator[Kube]:
     put_core_node(installed, "node1")
     put_pod(installed, "web-0", annotations=captured_pod("orch-1-add-dual")["metadata"]["annotations"])
     yield installed
-    wipe(installed, INCUMBENT)
+    wipe(installed, CALICO_NAMES)
 
 
 @pytest.fixture
 def store(cluster: Kube, tmp_path: Path) -> Iterator[OrchStore]:
     kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
-    with closing(OrchStore({"kubeconfig": str(kubeconfig)}, INCUMBENT)) as store:
+    with closing(OrchStore({"kubeconfig": str(kubeconfig)}, CALICO_NAMES)) as store:
         yield store
 
 
@@ -83,7 +83,7 @@ def test_objects_are_written_back_unchanged(store: OrchStore, cluster: Kube) -> 
 
 def test_endpoint_is_deleted_as_calico_does(store: OrchStore, cluster: Kube) -> None:
     """The annotations of the pod are those of Calico, after the deletion and after the next creation."""
-    key = endpoint_key(INCUMBENT, "node1", Workload("c3", "web-0", "default"), "eth0")
+    key = endpoint_key(CALICO_NAMES, "node1", Workload("c3", "web-0", "default"), "eth0")
     entry = store.get(key)
     store.write([Delete(key, entry.revision)])
     wanted = captured_pod("orch-2-del")["metadata"]["annotations"]
@@ -92,7 +92,7 @@ def test_endpoint_is_deleted_as_calico_does(store: OrchStore, cluster: Kube) -> 
     assert entry.value.spec["interfaceName"] == "cali0d7763386da"
     networks = {"ipNetworks": entry.value.spec["ipNetworks"], "interfaceName": "cali0d7763386da", "mac": ""}
     workload = Workload("c3", "web-0", "default")
-    again = endpoint(INCUMBENT, key, "node1", workload, "eth0", spec=networks, facts=PodFacts())
+    again = endpoint(CALICO_NAMES, key, "node1", workload, "eth0", spec=networks, facts=PodFacts())
     assert store.write([Create(key, again)])[0] == store.get(key)
     wanted = captured_pod("orch-1-add-dual")["metadata"]["annotations"]
     assert cluster.call("GET", f"{PODS}/web-0")["metadata"]["annotations"] == wanted

@@ -16,7 +16,7 @@ from harness.node import Node
 from harness.pod import Pod
 from harness.polling import wait_until
 from harness.skips import ONE_PROCESSOR
-from harness.state import audit, faults, pod_links, remains, store_of
+from harness.state import audit, disagreements, pod_links, remains, store_of
 from svc.cni.locks import DIRECTORY, STATE
 from svc.cpu_pinning import PIN_SECONDS
 from svc.model.keys import BlockQuery
@@ -37,7 +37,7 @@ def test_hundred_concurrent_pods_get_unique_addresses(pods: MakePod, shared_node
     assert len(set(addresses)) == len(addresses) == 200
     assert set(audit(shared_node).allocations) == set(addresses)
     assert len(pod_links(shared_node)) == 100
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
     with store_of(shared_node) as store:
         assert [len(store.list(BlockQuery(version))) for version in (4, 6)] == [2, 2]
     with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
@@ -89,7 +89,7 @@ def test_churn_leaves_consistent_records(pods: MakePod, shared_node: Node) -> No
     made = [pods(ipam={"assign_ipv6": random.choice(("true", "false"))}) for _ in range(40)]
     with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         list(runtime.map(churn, made))
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
     assert set(audit(shared_node).allocations) == {address for pod in made for address in pod.addresses}
 
 
@@ -103,7 +103,7 @@ def test_two_equal_concurrent_adds_make_one_attachment(pods: MakePod, shared_nod
         assert (first.status, second.status) == (0, 0)
         assert first.stdout == second.stdout
     assert len(audit(shared_node).allocations) == 10
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 def test_concurrent_add_and_del_of_a_container_leave_consistent_records(pods: MakePod, shared_node: Node) -> None:
@@ -111,7 +111,7 @@ def test_concurrent_add_and_del_of_a_container_leave_consistent_records(pods: Ma
     with ThreadPoolExecutor(CONCURRENT_CALLS) as runtime:
         calls = [runtime.submit(pod.call, verb) for pod in made for verb in ("ADD", "DEL")]
         assert [call.result().status for call in calls] == [0] * 20
-    assert faults(shared_node) == []
+    assert disagreements(shared_node) == []
 
 
 def test_concurrent_sandboxes_of_one_pod_leave_one_interface(pods: MakePod, shared_node: Node) -> None:
@@ -131,7 +131,7 @@ def test_last_addresses_of_a_pool_go_to_different_pods(own_pods: MakePod, node: 
     assert sorted(call.status for call in calls) == [0] * 8 + [1] * 12
     assert {call.output["code"] for call in calls if call.status} == {101}
     assert len(audit(node).allocations) == 8
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_concurrent_one_shot_adds_get_unique_addresses(own_pods: MakePod, node: Node) -> None:
@@ -140,7 +140,7 @@ def test_concurrent_one_shot_adds_get_unique_addresses(own_pods: MakePod, node: 
     with ThreadPoolExecutor(8) as runtime:
         list(runtime.map(Pod.add, made))
     assert len({pod.addresses[0] for pod in made}) == 8
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_two_equal_concurrent_one_shot_adds_make_one_attachment(own_pods: MakePod, node: Node) -> None:
@@ -153,7 +153,7 @@ def test_two_equal_concurrent_one_shot_adds_make_one_attachment(own_pods: MakePo
         assert (first.status, second.status) == (0, 0)
         assert first.stdout == second.stdout
     assert len(audit(node).allocations) == 4
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_starting_agent_serves_all_waiting_one_shot_calls(own_pods: MakePod, node: Node) -> None:
@@ -171,7 +171,7 @@ def test_starting_agent_serves_all_waiting_one_shot_calls(own_pods: MakePod, nod
         answers = [call.result() for call in calls]
     assert [answer.status for answer in answers] == [0] * len(made)
     assert all(" queue=" in answer.stderr for answer in answers), "a call was not served by the agent"
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def openers(lock: IO[str]) -> int:

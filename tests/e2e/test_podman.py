@@ -16,8 +16,8 @@ from harness.enter_netns import entered
 from harness.node import Node
 from harness.podman import Podman
 from harness.polling import wait_until
-from harness.reference_plugins import REFERENCE, demand_plugin
-from harness.state import audit, faults, pod_links, remains
+from harness.reference_plugins import REFERENCE, require_plugin
+from harness.state import audit, disagreements, pod_links, remains
 from harness.traffic import neighbour
 from harness.workloads import PAGE, PORT
 
@@ -39,7 +39,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def conf_dir(node: Node, tmp_path: Path) -> Path:
-    demand_plugin("portmap")
+    require_plugin("portmap")
     (node.bin_dir / "portmap").symlink_to(REFERENCE / "portmap")
     entry = tmp_path / "entry.json"
     ipam = {"type": "svc-ipam", "assign_ipv6": "true"}
@@ -89,7 +89,7 @@ def test_containers_reach_each_other_and_leave_nothing(runtime: Podman, node: No
     addresses = {runtime.address(name, NETWORK, kind) for name in ("one", "two") for kind in ("IPAddress", "GlobalIPv6Address")}
     assert addresses == audit(node).allocations.keys()
     assert len(addresses) == 4
-    assert faults(node) == []
+    assert disagreements(node) == []
     for kind in ("IPAddress", "GlobalIPv6Address"):
         runtime("exec", "one", "ping", "-c", "1", "-W", "2", runtime.address("two", NETWORK, kind))
     runtime("rm", "--force", "--time", "0", "one")
@@ -107,7 +107,7 @@ def test_restarted_container_gets_a_new_interface(runtime: Podman, node: Node) -
     assert {runtime.address("one", NETWORK), runtime.address("one", NETWORK, "GlobalIPv6Address")} == audit(
         node
     ).allocations.keys()
-    assert faults(node) == []
+    assert disagreements(node) == []
     runtime("rm", "--force", "--time", "0", "one")
     assert remains(node) == []
 

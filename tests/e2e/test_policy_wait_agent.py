@@ -13,7 +13,7 @@ from harness.node import BIN, Node
 from harness.pod import Pod
 from harness.policy_pods import SHORT, begin, file_of, is_set_up, make
 from harness.polling import wait_until
-from harness.state import audit, faults, remains
+from harness.state import audit, disagreements, remains
 from svc.attach.record import ADDED
 
 pytestmark = pytest.mark.root
@@ -44,7 +44,7 @@ def test_concurrent_calls_share_one_watch(own_pods: MakePod, node: Node, directo
     for pod in made:
         file_of(pod, directory).touch()
     assert all(is_set_up(call.result()) for call in calls)
-    assert faults(node) == []
+    assert disagreements(node) == []
     wait_until(lambda: _watches(node) == 0)
 
 
@@ -76,7 +76,7 @@ def test_killed_client_leaves_nothing(own_pods: MakePod, node: Node, directory: 
     pod.delete()
     file_of(pod, directory).touch()
     pod.add()
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 # the agent's end
@@ -92,7 +92,7 @@ def test_pod_continues_to_wait_when_the_agent_is_restarted(own_pods: MakePod, no
     assert not calling.is_over
     file_of(pod, directory).touch()
     assert is_set_up(calling.result())
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def descriptors_of_sandboxes(node: Node) -> list[str]:
@@ -112,7 +112,7 @@ def test_restart_of_the_agent_does_not_prolong_the_wait(own_pods: MakePod, node:
     node.start_agent()
     assert not is_set_up(calling.result())
     assert time.monotonic() - began < 7
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_pod_continues_to_wait_without_an_agent(own_pods: MakePod, node: Node, directory: Path) -> None:
@@ -141,7 +141,7 @@ def test_delete_removes_what_a_killed_agent_has_left(own_pods: MakePod, node: No
     assert calling.result().status != 0
     node.wait_agent()
     node.start_agent()
-    assert faults(node) == []
+    assert disagreements(node) == []
     pod.delete()
     assert remains(node) == []
 
@@ -160,7 +160,7 @@ def test_one_shot_call_waits(own_pods: MakePod, node: Node, directory: Path) -> 
     assert not calling.is_over
     file_of(pod, directory).touch()
     assert is_set_up(calling.result())
-    assert faults(node) == []
+    assert disagreements(node) == []
 
 
 def test_one_shot_call_ends_its_wait_at_the_timeout(own_pods: MakePod, node: Node, directory: Path) -> None:

@@ -33,7 +33,7 @@ FAST_RETRIES = agent_with(
 
 
 @pytest.fixture
-def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """A node for each test, whose agent retries several times a second."""
     with ClusterNode(tmp_path / "node", "node1", site, agent_program=FAST_RETRIES) as node:
         yield node

@@ -67,7 +67,7 @@ def test_call_that_waits_longer_than_the_silence_limit_succeeds(own_pods: MakePo
     with serving(status(503), inside=node.netns) as gate:
         pod = own_pods(readiness_gates=[gate.url], **LONG)
         calling = pod.begin("ADD")
-        wait_until(lambda: gate.asked > 0)
+        wait_until(lambda: gate.connection_count > 0)
         again = pod.begin("ADD")
         time.sleep(6)
         assert not calling.is_over

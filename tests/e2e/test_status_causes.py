@@ -32,7 +32,7 @@ DEAD = "http://127.0.0.1:1"
 
 
 @pytest.fixture
-def lasting_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
     """A node for each test, because the tests cut off its datastore."""
     with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node
@@ -187,7 +187,7 @@ def test_servers_of_installed_networks_are_contacted_before_the_first_status(nod
     with serving(resetting, inside=node.netns) as server:
         config = netconf(policy={"type": "orch"}, orch={"orch_api_root": f"http://127.0.0.1:{server.port}"})
         install(node, config, tmp_path)
-        wait_until(lambda: server.asked > 0)
+        wait_until(lambda: server.connection_count > 0)
         assert f"127.0.0.1:{server.port}" in cause(node, config)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.datastores import OrchSite, Site
-from harness.ipam import NODE, demand_whole_claims, free, holdings, put_node, put_pool, take
+from harness.ipam import NODE, free, holdings, put_node, put_pool, require_whole_claims, take
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
@@ -253,4 +253,4 @@ def require_nothing_lost(workload: Workload, nodes: tuple[str, str]) -> None:
             free(IpamService(store, NODE), handle)
         assert holdings(store) == {}
         assert [capacity(store, nodes, version) for version in (4, 6)] == [Cidr(pool).size for pool in POOLS]
-        demand_whole_claims(store)
+        require_whole_claims(store)

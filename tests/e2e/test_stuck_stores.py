@@ -31,7 +31,7 @@ START_SECONDS = 1.0  # for processes to start
 
 
 @pytest.fixture
-def lasting_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
     """A node for each test, because the tests cut off its datastore."""
     with ClusterNode(tmp_path / "node", "node1", site, agent_program=AGENT) as node:
         yield node

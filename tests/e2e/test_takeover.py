@@ -38,22 +38,22 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def lasting_node(site: Site, home: Path) -> Iterator[ClusterNode]:
+def base_node(site: Site, home: Path) -> Iterator[ClusterNode]:
     with ClusterNode(home, "node1", site) as node:
         node.svcctl("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", "calico")
         yield node
 
 
 @pytest.fixture
-def node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
+def node(base_node: ClusterNode) -> Iterator[ClusterNode]:
     """A node in a datastore with the pod `web-0`. Nothing must be left after the test."""
-    furnish(lasting_node.site, "node1")
-    lasting_node.site.add_pod("web-0")
+    furnish(base_node.site, "node1")
+    base_node.site.add_pod("web-0")
     try:
-        yield lasting_node
-        assert remains([lasting_node]) == []
+        yield base_node
+        assert remains([base_node]) == []
     finally:
-        lasting_node.site.clear()
+        base_node.site.clear()
 
 
 @pytest.fixture

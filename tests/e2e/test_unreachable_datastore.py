@@ -48,7 +48,7 @@ def agent_program() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+def base_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """A node for each test, because the tests stop its agent."""
     with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node

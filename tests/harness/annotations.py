@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 NAMESPACE = "/api/v1/namespaces/default"
 POOL, UNAVAILABLE, ANNOTATION = 102, 103, 112
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 _MERGE = "application/merge-patch+json"
 
 
@@ -44,7 +44,7 @@ def endpoint(node: ClusterNode) -> Resource:
 
 def attach_within(pod: Pod, network: str) -> None:
     """Again and again, until the pod has an address that begins so: what is said of namespaces arrives within moments."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     pod.add()
     while not pod.addresses[0].startswith(network):
         assert time.monotonic() < until, pod.addresses
@@ -52,7 +52,7 @@ def attach_within(pod: Pod, network: str) -> None:
         pod.add()
 
 
-def demand_refused(pod: Pod, node: ClusterNode, code: int, *words: str) -> None:
+def require_refused(pod: Pod, node: ClusterNode, code: int, *words: str) -> None:
     """With these words, and nothing is left of it."""
     refused(pod, code, *words)
     assert remains([node]) == []

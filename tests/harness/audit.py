@@ -40,15 +40,15 @@ class IpamAudit:
 
     def disagreements(self, links: Mapping[str, int]) -> list[str]:
         """Where they contradict each other or the host's interfaces (name: index); every record must be a finished one."""
-        return [*self._handle_faults(), *self._record_faults(), *self._kernel_faults(links)]
+        return [*self._handle_disagreements(), *self._record_disagreements(), *self._kernel_disagreements(links)]
 
-    def _handle_faults(self) -> Iterator[str]:
+    def _handle_disagreements(self) -> Iterator[str]:
         held = Counter(self.allocations.values())
         for handle in held.keys() | self.handles.keys():
             if held[handle] != self.handles.get(handle, 0):
                 yield f"blocks give {held[handle]} addresses to {handle}, its handle says {self.handles.get(handle, 0)}"
 
-    def _record_faults(self) -> Iterator[str]:
+    def _record_disagreements(self) -> Iterator[str]:
         remembered = Counter(address for record in self.records for address in record.addresses)
         yield from (f"{count} rows have address {address}" for address, count in remembered.items() if count > 1)
         yield from (f"address {address} is in no row" for address in self.allocations.keys() - remembered.keys())
@@ -63,7 +63,7 @@ class IpamAudit:
             if record.is_wired and endpoint != record.addresses:
                 yield f"the endpoint of {record.host_name} has {endpoint}, its row {record.addresses}"
 
-    def _kernel_faults(self, links: Mapping[str, int]) -> Iterator[str]:
+    def _kernel_disagreements(self, links: Mapping[str, int]) -> Iterator[str]:
         remembered = {record.host_name: record.host_index for record in self.records if record.is_wired}
         yield from (f"interface {name} is in no row" for name in links.keys() - remembered.keys())
         yield from (f"interface {name} of a row is missing" for name in remembered.keys() - links.keys())

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from harness.ipam import PATIENCE
+from harness.ipam import TIMEOUT_SECONDS
 from svc.datastore.api import (
     Backend,
     Check,
@@ -119,7 +119,7 @@ class NonAtomic(Through):
     atomic = False
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
-        _demand_storable(writes)
+        _require_storable(writes)
         require_checks(self.inner.find, writes)
         done: list[Entry | None] = []
         for write in writes:
@@ -182,13 +182,13 @@ class Blockable(Through):
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         self.reached.set()
-        assert self._gate.wait(PATIENCE)
+        assert self._gate.wait(TIMEOUT_SECONDS)
         return super().write(writes, durable=durable)
 
 
 def wait_until_combined(ipam: IpamService, count: int) -> None:
     """Returns when this many requests wait for the one that is being carried out."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while len(ipam._batcher._waiting) < count:
         assert time.monotonic() < deadline, "the requests never arrived"
         time.sleep(_POLL)
@@ -200,7 +200,7 @@ def _in_words(write: Write) -> str:
     return f"{type(write).__name__.lower()} {what}{state}"
 
 
-def _demand_storable(writes: Sequence[Write]) -> None:
+def _require_storable(writes: Sequence[Write]) -> None:
     """As every store does before its first write: what cannot be stored must not stop it half-way."""
     codec = Codec(DEFAULT)
     for write in writes:

@@ -9,7 +9,7 @@ from svc.netconf.names_profiles import load_profile
 
 Json = dict[str, Any]
 
-INCUMBENT = load_profile("calico")
+CALICO_NAMES = load_profile("calico")
 _FIXTURES = Path(__file__).parents[1] / "unit" / "fixtures"
 _SERVERS = ("creationTimestamp", "generation", "resourceVersion", "uid")
 

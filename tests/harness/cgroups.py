@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-PATIENCE: Final = 20.0  # seconds
+TIMEOUT_SECONDS: Final = 20.0  # seconds
 ROOT: Final = Path("/sys/fs/cgroup")
 
 
@@ -20,7 +20,7 @@ class Groups:
 
     def remove(self) -> None:
         """Remove them after their processes were killed, which the kernel notices a little later."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while (left := self._present()) and time.monotonic() < until:
             for group in sorted(left, reverse=True):
                 with suppress(OSError):  # not empty yet

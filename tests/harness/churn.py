@@ -80,17 +80,17 @@ class Churn:
         goals = {worker: worker.operations + operations for worker in self._workers}
         pause = threading.Event()
         while any(worker.operations < goal for worker, goal in goals.items()):
-            self.demand_success()
+            self.require_success()
             pause.wait(0.02)
 
-    def demand_success(self) -> None:
+    def require_success(self) -> None:
         for worker in self._workers:
             if worker.failure is not None:
                 raise worker.failure
 
-    def demand_consistency(self, store: EtcdStore) -> None:
+    def require_consistency(self, store: EtcdStore) -> None:
         """Everything is as the workers were told, and nothing else is there."""
-        self.demand_success()
+        self.require_success()
         shared = store.get(SHARED).value
         assert isinstance(shared, Handle)
         assert shared.blocks == {worker.name: worker.counted for worker in self._workers if worker.counted}
@@ -111,4 +111,4 @@ def churning(endpoints: str, sound: EtcdStore) -> Iterator[Churn]:
     finally:
         for worker in workers:
             worker.stop()
-    churn.demand_consistency(sound)
+    churn.require_consistency(sound)

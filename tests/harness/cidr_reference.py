@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from svc._core.cidr import Address, Cidr
 
 LENGTH_STEPS = [0, 1, 3, 4, 5, 24, 28, 29, 31, 32, 33, 64, 124, 125, 127, 128]
-TwinAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-TwinNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+ReferenceAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+ReferenceNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def grouped_address(groups: list[int]) -> ipaddress.IPv6Address:
@@ -20,7 +20,7 @@ def edit(text: str, place: int, removed: int, inserted: str) -> str:
     return text[:start] + inserted + text[start + removed :]
 
 
-def uncompressed(address: TwinAddress) -> str:
+def uncompressed(address: ReferenceAddress) -> str:
     return address.exploded.upper()
 
 
@@ -34,13 +34,13 @@ written = addresses.map(str) | addresses.map(uncompressed)
 misspelt = st.builds(edit, written, st.integers(0, 45), st.integers(0, 3), st.text(":.0123456789abfAFg%/ \u0661", max_size=4))
 
 
-def canonical(address: TwinAddress) -> str:
+def canonical(address: ReferenceAddress) -> str:
     """RFC 5952. Whether `ipaddress` prints mapped addresses with a dotted tail depends on its version."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return f"::ffff:{mapped}" if mapped else str(address)
 
 
-def twin_of(text: str) -> TwinAddress | None:
+def reference_address(text: str) -> ReferenceAddress | None:
     """Return None unless the text is a plain address; the reference implementation also knows zones."""
     try:
         return None if "%" in text else ipaddress.ip_address(text)
@@ -55,7 +55,7 @@ def parsed(text: str) -> Address | None:
         return None
 
 
-def near_network(version: int, head: int, tail: int, length: int) -> TwinNetwork:
+def near_network(version: int, head: int, tail: int, length: int) -> ReferenceNetwork:
     """Only the first and last four bits differ, so that any two of these are likely to touch."""
     bits = 32 if version == 4 else 128
     value = (head << bits - 4 | tail).to_bytes(bits // 8, "big")
@@ -68,15 +68,15 @@ networks = st.builds(near_network, versions, nibble, nibble, st.sampled_from(LEN
 EVERYWHERE = [Cidr("0.0.0.0/0"), Cidr("::/0")]
 
 
-def cidr(twin: TwinNetwork) -> Cidr:
+def cidr(twin: ReferenceNetwork) -> Cidr:
     return Cidr(str(twin))
 
 
-def holds(outer: TwinNetwork, inner: TwinNetwork) -> bool:
+def holds(outer: ReferenceNetwork, inner: ReferenceNetwork) -> bool:
     return outer.version == inner.version and inner.subnet_of(outer)  # type: ignore[arg-type]
 
 
-def network_of(address: TwinAddress, length: int) -> TwinNetwork:
+def network_of(address: ReferenceAddress, length: int) -> ReferenceNetwork:
     return ipaddress.ip_network((address.packed, length), strict=False)
 
 

@@ -9,7 +9,7 @@ from random import Random
 from harness.node import Called
 from harness.pod import Pod
 
-PATIENCE = 60.0  # seconds, for a DEL to succeed
+TIMEOUT_SECONDS = 60.0  # seconds, for a DEL to succeed
 
 
 class Register:
@@ -80,6 +80,6 @@ class Client:
                 self.delete(pod)
 
     def _delete_until_it_succeeds(self, pod: Pod) -> None:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while (called := pod.call("DEL")).status:
             assert time.monotonic() < until, called

@@ -95,7 +95,7 @@ def audit(nodes: Sequence[ClusterNode]) -> IpamAudit:
         return IpamAudit.read(store, *journals)
 
 
-def faults(nodes: Sequence[ClusterNode]) -> list[str]:
+def disagreements(nodes: Sequence[ClusterNode]) -> list[str]:
     """Where datastore, journals and kernels contradict each other."""
     links = {name: index for node in nodes for name, index in pod_links(node).items()}
     return audit(nodes).disagreements(links)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 30.0  # seconds; nothing waits that long unless it is broken
+TIMEOUT_SECONDS = 30.0  # seconds; nothing waits that long unless it is broken
 _POLL = 0.02
 _HOST = "127.0.0.1"
 
@@ -73,7 +73,7 @@ class Member:
 
     def wait(self) -> None:
         """Until it serves."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while not self._is_healthy():
             assert self.process is not None
             assert self.process.poll() is None, (self.folder / f"{self.name}.log").read_text()
@@ -112,7 +112,7 @@ class Cluster:
         member.wait()
 
     def leader(self) -> Member:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
             for member in self.members:
                 with suppress(subprocess.CalledProcessError):
@@ -124,7 +124,7 @@ class Cluster:
     def ctl(self, *arguments: str, endpoint: str = "") -> str:
         """Output of etcdctl."""
         command = ["etcdctl", f"--endpoints={endpoint or self.endpoints}", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_SECONDS).stdout
 
     def put(self, key: str, value: str) -> int:
         """The revision of the change."""

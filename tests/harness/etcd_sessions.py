@@ -50,11 +50,11 @@ def value(store: Backend, key: Key) -> Handle:
     return found
 
 
-Hurry = Callable[[float, float], None]
+ShortenTimeouts = Callable[[float, float], None]
 
 
 @pytest.fixture
-def hurry(monkeypatch: pytest.MonkeyPatch) -> Hurry:
+def shorten_timeouts(monkeypatch: pytest.MonkeyPatch) -> ShortenTimeouts:
     """Shortens the patience of every session: seconds for a whole call, and for one try."""
 
     def shorten(call: float, one_try: float) -> None:

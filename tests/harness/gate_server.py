@@ -14,14 +14,17 @@ Behaviour = Callable[["GateServer", socket.socket], None]
 
 
 class GateServer:
-    """`behaviour` may be set at any time; every connection gets a thread. `asked` counts connections, `heads` has requests."""
+    """A server that answers as `behaviour` says. A test may replace `behaviour` at any time.
+
+    Each connection gets a thread. `connection_count` is the number of connections, and `heads` holds the requests.
+    """
 
     def __init__(
         self, behaviour: Behaviour, *, inside: Netns | None = None, host: str = "127.0.0.1", port: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:  # fmt: skip
         self.behaviour = behaviour
-        self.asked = 0
+        self.connection_count = 0
         self.heads: list[str] = []
         self.over = threading.Event()
         self._tls = tls
@@ -53,7 +56,7 @@ class GateServer:
                 connection, _ = self._listening.accept()
             except OSError:  # shut down
                 return
-            self.asked += 1
+            self.connection_count += 1
             self._connections.append(connection)
             thread = threading.Thread(target=self._serve, args=(connection,))
             self._threads.append(thread)

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from harness.node import Node
-from harness.reference_plugins import REFERENCE, demand_plugin
+from harness.reference_plugins import REFERENCE, require_plugin
 
 PLUGIN = "host-local"
 
 
 def offer(node: Node) -> None:
     """Puts the plugin where the node's runtime looks for plugins, unless it is there."""
-    demand_plugin(PLUGIN)
+    require_plugin(PLUGIN)
     link = node.bin_dir / PLUGIN
     if not link.exists():
         link.symlink_to(REFERENCE / PLUGIN)

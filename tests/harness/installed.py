@@ -9,7 +9,7 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.kube import Kube
-from harness.reference_plugins import REFERENCE, demand_plugin
+from harness.reference_plugins import REFERENCE, require_plugin
 from svc.deploy.cluster import role
 from svc.names import DEFAULT
 
@@ -22,7 +22,7 @@ def install(folder: Path, node: ClusterNode, kube: Kube, **settings: Any) -> Pat
     """The directory with the network, whose configuration has these settings besides. May be repeated with others."""
     conf_dir = folder / "net.d"
     for plugin in CHAINED:
-        demand_plugin(plugin)
+        require_plugin(plugin)
         with suppress(FileExistsError):
             (node.bin_dir / plugin).symlink_to(REFERENCE / plugin)
     kube.apply(_rights())

@@ -37,7 +37,7 @@ from svc.model.resource import Resource
 
 NODE = "node1"
 _NEWS_SECONDS = 2.0  # until a write that has changed an object is announced
-PATIENCE = 60.0  # seconds for what other threads do; nothing waits that long unless it is broken
+TIMEOUT_SECONDS = 60.0  # seconds for what other threads do; nothing waits that long unless it is broken
 
 Holdings = dict[str, frozenset[Address]]
 
@@ -145,7 +145,7 @@ EVERYTHING = (*IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery("Node"), Res
 
 def settle(backend: Backend, *kinds: str) -> None:
     """Returns when the generations stand still: a store that watches may have to begin."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while any(backend.generations((kind,)) != backend.generations((kind,)) for kind in kinds):
         assert time.monotonic() < deadline, "the generations never come to rest"
         time.sleep(0.01)
@@ -191,7 +191,7 @@ def in_threads(calls: Iterable[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
     assert not any(thread.is_alive() for thread in threads), "a call never returned"
     return outcomes
 
@@ -235,11 +235,11 @@ def document(backend: Backend) -> list[tuple[Key, str, Any]]:
 def holdings(backend: Backend) -> Holdings:
     """Who holds which addresses. AssertionError where an address could be held twice, or blocks and handles disagree."""
     present = blocks(backend)
-    _demand_no_overlap(present)
+    _require_no_overlap(present)
     held: dict[str, set[Address]] = defaultdict(set)
     counted: dict[str, dict[str, int]] = defaultdict(dict)
     for cidr, block in present.items():
-        _demand_sound(block)
+        _require_sound(block)
         for ordinal, tag in enumerate(block.ordinals.allocations()):
             if tag is not None and not (attribute := (block.attributes or [])[tag]).released_at:
                 handle = attribute.handle_id or ""
@@ -249,20 +249,20 @@ def holdings(backend: Backend) -> Holdings:
     return {handle: frozenset(addresses) for handle, addresses in held.items()}
 
 
-def demand_whole_claims(backend: Backend) -> None:
+def require_whole_claims(backend: Backend) -> None:
     """Require that every claim is confirmed and has its block, and that every block with an owner has its claim."""
     owners = {cidr: block.affinity.removeprefix("host:") for cidr, block in blocks(backend).items() if block.affinity}
     owned = {(owner, cidr): CONFIRMED for cidr, owner in owners.items()}
     assert affinities(backend) == owned
 
 
-def _demand_no_overlap(present: Iterable[str]) -> None:
+def _require_no_overlap(present: Iterable[str]) -> None:
     ordered = sorted(map(Cidr, present))
     for before, after in pairwise(ordered):
         assert not before.overlaps(after), f"blocks {before} and {after} share addresses"
 
 
-def _demand_sound(block: Block) -> None:
+def _require_sound(block: Block) -> None:
     """Every attribute is used, and every taken ordinal has the sequence of an earlier write."""
     tags = block.ordinals.allocations()
     assert {tag for tag in tags if tag is not None} == set(range(len(block.attributes or ())))

@@ -14,11 +14,11 @@ from typing import Any
 
 def main() -> int:
     point, when, program, *sys.argv[1:] = sys.argv[1:]
-    lay_mine(point, after=when == "after")
+    arm_kill_point(point, after=when == "after")
     return int(importlib.import_module(program).main())
 
 
-def lay_mine(point: str, *, after: bool) -> None:
+def arm_kill_point(point: str, *, after: bool) -> None:
     module, _, path = point.partition(":")
     owner: Any = importlib.import_module(module)
     *classes, name = path.split(".")

@@ -30,7 +30,7 @@ from harness.state import pod_links
 Json = dict[str, Any]
 
 IMAGE = "local/box:1"
-PATIENCE = 100.0  # seconds; nothing waits that long unless it is broken
+TIMEOUT_SECONDS = 100.0  # seconds; nothing waits that long unless it is broken
 _POLL = 0.1
 BUSYBOX = Path("/bin/busybox")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -118,7 +118,7 @@ class RealNode:
 
     def wait(self, what: str, condition: Callable[[], Any]) -> Any:
         """What the condition gives when it is not nothing any more."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while not (found := condition()):
             assert self._process.poll() is None, self.logs()
             assert time.monotonic() < until, f"{what}: in vain. {self.logs()}"
@@ -169,7 +169,7 @@ class RealNode:
 
     def _await_kernel(self) -> None:
         """Until the namespaces of containers that were ended, and the links in them, are gone."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while links := pod_links(self.node):
             assert time.monotonic() < until, links
             time.sleep(_POLL)
@@ -179,7 +179,7 @@ class RealNode:
         pid = self._process.pid
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT_SECONDS)
         self._groups.remove()
 
 

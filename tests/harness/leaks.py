@@ -28,7 +28,7 @@ import pytest
 
 from harness.netns import MARK
 
-PATIENCE = 5.0  # seconds: kernel and threads may still be busy with what was ended in an orderly way
+TIMEOUT_SECONDS = 5.0  # seconds: kernel and threads may still be busy with what was ended in an orderly way
 _POLL = 0.02
 
 _NAMESPACES = Path("/run/netns")
@@ -70,9 +70,9 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def left_since(before: Footprint, *, patience: float = PATIENCE) -> list[str]:
-    """Describe what exists now and did not before; what disappears within the patience does not count."""
-    until = time.monotonic() + patience
+def left_since(before: Footprint, *, timeout: float = TIMEOUT_SECONDS) -> list[str]:
+    """Describe what exists now and did not before; what disappears within the timeout does not count."""
+    until = time.monotonic() + timeout
     found = _compare(before, Footprint.take(before.folder))
     while found and time.monotonic() < until:
         gc.collect()
@@ -81,7 +81,7 @@ def left_since(before: Footprint, *, patience: float = PATIENCE) -> list[str]:
     return found
 
 
-def demand_nothing_since(before: Footprint) -> None:
+def require_nothing_since(before: Footprint) -> None:
     """Fails the test when anything is left, and removes it."""
     if left := left_since(before):
         remove_since(before)

@@ -19,7 +19,7 @@ from harness.image import unpack
 from harness.kubelet_node import BUSYBOX, why_no_busybox
 from harness.node import Node
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 
 _CONTAINERS = """[network]
 network_backend = "cni"
@@ -53,7 +53,7 @@ class Podman:
             ],
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while not ready.exists():
             assert self._process.poll() is None
             assert time.monotonic() < until
@@ -85,7 +85,7 @@ class Podman:
 
     def close(self) -> None:
         os.kill(self._pid, signal.SIGKILL)
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT_SECONDS)
         self._groups.remove()
 
 

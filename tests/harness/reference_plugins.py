@@ -11,7 +11,7 @@ from harness.pod import Pod
 REFERENCE = Path("/usr/lib/cni")
 
 
-def demand_plugin(kind: str) -> None:
+def require_plugin(kind: str) -> None:
     """Skips the test where it is not installed."""
     if not (REFERENCE / kind).exists():
         pytest.skip("needs Debian's containernetworking-plugins")

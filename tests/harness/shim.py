@@ -33,7 +33,7 @@ NEEDED = {
     "VERSION": [],
 }
 CALLS = [verb for verb in NEEDED if verb != "VERSION"]
-PATIENCE = 30.0  # seconds until a test gives up on the executable
+TIMEOUT_SECONDS = 30.0  # seconds until a test gives up on the executable
 
 Result = subprocess.CompletedProcess[bytes]
 
@@ -73,7 +73,9 @@ class Shim:
         return self.run_with({"CNI_COMMAND": verb, **ATTACHMENT, **variables}, stdin)
 
     def run_with(self, environment: dict[str, str], stdin: bytes = NETCONF) -> Result:
-        return subprocess.run([self.path], env=environment, input=stdin, capture_output=True, timeout=PATIENCE, check=False)
+        return subprocess.run(
+            [self.path], env=environment, input=stdin, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+        )
 
     def run_in_shell(
         self, redirections: str, verb: str, stdin: IO[bytes] | int | None = None, stdout: IO[bytes] | int = subprocess.PIPE
@@ -82,7 +84,7 @@ class Shim:
         command = ["/bin/sh", "-c", f'exec "$0" {redirections}', str(self.path)]
         environment = {"CNI_COMMAND": verb, **ATTACHMENT}
         return subprocess.run(
-            command, env=environment, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, timeout=PATIENCE, check=False
+            command, env=environment, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, timeout=TIMEOUT_SECONDS, check=False
         )
 
 
@@ -148,7 +150,7 @@ class FakeAgent:
                 self._connections[-1].start()
 
     def _serve(self, connection: socket.socket) -> None:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT_SECONDS)
         with connection:
             try:
                 self.handle(self, connection)

@@ -58,7 +58,7 @@ def pod_links(node: Node) -> dict[str, int]:
     return {link["ifname"]: link["ifindex"] for link in node.netns.ip("link") if link["ifname"].startswith("svc")}
 
 
-def faults(node: Node) -> list[str]:
+def disagreements(node: Node) -> list[str]:
     """Where store, journal and kernel contradict each other."""
     return audit(node).disagreements(pod_links(node))
 

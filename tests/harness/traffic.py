@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from harness.enter_netns import Place, entered
 from harness.netns import Netns, run
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 _CHUNK = 1 << 16
 _WINDOW = 1.0  # seconds
 _FEW = 50e6  # bits a second: far less than a link without a limit carries
@@ -37,7 +37,7 @@ def _serve(listening: socket.socket) -> None:
         except OSError:  # shut down
             return
         with connection, suppress(OSError):
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT_SECONDS)
             connection.sendall(_read_all(connection))
 
 
@@ -49,7 +49,7 @@ def answers(netns: Place, address: str, port: int) -> bool:
         return False
 
 
-def exchange(netns: Place, address: str, port: int, data: bytes, *, timeout: float = PATIENCE) -> bytes:
+def exchange(netns: Place, address: str, port: int, data: bytes, *, timeout: float = TIMEOUT_SECONDS) -> bytes:
     with entered(netns):
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     with client:
@@ -93,7 +93,7 @@ def steady_rate(source: Place, sink: Place, address: str, port: int = 9000) -> f
         listening = socket.create_server((address, port))
     with listening:
         with entered(source):
-            client = socket.create_connection((address, port), timeout=PATIENCE)
+            client = socket.create_connection((address, port), timeout=TIMEOUT_SECONDS)
         with client, closing(listening.accept()[0]) as connection:
             thread = threading.Thread(target=_flood, args=(client,), name="flood")
             thread.start()
@@ -114,7 +114,7 @@ def _flood(connection: socket.socket) -> None:
 
 def _settled(connection: socket.socket) -> float:
     """The rate of the first second in which little comes; at the end of the patience, of the last one."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while True:
         started, received = time.monotonic(), 0
         while time.monotonic() < started + _WINDOW:

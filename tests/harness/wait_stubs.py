@@ -15,7 +15,7 @@ from harness.workloads import list_pods
 from svc.names import DEFAULT
 
 _PERIOD = 0.05  # seconds
-_PATIENCE = 10.0
+_TIMEOUT_SECONDS = 10.0
 _ADDRESSES = f"{DEFAULT.annotation_prefix}/podIPs"
 
 
@@ -24,18 +24,18 @@ class StubGate:
 
     def __init__(self) -> None:
         self.is_open = True
-        self.asked = 0
+        self.request_count = 0
         self.url = ""
 
 
 @contextmanager
-def door(place: Place) -> Iterator[StubGate]:
+def serve_stub_gate(place: Place) -> Iterator[StubGate]:
     """On the loopback of the place."""
     opened = StubGate()
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            opened.asked += 1
+            opened.request_count += 1
             self.send_response(200 if opened.is_open else 503)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -46,13 +46,13 @@ def door(place: Place) -> Iterator[StubGate]:
     with entered(place):
         server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
     opened.url = f"http://127.0.0.1:{server.server_port}/ready"
-    thread = threading.Thread(target=server.serve_forever, args=(_PERIOD,), name="door")
+    thread = threading.Thread(target=server.serve_forever, args=(_PERIOD,), name="serve_stub_gate")
     thread.start()
     try:
         yield opened
     finally:
         server.shutdown()
-        thread.join(_PATIENCE)
+        thread.join(_TIMEOUT_SECONDS)
         server.server_close()
 
 
@@ -73,7 +73,7 @@ class DataPlane:
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_TIMEOUT_SECONDS)
 
     def _work(self) -> None:
         self.directory.mkdir()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.cluster_node import ClusterNode, audit, disagreements, remains
 from harness.kube import Kube, Refused
 from harness.kubelet_node import IMAGE, RealNode
 
@@ -104,14 +104,14 @@ def sandboxes(node: ClusterNode) -> set[str]:
     return {record.id.container_id for record in audit([node]).records}
 
 
-def strays(kube: Kube, node: ClusterNode) -> list[str]:
+def pod_disagreements(kube: Kube, node: ClusterNode) -> list[str]:
     """Where the records differ from what the pods' statuses say, or from each other; every pod is one of the node's."""
     held = audit([node]).allocations.keys()
     told = {address: pod["metadata"]["name"] for pod in list_pods(kube) for address in addresses(pod)}
     return [
         *(f"{address} belongs to no pod" for address in held - told.keys()),
         *(f"{address} of {told[address]} is not allocated" for address in told.keys() - held),
-        *faults([node]),
+        *disagreements([node]),
     ]
 
 

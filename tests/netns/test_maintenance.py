@@ -15,7 +15,7 @@ from svc.attach.recovery import retry_release
 
 pytestmark = pytest.mark.root
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 OWED = 5
 PAUSED: set[str] = set()  # containers of which a call waits
 
@@ -42,7 +42,7 @@ def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
 
 
 def run_next(jobs: "Queue[Job]") -> None:
-    job = jobs.get(timeout=PATIENCE)
+    job = jobs.get(timeout=TIMEOUT_SECONDS)
     with pytest.raises(Empty):
         jobs.get(timeout=0.02)  # many rounds; the next one begins when this one has ended
     job.run(job)
@@ -93,11 +93,11 @@ def test_container_that_waits_does_not_keep_the_others(host: Host, jobs: "Queue[
     run_next(jobs)  # of a round from before, perhaps
     host.heal()
     while len(host.context.journal.pending_releases()) > 1:
-        job = jobs.get(timeout=PATIENCE)
+        job = jobs.get(timeout=TIMEOUT_SECONDS)
         job.run(job)
     assert [record.id.container_id for record in host.context.journal.pending_releases()] == ["c0"]
     PAUSED.clear()
-    last = jobs.get(timeout=PATIENCE)
+    last = jobs.get(timeout=TIMEOUT_SECONDS)
     assert last.key == "c0"
     last.run(last)
     assert host.context.journal.pending_releases() == []

@@ -21,7 +21,7 @@ from svc.model.errors import Code, PeerError
 pytestmark = pytest.mark.root
 
 THREADS = 16
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 
 _numbers = count(1)
 
@@ -99,7 +99,7 @@ def make_links(kernel: WatchedKernel, pod: Netns) -> MakeLinks:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < until, "it never came to pass"
         time.sleep(0.001)
@@ -107,7 +107,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def settled(futures: list[Future[Any]]) -> None:
     for future in futures:
-        future.result(PATIENCE)
+        future.result(TIMEOUT_SECONDS)
 
 
 def test_removed_link_is_gone_on_both_sides(netns: Netns, pod: Netns, reaper: Reaper, make_links: MakeLinks) -> None:
@@ -162,7 +162,7 @@ def test_answer_comes_before_the_acknowledgement(
     """The kernel's notification is the answer; threads that wait for a barrier do not delay other calls."""
     first, second = make_links(2)
     acknowledged = threading.Event()
-    kernel.after = lambda: acknowledged.wait(PATIENCE)
+    kernel.after = lambda: acknowledged.wait(TIMEOUT_SECONDS)
     reaper.remove(*first)
     reaper.remove(*second)
     assert not acknowledged.is_set()
@@ -176,10 +176,10 @@ def test_link_that_has_the_index_of_one_before_is_not_taken_for_gone(
     """The acknowledgement of the deletion before comes when the next one, of the same index, waits to be carried out."""
     ((index, name),) = make_links(1)
     acknowledged, next_one = threading.Event(), threading.Event()
-    kernel.after = lambda: acknowledged.wait(PATIENCE)
+    kernel.after = lambda: acknowledged.wait(TIMEOUT_SECONDS)
     reaper.remove(index, name)
     run("ip", "link", "add", name, "index", str(index), "type", "veth", "peer", "name", "eth0", "netns", pod.name)
-    kernel.before = lambda: next_one.wait(PATIENCE)
+    kernel.before = lambda: next_one.wait(TIMEOUT_SECONDS)
     removal = callers.submit(reaper.remove, index, name)
     wait_for(lambda: len(kernel.deletions) == 2)
     acknowledged.set()
@@ -196,15 +196,15 @@ def test_link_that_disappears_by_itself_is_gone(
     """As those of a dying sandbox do: before the deletion that waits for its turn, which must leave no trace of it."""
     first, second, third = make_links(3)
     may_delete = threading.Event()
-    kernel.before = lambda: may_delete.wait(PATIENCE)
+    kernel.before = lambda: may_delete.wait(TIMEOUT_SECONDS)
     held = callers.submit(reaper.remove, *first)
     wait_for(lambda: bool(kernel.deletions))
     waiting = callers.submit(reaper.remove, *second)
     wait_for(lambda: second[0] in reaper._pending)
     run("ip", "link", "delete", second[1])
-    waiting.result(PATIENCE)
+    waiting.result(TIMEOUT_SECONDS)
     may_delete.set()
-    held.result(PATIENCE)
+    held.result(TIMEOUT_SECONDS)
     reaper.remove(*third, timeout=5)
     assert netns.links() == []
 
@@ -244,7 +244,7 @@ def test_failed_deletion_is_told_and_the_next_one_works(
     links = make_links(4)
     kernel.before = fail
     for future in [callers.submit(reaper.remove, *link, timeout=5) for link in links]:
-        told = future.exception(PATIENCE)
+        told = future.exception(TIMEOUT_SECONDS)
         assert isinstance(told, PeerError)
         assert told.code == Code.KERNEL
         assert "not gone after" not in told.msg
@@ -257,7 +257,7 @@ def test_caller_does_not_wait_without_end(reaper: Reaper, kernel: WatchedKernel,
     """The deletion itself goes on."""
     ((index, name),) = make_links(1)
     may_delete = threading.Event()
-    kernel.before = lambda: may_delete.wait(PATIENCE)
+    kernel.before = lambda: may_delete.wait(TIMEOUT_SECONDS)
     with pytest.raises(PeerError, match=f"'{name}' is not gone after 0.05 s"):
         reaper.remove(index, name, timeout=0.05)
     may_delete.set()
@@ -269,12 +269,12 @@ def test_close_finishes_what_was_asked_for(
 ) -> None:
     """With several idle deleters, one at work and more work waiting; then all threads end."""
     barrier = threading.Barrier(6)
-    kernel.after = lambda: barrier.wait(PATIENCE)
+    kernel.after = lambda: barrier.wait(TIMEOUT_SECONDS)
     for link in make_links(6):  # one after another, each in its barrier: so there are six deleters
         reaper.remove(*link)
     wait_for(lambda: reaper._idle == 6)
     may_delete = threading.Event()
-    kernel.before, kernel.after = (lambda: may_delete.wait(PATIENCE)), _nothing
+    kernel.before, kernel.after = (lambda: may_delete.wait(TIMEOUT_SECONDS)), _nothing
     first, *others = make_links(4)
     removals: list[Future[Any]] = [callers.submit(reaper.remove, *first)]
     wait_for(lambda: len(kernel.deletions) == 7)

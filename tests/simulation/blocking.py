@@ -234,7 +234,7 @@ class Time:
         if missed is None:
             Current.scheduler.block("sleeps", lambda: False, seconds)
         else:
-            Current.scheduler.block("polls a file lock", missed, max(seconds, FileLocks.PATIENCE))
+            Current.scheduler.block("polls a file lock", missed, max(seconds, FileLocks.TIMEOUT_SECONDS))
 
 
 class Clock(real_datetime):
@@ -249,7 +249,7 @@ class FileLocks:
     """In place of the module `fcntl`. The locks are the kernel's own, on files of this schedule; waiting is cooperative."""
 
     LOCK_EX, LOCK_SH, LOCK_NB, LOCK_UN = real_fcntl.LOCK_EX, real_fcntl.LOCK_SH, real_fcntl.LOCK_NB, real_fcntl.LOCK_UN
-    PATIENCE = 30.0  # virtual seconds after which a task that polls looks at its clock again
+    TIMEOUT_SECONDS = 30.0  # virtual seconds after which a task that polls looks at its clock again
     missed: dict[int, Callable[[], bool]] = {}  # noqa: RUF012  by task: whether the lock that it did not get is free now
     owners: dict[object, Process] = {}  # noqa: RUF012  by file: the last process that had it exclusively
     notes: dict[object, tuple[Process, str]] = {}  # noqa: RUF012  by file

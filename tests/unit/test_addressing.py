@@ -108,11 +108,11 @@ def test_address_of_a_family_that_is_not_assigned_is_refused(trace: CallTrace) -
 def test_address_annotations_apply_only_to_the_primary_interface(trace: CallTrace) -> None:
     annotations = {"ipAddrs": ["10.0.0.9"], "ipv4pools": ["blue"], "floatingIPs": ["10.0.0.8"]}
     found = resolve(annotations, trace, ifname="net1")
-    assert (found.addresses, found.pools[4], found.wishes.floating) == ((), ("blue",), ())
+    assert (found.addresses, found.pools[4], found.annotation_settings.floating) == ((), ("blue",), ())
     assert resolve({"ipAddrsNoIpam": ["10.0.0.9"]}, trace, ifname="net1", address="10.0.0.1").addresses == (
         Address("10.0.0.1"),
     )
-    assert not resolve({"ipAddrsNoIpam": ["10.0.0.9"]}, trace, ifname="net1").wishes.unmanaged
+    assert not resolve({"ipAddrsNoIpam": ["10.0.0.9"]}, trace, ifname="net1").annotation_settings.unmanaged
 
 
 @pytest.mark.parametrize(
@@ -131,4 +131,4 @@ def test_address_annotations_are_refused_with_another_ipam_plugin(annotations: d
         with pytest.raises(CallerError, match="'host-local' gives no pod an address or pool of its own") as caught:
             resolve(pod, trace, namespace=namespace, source=HOST_LOCAL)
         assert next(iter(annotations)) in caught.value.details
-    assert resolve({"floatingIPs": ["10.0.0.8"]}, trace, source=HOST_LOCAL).wishes.floating
+    assert resolve({"floatingIPs": ["10.0.0.8"]}, trace, source=HOST_LOCAL).annotation_settings.floating

@@ -13,7 +13,7 @@ from svc.model.annotations import NO_SETTINGS, AnnotationSettings, Features
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import display
 from svc.names import DEFAULT
-from svc.netconf.annotations import ObjectAnnotations, demand_own_ipam, parse_annotations
+from svc.netconf.annotations import ObjectAnnotations, parse_annotations, require_svc_ipam
 
 PREFIX = DEFAULT.annotation_prefix
 ALL = Features(ip_addrs_no_ipam=True, floating_ips=True)
@@ -244,8 +244,8 @@ def test_random_values_are_accepted_or_refused() -> None:
 
 
 def test_address_annotations_need_the_ipam_of_svc() -> None:
-    demand_own_ipam("host-local", DEFAULT, [])
-    demand_own_ipam(DEFAULT.ipam_plugin, DEFAULT, ["x"])
+    require_svc_ipam("host-local", DEFAULT, [])
+    require_svc_ipam(DEFAULT.ipam_plugin, DEFAULT, ["x"])
     with pytest.raises(CallerError, match=r"ipam\.type 'host-local' gives no pod an address or pool of its own") as caught:
-        demand_own_ipam("host-local", DEFAULT, ["cni.x/ipAddrs of pod a/b = '[]'"])
+        require_svc_ipam("host-local", DEFAULT, ["cni.x/ipAddrs of pod a/b = '[]'"])
     assert "cni.x/ipAddrs of pod a/b" in caught.value.details

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from harness.cidr_reference import (
     EVERYWHERE,
     NEIGHBOURS,
-    TwinAddress,
-    TwinNetwork,
+    ReferenceAddress,
+    ReferenceNetwork,
     addresses,
     canonical,
     cidr,
@@ -24,7 +24,7 @@ from harness.cidr_reference import (
     network_of,
     networks,
     parsed,
-    twin_of,
+    reference_address,
     written,
 )
 from svc._core.cidr import Address, Cidr, CidrIndex
@@ -41,7 +41,7 @@ def test_address_text_becomes_canonical(text: str) -> None:
 
 
 @given(addresses)
-def test_address_attributes_equal_those_of_ipaddress(reference: TwinAddress) -> None:
+def test_address_attributes_equal_those_of_ipaddress(reference: ReferenceAddress) -> None:
     address = Address(str(reference))
     assert (int(address), address.packed) == (int(reference), reference.packed)
     assert (address.version, address.bits) == (reference.version, reference.max_prefixlen)
@@ -52,7 +52,7 @@ def test_address_attributes_equal_those_of_ipaddress(reference: TwinAddress) -> 
 @given(misspelt | st.text(max_size=20))
 @settings(max_examples=500)
 def test_parser_accepts_the_same_texts_as_ipaddress(text: str) -> None:
-    address, reference = parsed(text), twin_of(text)
+    address, reference = parsed(text), reference_address(text)
     assert (address and address.packed) == (reference and reference.packed)
 
 
@@ -118,7 +118,7 @@ BAD_ADDRESSES = [
 
 @pytest.mark.parametrize(("text", "problem"), BAD_ADDRESSES)
 def test_error_quotes_the_malformed_address(text: str, problem: str) -> None:
-    pattern = f"^{re.escape(f'{text!r} is no IP address: {problem}')}$"
+    pattern = f"^{re.escape(f'{text!r} is not an IP address: {problem}')}$"
     with pytest.raises(ValueError, match=pattern):
         Address(text)
     with pytest.raises(ValueError, match=pattern):
@@ -145,7 +145,7 @@ def test_packed_address_has_fixed_size(size: int) -> None:
 
 
 @given(networks)
-def test_network_attributes_equal_those_of_ipaddress(reference: TwinNetwork) -> None:
+def test_network_attributes_equal_those_of_ipaddress(reference: ReferenceNetwork) -> None:
     network = cidr(reference)
     assert (network.version, network.bits, network.length) == (reference.version, reference.max_prefixlen, reference.prefixlen)
     assert network.size == reference.num_addresses
@@ -156,7 +156,7 @@ def test_network_attributes_equal_those_of_ipaddress(reference: TwinNetwork) -> 
 
 
 @given(addresses, st.integers(0, 128))
-def test_masking_equals_that_of_ipaddress(reference: TwinAddress, length: int) -> None:
+def test_masking_equals_that_of_ipaddress(reference: ReferenceAddress, length: int) -> None:
     length = min(length, reference.max_prefixlen)
     text, network = f"{reference}/{length}", cidr(network_of(reference, length))
     assert Cidr.masked(text) == Cidr.of(Address(str(reference)), length) == network
@@ -168,7 +168,7 @@ def test_masking_equals_that_of_ipaddress(reference: TwinAddress, length: int) -
 
 
 @given(addresses)
-def test_address_without_a_length_is_a_host_network(reference: TwinAddress) -> None:
+def test_address_without_a_length_is_a_host_network(reference: ReferenceAddress) -> None:
     address = Address(str(reference))
     assert Cidr.masked(str(reference)) == address.host() == Cidr.of(address, address.bits)
     assert address.host().size == 1
@@ -201,17 +201,17 @@ BAD_NETWORKS = [
 @pytest.mark.parametrize("make", [Cidr, Cidr.masked])
 @pytest.mark.parametrize(("text", "problem"), BAD_NETWORKS)
 def test_error_quotes_the_malformed_network(make: Callable[[str], Cidr], text: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(f'{text!r} is no network: {problem}')}$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{text!r} is not a network: {problem}')}$"):
         make(text)
 
 
 def test_network_needs_a_length() -> None:
-    with pytest.raises(ValueError, match=r"^'10\.0\.0\.0' is no network: the length is missing$"):
+    with pytest.raises(ValueError, match=r"^'10\.0\.0\.0' is not a network: the length is missing$"):
         Cidr("10.0.0.0")
 
 
 @given(networks, networks)
-def test_containment_and_overlap_equal_those_of_ipaddress(one: TwinNetwork, other: TwinNetwork) -> None:
+def test_containment_and_overlap_equal_those_of_ipaddress(one: ReferenceNetwork, other: ReferenceNetwork) -> None:
     assert (cidr(one) in cidr(other)) == holds(other, one)
     assert (cidr(other) in cidr(one)) == holds(one, other)
     assert cidr(one).overlaps(cidr(other)) == cidr(other).overlaps(cidr(one)) == one.overlaps(other)
@@ -226,7 +226,7 @@ def test_membership_needs_the_right_type() -> None:
 
 
 @given(networks, st.data())
-def test_ordinals_and_addresses_correspond(reference: TwinNetwork, data: st.DataObject) -> None:
+def test_ordinals_and_addresses_correspond(reference: ReferenceNetwork, data: st.DataObject) -> None:
     network, ordinal = cidr(reference), data.draw(st.integers(0, reference.num_addresses - 1))
     address = network.address(ordinal)
     assert str(address) == canonical(reference[ordinal])
@@ -235,7 +235,7 @@ def test_ordinals_and_addresses_correspond(reference: TwinNetwork, data: st.Data
 
 
 @given(networks, st.data())
-def test_blocks_divide_their_network(reference: TwinNetwork, data: st.DataObject) -> None:
+def test_blocks_divide_their_network(reference: ReferenceNetwork, data: st.DataObject) -> None:
     length = data.draw(st.integers(reference.prefixlen, reference.max_prefixlen))
     count = 2 ** (length - reference.prefixlen)
     number = data.draw(st.integers(0, count - 1))
@@ -248,7 +248,7 @@ def test_blocks_divide_their_network(reference: TwinNetwork, data: st.DataObject
 
 
 @given(networks, st.integers(0, 128))
-def test_ordinals_outside_are_refused(reference: TwinNetwork, length: int) -> None:
+def test_ordinals_outside_are_refused(reference: ReferenceNetwork, length: int) -> None:
     network, length = cidr(reference), min(max(length, reference.prefixlen), reference.max_prefixlen)
     for ordinal in (-1, network.size, network.size + 2**128, -(2**128)):
         with pytest.raises(IndexError, match=f"the places of {network}"):
@@ -287,13 +287,13 @@ def test_addresses_outside_have_no_ordinal(text: str) -> None:
 
 
 @given(st.lists(addresses, max_size=8))
-def test_addresses_sort_like_numbers(references: list[TwinAddress]) -> None:
+def test_addresses_sort_like_numbers(references: list[ReferenceAddress]) -> None:
     expected = sorted(references, key=lambda reference: (reference.version, int(reference)))
     assert sorted(Address(str(reference)) for reference in references) == [Address(str(reference)) for reference in expected]
 
 
 @given(st.lists(networks, max_size=8))
-def test_networks_sort_by_address_then_length(references: list[TwinNetwork]) -> None:
+def test_networks_sort_by_address_then_length(references: list[ReferenceNetwork]) -> None:
     expected = sorted(
         references, key=lambda reference: (reference.version, int(reference.network_address), reference.prefixlen)
     )
@@ -301,7 +301,7 @@ def test_networks_sort_by_address_then_length(references: list[TwinNetwork]) -> 
 
 
 @given(networks, networks)
-def test_equality_is_equality_of_text(one: TwinNetwork, other: TwinNetwork) -> None:
+def test_equality_is_equality_of_text(one: ReferenceNetwork, other: ReferenceNetwork) -> None:
     pairs: list[tuple[object, object]] = [(cidr(one), cidr(other)), (cidr(one).first, cidr(other).first)]
     for left, right in pairs:
         assert (left == right) == (str(left) == str(right))
@@ -310,7 +310,7 @@ def test_equality_is_equality_of_text(one: TwinNetwork, other: TwinNetwork) -> N
 
 
 @given(networks, networks)
-def test_order_is_strict(one: TwinNetwork, other: TwinNetwork) -> None:
+def test_order_is_strict(one: ReferenceNetwork, other: ReferenceNetwork) -> None:
     """Exactly one of less, equal and greater holds."""
     assert [cidr(one) < cidr(other), cidr(one) == cidr(other), cidr(other) < cidr(one)].count(True) == 1
 

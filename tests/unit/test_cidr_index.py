@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from harness.cidr_reference import EVERYWHERE, NEIGHBOURS, TwinNetwork, cidr, networks
+from harness.cidr_reference import EVERYWHERE, NEIGHBOURS, ReferenceNetwork, cidr, networks
 from svc._core.cidr import Address, Cidr, CidrIndex
 
 
@@ -21,15 +21,15 @@ class IndexBesideReference(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.index: CidrIndex[int] = CidrIndex()
-        self.reference: dict[TwinNetwork, int] = {}
+        self.reference: dict[ReferenceNetwork, int] = {}
 
     @rule(network=networks, value=st.integers())
-    def inserts_or_replaces(self, network: TwinNetwork, value: int) -> None:
+    def inserts_or_replaces(self, network: ReferenceNetwork, value: int) -> None:
         self.index.insert(cidr(network), value)
         self.reference[network] = value
 
     @rule(network=networks)
-    def removes_any(self, network: TwinNetwork) -> None:
+    def removes_any(self, network: ReferenceNetwork) -> None:
         assert self.index.remove(cidr(network)) == (self.reference.pop(network, None) is not None)
 
     @rule(data=st.data())
@@ -40,11 +40,11 @@ class IndexBesideReference(RuleBasedStateMachine):
             del self.reference[network]
 
     @rule(network=networks)
-    def finds_exact(self, network: TwinNetwork) -> None:
+    def finds_exact(self, network: ReferenceNetwork) -> None:
         assert self.index.exact(cidr(network)) == self.reference.get(network)
 
     @rule(network=networks)
-    def matches_longest(self, network: TwinNetwork) -> None:
+    def matches_longest(self, network: ReferenceNetwork) -> None:
         address = network.broadcast_address
         containing = [inserted for inserted in self.reference if address in inserted]
         expected = self.reference[max(containing, key=lambda inserted: inserted.prefixlen)] if containing else None
@@ -52,7 +52,7 @@ class IndexBesideReference(RuleBasedStateMachine):
         assert self.index.match_text(str(address)) == expected
 
     @rule(network=networks)
-    def lists_overlapping(self, network: TwinNetwork) -> None:
+    def lists_overlapping(self, network: ReferenceNetwork) -> None:
         expected = sorted(cidr(inserted) for inserted in self.reference if inserted.overlaps(network))
         assert self.index.overlapping(cidr(network)) == expected
 

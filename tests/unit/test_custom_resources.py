@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.calico import INCUMBENT, captured, without_servers
+from harness.calico import CALICO_NAMES, captured, without_servers
 from svc._core.cidr import Cidr
 from svc.model.custom_resources import CustomResourceCodec, affinity_name, block_name, host_hash, is_marked, kind_plural
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
@@ -14,8 +14,8 @@ from svc.model.object_metadata import ApiGroup, bit_reversed_uid
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
-BACKING = CustomResourceCodec(ApiGroup(INCUMBENT, INCUMBENT.crd_api_version))
-PLAIN = CustomResourceCodec(ApiGroup(INCUMBENT, INCUMBENT.api_version))
+BACKING = CustomResourceCodec(ApiGroup(CALICO_NAMES, CALICO_NAMES.crd_api_version))
+PLAIN = CustomResourceCodec(ApiGroup(CALICO_NAMES, CALICO_NAMES.api_version))
 
 Json = dict[str, Any]
 

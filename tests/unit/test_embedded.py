@@ -19,11 +19,8 @@ from svc.model.keys import HandleKey, HandleQuery, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.names import Names
 
-CHECKOUT = Path(__file__).parents[2]
 COUNTED = "10.0.0.0/26"
-COUNTER = HandleKey("counter")
 CLUSTER = ResourceKey("ClusterInformation", "default")
-NOBODY = 65534
 
 
 @pytest.fixture

@@ -16,11 +16,9 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, HandleQuery, ResourceKey
 
-CHECKOUT = Path(__file__).parents[2]
 COUNTED = "10.0.0.0/26"
-COUNTER = HandleKey("counter")
 CLUSTER = ResourceKey("ClusterInformation", "default")
-NOBODY = 65534
+NOBODY_UID = 65534
 
 
 @pytest.fixture
@@ -138,7 +136,7 @@ def as_nobody() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    os.seteuid(NOBODY)
+    os.seteuid(NOBODY_UID)
     try:
         yield
     finally:

@@ -23,7 +23,6 @@ CHECKOUT = Path(__file__).parents[2]
 COUNTED = "10.0.0.0/26"
 COUNTER = HandleKey("counter")
 CLUSTER = ResourceKey("ClusterInformation", "default")
-NOBODY = 65534
 
 PROGRAM = """
 import sys

@@ -82,13 +82,13 @@ def test_ready_gate_is_probed_once(gates: GateMonitor) -> None:
         assert wait.outcome is WaitOutcome.READY
         assert wait.answers[server.url].text == "status 200"
         wait_until(lambda: threads() == 0)
-        assert server.asked == 1
+        assert server.connection_count == 1
 
 
 def test_gate_is_probed_until_it_is_ready(gates: GateMonitor) -> None:
     with serving(status(500)) as server:
         wait = begin(gates, server.url)
-        wait_until(lambda: server.asked >= 3)
+        wait_until(lambda: server.connection_count >= 3)
         assert wait.outcome is None
         server.behaviour = status(200)
         wait.join()
@@ -99,14 +99,14 @@ def test_concurrent_waits_share_the_probes(gates: GateMonitor) -> None:
     """A wait that begins during a probe gets the result of the next one."""
     with serving(status(500)) as server:
         waits = [begin(gates, server.url) for _ in range(500)]
-        wait_until(lambda: server.asked >= 3)
+        wait_until(lambda: server.connection_count >= 3)
         assert threads() == 1
         server.behaviour = status(200)
-        asked = server.asked
+        before = server.connection_count
         for wait in waits:
             wait.join()
         assert {wait.outcome for wait in waits} == {WaitOutcome.READY}
-        assert server.asked <= asked + 2
+        assert server.connection_count <= before + 2
 
 
 def test_probe_that_began_before_a_wait_does_not_end_it(gates: GateMonitor) -> None:
@@ -114,7 +114,7 @@ def test_probe_that_began_before_a_wait_does_not_end_it(gates: GateMonitor) -> N
     release, answered = threading.Event(), threading.Event()
 
     def first_ready_then_not_ready(server: GateServer, connection: object) -> None:
-        if server.asked == 1:
+        if server.connection_count == 1:
             release.wait(TIMEOUT_SECONDS)
             status(200)(server, connection)  # type: ignore[arg-type]
             answered.set()
@@ -123,12 +123,12 @@ def test_probe_that_began_before_a_wait_does_not_end_it(gates: GateMonitor) -> N
 
     with serving(first_ready_then_not_ready) as server:
         early = begin(gates, server.url)
-        wait_until(lambda: server.asked == 1)
+        wait_until(lambda: server.connection_count == 1)
         late = begin(gates, server.url)
         release.set()
         early.join()
         assert early.outcome is WaitOutcome.READY
-        wait_until(lambda: server.asked >= 3)
+        wait_until(lambda: server.connection_count >= 3)
         assert late.outcome is None
         late.end(WaitOutcome.DISCONNECTED)
 
@@ -137,9 +137,9 @@ def test_new_wait_does_not_wait_for_the_backoff_of_another(gates: GateMonitor, m
     monkeypatch.setattr("svc.retry.Backoff.next", lambda _: TIMEOUT_SECONDS * 10)
     with serving(status(500)) as server:
         begin(gates, server.url)
-        wait_until(lambda: server.asked == 1)
+        wait_until(lambda: server.connection_count == 1)
         second = begin(gates, server.url)
-        wait_until(lambda: server.asked >= 2)
+        wait_until(lambda: server.connection_count >= 2)
         server.behaviour = status(200)
         begin(gates, server.url).join()
         assert second.outcome is WaitOutcome.READY
@@ -149,7 +149,7 @@ def test_wait_that_ends_leaves_no_thread(gates: GateMonitor) -> None:
     """Its probe is in progress, and the server does not reply."""
     with serving(silent) as server:
         wait = begin(gates, server.url)
-        wait_until(lambda: server.asked == 1)
+        wait_until(lambda: server.connection_count == 1)
         wait.end(WaitOutcome.DISCONNECTED)
         wait_until(lambda: threads() == 0)
 

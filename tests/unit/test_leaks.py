@@ -20,13 +20,13 @@ LINK = f"svc{MARK[-8:]}"  # of this process alone: others may run these tests at
 
 
 def test_nothing_new_is_no_leak() -> None:
-    assert left_since(Footprint.take(), patience=0) == []
+    assert left_since(Footprint.take(), timeout=0) == []
 
 
 def test_open_descriptor_is_told_with_its_target() -> None:
     before = Footprint.take()
     with open("/etc/hostname") as file:
-        assert left_since(before, patience=0) == [f"descriptor {file.fileno()}: /etc/hostname"]
+        assert left_since(before, timeout=0) == [f"descriptor {file.fileno()}: /etc/hostname"]
 
 
 def test_descriptor_in_place_of_another_is_no_leak() -> None:
@@ -34,7 +34,7 @@ def test_descriptor_in_place_of_another_is_no_leak() -> None:
     before = Footprint.take()
     os.close(old)
     with open("/etc/hosts"):
-        assert left_since(before, patience=0) == []
+        assert left_since(before, timeout=0) == []
 
 
 def test_descriptor_that_only_garbage_holds_is_no_leak() -> None:
@@ -56,7 +56,7 @@ def test_descriptor_that_only_garbage_holds_is_no_leak() -> None:
 def test_running_child_is_told_and_ended() -> None:
     before = Footprint.take()
     with subprocess.Popen(["sleep", "60"]) as child:
-        wait_until(lambda: left_since(before, patience=0) == [f"process {child.pid}: sleep 60"])  # its name comes during exec
+        wait_until(lambda: left_since(before, timeout=0) == [f"process {child.pid}: sleep 60"])  # its name comes during exec
         remove_since(before)
     assert left_since(before) == []
 
@@ -64,7 +64,7 @@ def test_running_child_is_told_and_ended() -> None:
 def test_orphan_of_a_child_is_told() -> None:
     before = Footprint.take()
     subprocess.run(["/bin/sh", "-c", "sleep 60 & exit"], stdout=subprocess.DEVNULL, check=True)
-    wait_until(lambda: any(told.endswith(": sleep 60") for told in left_since(before, patience=0)))
+    wait_until(lambda: any(told.endswith(": sleep 60") for told in left_since(before, timeout=0)))
     remove_since(before)
     assert left_since(before) == []
 
@@ -79,7 +79,7 @@ def test_thread_is_told_until_it_ends() -> None:
     before, go = Footprint.take(), threading.Event()
     thread = threading.Thread(target=go.wait, name="left-over")
     thread.start()
-    assert left_since(before, patience=0) == ["thread left-over"]
+    assert left_since(before, timeout=0) == ["thread left-over"]
     go.set()
     assert left_since(before) == []
 
@@ -88,9 +88,9 @@ def test_thread_is_told_until_it_ends() -> None:
 def test_namespace_is_told_and_removed() -> None:
     before = Footprint.take()
     namespace = Netns("leak")
-    assert f"network namespace {namespace.name}" in left_since(before, patience=0)
+    assert f"network namespace {namespace.name}" in left_since(before, timeout=0)
     remove_since(before)
-    assert left_since(before, patience=0) == []
+    assert left_since(before, timeout=0) == []
 
 
 @pytest.mark.root
@@ -102,7 +102,7 @@ def test_namespace_without_the_mark_is_no_leak(name: str) -> None:
     before = Footprint.take()
     run("ip", "netns", "add", name)
     try:
-        assert left_since(before, patience=0) == []
+        assert left_since(before, timeout=0) == []
         remove_since(before)
         assert Path("/run/netns", name).exists()
     finally:
@@ -114,9 +114,9 @@ def test_link_of_the_host_is_told_and_removed() -> None:
     before = Footprint.take()
     run("ip", "link", "add", LINK, "type", "bridge")
     run("ip", "link", "set", LINK, "alias", MARK)
-    assert left_since(before, patience=0) == [f"link {LINK} in the host"]
+    assert left_since(before, timeout=0) == [f"link {LINK} in the host"]
     remove_since(before)
-    assert left_since(before, patience=0) == []
+    assert left_since(before, timeout=0) == []
 
 
 @pytest.mark.root
@@ -124,9 +124,9 @@ def test_link_to_a_sandbox_is_told_and_removed() -> None:
     with Netns("leak") as sandbox:
         before = Footprint.take()
         run("ip", "link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", sandbox.name)
-        assert left_since(before, patience=0) == [f"link {LINK} in the host"]
+        assert left_since(before, timeout=0) == [f"link {LINK} in the host"]
         remove_since(before)
-        assert left_since(before, patience=0) == []
+        assert left_since(before, timeout=0) == []
 
 
 @pytest.mark.root
@@ -134,7 +134,7 @@ def test_link_without_the_mark_is_no_leak() -> None:
     before = Footprint.take()
     run("ip", "link", "add", LINK, "type", "bridge")
     try:
-        assert left_since(before, patience=0) == []
+        assert left_since(before, timeout=0) == []
         remove_since(before)
         assert LINK in [name for _, name in socket.if_nameindex()]
     finally:
@@ -147,9 +147,9 @@ def test_mount_is_told_and_removed(tmp_path: Path) -> None:
     place.mkdir()
     before = Footprint.take(tmp_path)
     run("mount", "-t", "tmpfs", "tmpfs", str(place))
-    assert left_since(before, patience=0) == [f"mount {place}"]
+    assert left_since(before, timeout=0) == [f"mount {place}"]
     remove_since(before)
-    assert left_since(before, patience=0) == []
+    assert left_since(before, timeout=0) == []
 
 
 @pytest.mark.root
@@ -158,7 +158,7 @@ def test_mount_elsewhere_is_no_leak(tmp_path: Path) -> None:
     place.mkdir()
     before = Footprint.take(own)
     run("mount", "-t", "tmpfs", "tmpfs", str(place))
-    assert left_since(before, patience=0) == []
+    assert left_since(before, timeout=0) == []
     remove_since(before)
     run("umount", str(place))
 
@@ -169,7 +169,7 @@ def test_orphans_of_children_from_before_are_not_adopted(tmp_path: Path) -> None
     other = 'until test -e "$2"; do sleep 0.01; done; sleep 1000002 & echo $! >"$3.new"; mv "$3.new" "$3"'
     program = (
         "import sys; from harness.leaks import Footprint, adopt_orphans, left_since; adopt_orphans();"
-        "before = Footprint.take(); print(flush=True); sys.stdin.read(); print(left_since(before, patience=0))"
+        "before = Footprint.take(); print(flush=True); sys.stdin.read(); print(left_since(before, timeout=0))"
     )
     with subprocess.Popen(
         ["sh", "-c", f'{{ {other}; }} >/dev/null & exec "$0" -c "$1"', sys.executable, program, go, told],
@@ -188,5 +188,5 @@ def test_orphans_of_children_from_before_are_not_adopted(tmp_path: Path) -> None
 def test_patience_ends() -> None:
     before, started = Footprint.take(), time.monotonic()
     with open("/etc/hostname"):
-        assert left_since(before, patience=0.2) != []
+        assert left_since(before, timeout=0.2) != []
     assert time.monotonic() - started >= 0.2

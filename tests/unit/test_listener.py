@@ -20,7 +20,7 @@ from svc.agent.listener import Listener
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 SHORT = 0.1  # seconds, for deadlines that a test waits for
 FRAME = CallInput("svc", {"CNI_COMMAND": "ADD"}, b"{}")
 REQUEST = pack_request(FRAME)
@@ -56,7 +56,7 @@ class Server:
         self.listener.stop_accepting()
         self._stopped = True
         self.listener.wake()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_SECONDS)
         assert not self._thread.is_alive()
         self.listener.close()
 
@@ -74,7 +74,7 @@ def connect(server: Server) -> Iterator[Callable[[], socket.socket]]:
 
         def make() -> socket.socket:
             client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            client.settimeout(PATIENCE)
+            client.settimeout(TIMEOUT_SECONDS)
             client.connect(str(server.path))
             return client
 
@@ -82,7 +82,7 @@ def connect(server: Server) -> Iterator[Callable[[], socket.socket]]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < until, "it never came to pass"
         time.sleep(0.001)
@@ -144,7 +144,7 @@ def test_half_a_request_is_dropped_at_its_deadline(
 def test_trickle_does_not_move_the_deadline(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts from the connection, not from the last byte."""
     monkeypatch.setattr(listening, "READ_SECONDS", SHORT)
-    client, until = connect(), time.monotonic() + PATIENCE
+    client, until = connect(), time.monotonic() + TIMEOUT_SECONDS
     client.sendall(pack_request(CallInput("svc", {}, b"x" * 1_000_000))[:20])
     with suppress(BrokenPipeError, ConnectionResetError):
         while time.monotonic() < until:
@@ -237,7 +237,7 @@ def test_surplus_descriptors_are_closed(server: Server, connect: Connect, number
 def test_descriptor_of_a_dropped_client_is_closed(
     server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(listening, "READ_SECONDS", SHORT if end == "deadline" else PATIENCE)
+    monkeypatch.setattr(listening, "READ_SECONDS", SHORT if end == "deadline" else TIMEOUT_SECONDS)
     before = len(os.listdir("/proc/self/fd"))
     client = connect()
     with open("/etc/hostname", "rb") as file:
@@ -296,7 +296,7 @@ def test_close_drops_what_is_never_whole(server: Server, connect: Connect, monke
 
 def test_close_hands_on_what_comes_in_time(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that was connected is served; one that comes later is refused."""
-    monkeypatch.setattr(listening, "LAST_SECONDS", PATIENCE)
+    monkeypatch.setattr(listening, "LAST_SECONDS", TIMEOUT_SECONDS)
     half = connect()
     half.sendall(REQUEST[:10])
     wait_for(lambda: len(server.listener._clients) == 1)
@@ -307,7 +307,7 @@ def test_close_hands_on_what_comes_in_time(server: Server, connect: Connect, mon
         late.connect(str(server.path))
     half.sendall(REQUEST[10:])
     assert answer(half) == b"2"
-    closing.join(PATIENCE)
+    closing.join(TIMEOUT_SECONDS)
     assert server.frames == [FRAME]
 
 
@@ -334,7 +334,7 @@ def test_release_ends_the_turns_of_all_threads(server: Server) -> None:
     greedy.start()
     server.listener.wake_all()
     for thread in waiting:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
     greedy_done.set()
-    greedy.join(PATIENCE)
+    greedy.join(TIMEOUT_SECONDS)
     assert not any(thread.is_alive() for thread in waiting)

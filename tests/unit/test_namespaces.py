@@ -12,7 +12,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.watching import Reconnecting
 from svc.orch.namespaces import NamespaceCache
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 Json = dict[str, Any]
 END: tuple[str, Json] = ("", {})
 
@@ -30,7 +30,7 @@ class Server:
 
     def ask(self, name: str) -> Json:
         self.asked.append(name)
-        assert self.gate.wait(PATIENCE)
+        assert self.gate.wait(TIMEOUT_SECONDS)
         if name not in self.stored:
             raise StoreError(f"namespace {name} does not exist")
         return namespace(name, **self.stored[name])
@@ -137,7 +137,7 @@ def test_who_waits_together_asks_once(server: Server, namespaces: NamespaceCache
     wait_until(lambda: len(namespaces._readers["blue"]._waiting) == 7)
     server.gate.set()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
     assert found == [{"tier": "1"}] * 8
     assert server.asked == ["blue", "blue"]
 

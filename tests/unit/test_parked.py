@@ -11,7 +11,7 @@ import pytest
 from svc.agent.parked import ParkedCalls
 from svc.waits.wait import Wait, WaitOutcome
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def parked() -> Iterator[ParkedCalls]:
 class Caller:
     """A client, the agent's end of its connection, and a wait."""
 
-    def __init__(self, seconds: float = PATIENCE) -> None:
+    def __init__(self, seconds: float = TIMEOUT_SECONDS) -> None:
         self.client, self.connection = socket.socketpair()
         self.wait = Wait(time.monotonic() + seconds)
         self.ended = threading.Event()
@@ -38,7 +38,7 @@ class Caller:
 def callers() -> Iterator[Callable[..., Caller]]:
     made: list[Caller] = []
 
-    def make(seconds: float = PATIENCE) -> Caller:
+    def make(seconds: float = TIMEOUT_SECONDS) -> Caller:
         made.append(Caller(seconds))
         return made[-1]
 
@@ -68,27 +68,27 @@ def test_without_a_thread_nobody_waits(
         refusing.setattr(threading.Thread, "start", refuse)
         assert hold(parked, callers()).wait.outcome is WaitOutcome.TIMEOUT
     later = hold(parked, callers(0.05))
-    assert later.ended.wait(PATIENCE)
+    assert later.ended.wait(TIMEOUT_SECONDS)
 
 
 def test_deadline_ends_a_wait(parked: ParkedCalls, callers: Callable[..., Caller]) -> None:
     """Each its own, in any order of arrival."""
     late, later = hold(parked, callers()), hold(parked, callers(0.05))
-    assert later.ended.wait(PATIENCE)
+    assert later.ended.wait(TIMEOUT_SECONDS)
     assert (late.wait.outcome, later.wait.outcome) == (None, WaitOutcome.TIMEOUT)
 
 
 def test_client_that_hangs_up_ends_its_wait(parked: ParkedCalls, callers: Callable[..., Caller]) -> None:
     gone, there = hold(parked, callers()), hold(parked, callers())
     gone.client.close()
-    assert gone.ended.wait(PATIENCE)
+    assert gone.ended.wait(TIMEOUT_SECONDS)
     assert (gone.wait.outcome, there.wait.outcome) == (WaitOutcome.DISCONNECTED, None)
 
 
 def test_client_that_has_hung_up_before_is_seen(parked: ParkedCalls, callers: Callable[..., Caller]) -> None:
     caller = callers()
     caller.client.close()
-    assert hold(parked, caller).ended.wait(PATIENCE)
+    assert hold(parked, caller).ended.wait(TIMEOUT_SECONDS)
     assert caller.wait.outcome is WaitOutcome.DISCONNECTED
 
 
@@ -96,7 +96,7 @@ def test_client_that_talks_is_let_talk(parked: ParkedCalls, callers: Callable[..
     caller = hold(parked, callers())
     caller.client.send(b"hello?")
     other = hold(parked, callers(0.05))
-    assert other.ended.wait(PATIENCE)
+    assert other.ended.wait(TIMEOUT_SECONDS)
     assert caller.wait.outcome is None
 
 
@@ -107,7 +107,7 @@ def test_wait_that_ended_elsewhere_is_forgotten(parked: ParkedCalls, callers: Ca
         caller.wait.end(WaitOutcome.READY)
         caller.close()
     other = hold(parked, callers(0.05))
-    assert other.ended.wait(PATIENCE)
+    assert other.ended.wait(TIMEOUT_SECONDS)
     assert other.wait.outcome is WaitOutcome.TIMEOUT
 
 
@@ -123,7 +123,7 @@ def test_deadline_of_another_age_keeps_no_other_from_its_own(parked: ParkedCalls
     far = hold(parked, callers(2**31 - 1))
     time.sleep(0.05)  # the thread waits for it by now
     near = hold(parked, callers(0.05))
-    assert near.ended.wait(PATIENCE)
+    assert near.ended.wait(TIMEOUT_SECONDS)
     assert (far.wait.outcome, near.wait.outcome) == (None, WaitOutcome.TIMEOUT)
 
 
@@ -132,5 +132,5 @@ def test_ended_waits_are_forgotten_long_before_their_deadlines(parked: ParkedCal
     for caller in ended:
         caller.wait.end(WaitOutcome.READY)
     there = hold(parked, callers(0.05))
-    assert there.ended.wait(PATIENCE)
+    assert there.ended.wait(TIMEOUT_SECONDS)
     assert len(parked._deadlines) < len(ended) / 2

@@ -8,7 +8,7 @@ import pytest
 
 from svc.agent.periodic import Periodic, Task
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 
 
 @contextmanager
@@ -40,20 +40,20 @@ class Counted:
 def test_task_runs_again_and_again() -> None:
     counted = Counted(3)
     with running(Task("count", 0.001, counted)):
-        assert counted.reached.wait(PATIENCE)
+        assert counted.reached.wait(TIMEOUT_SECONDS)
 
 
 def test_slow_task_does_not_keep_a_quick_one() -> None:
     quick = Counted(3)
     with running(Task("once an hour", 3600.0, Counted(1)), Task("quick", 0.001, quick)):
-        assert quick.reached.wait(PATIENCE)
+        assert quick.reached.wait(TIMEOUT_SECONDS)
 
 
 def test_task_that_fails_runs_again_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     failing, other = Counted(2, OSError("the disk is full")), Counted(3)
     with running(Task("failing", 0.001, failing), Task("other", 0.001, other)):
-        assert failing.reached.wait(PATIENCE)
-        assert other.reached.wait(PATIENCE)
+        assert failing.reached.wait(TIMEOUT_SECONDS)
+        assert other.reached.wait(TIMEOUT_SECONDS)
     assert "periodic task failing failed" in caplog.text
 
 

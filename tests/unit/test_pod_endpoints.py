@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.calico import INCUMBENT, captured_pod
+from harness.calico import CALICO_NAMES, captured_pod
 from svc.datastore.orch.nodes import node_resource
 from svc.model.endpoint import Workload, endpoint
 from svc.model.keys import ResourceKey, ResourceQuery
@@ -18,7 +18,7 @@ from svc.model.pod_endpoint import (
 )
 from svc.model.resource import Resource
 
-NOTE = INCUMBENT.annotation_prefix
+NOTE = CALICO_NAMES.annotation_prefix
 
 Json = dict[str, Any]
 
@@ -32,7 +32,7 @@ def scheduled_pod(state: str) -> Json:
 
 
 def endpoints(pod: Json) -> list[Resource]:
-    return [resource for _, resource in endpoints_of(INCUMBENT, pod)]
+    return [resource for _, resource in endpoints_of(CALICO_NAMES, pod)]
 
 
 def test_a_wired_pod_is_an_endpoint() -> None:
@@ -76,20 +76,20 @@ def test_wiring_is_what_others_write() -> None:
     (endpoint,) = endpoints(pod)
     written = {name: text for name, text in pod["metadata"]["annotations"].items() if name.startswith(f"{NOTE}/")}
     del written[f"{NOTE}/floatingIPs"]
-    assert wired_annotations(INCUMBENT, "eth0", endpoint) == written
-    assert cleared_annotations(INCUMBENT, "eth0").items() <= gone["metadata"]["annotations"].items()
-    assert wired_annotations(INCUMBENT, "eth0", Resource("WorkloadEndpoint", {})) == {}
+    assert wired_annotations(CALICO_NAMES, "eth0", endpoint) == written
+    assert cleared_annotations(CALICO_NAMES, "eth0").items() <= gone["metadata"]["annotations"].items()
+    assert wired_annotations(CALICO_NAMES, "eth0", Resource("WorkloadEndpoint", {})) == {}
 
 
 def test_another_interface_has_annotations_of_its_own() -> None:
     """The first one's stay as they are."""
     pod = scheduled_pod("orch-1-add-dual")
     second = Resource("WorkloadEndpoint", {}, {"ipNetworks": ["10.78.0.1/32"], "containerID": "c3"})
-    notes = wired_annotations(INCUMBENT, "net1", second)
+    notes = wired_annotations(CALICO_NAMES, "net1", second)
     assert not notes.keys() & pod["metadata"]["annotations"].keys()
     pod["metadata"]["annotations"] |= notes
     assert [endpoint.spec["ipNetworks"][0] for endpoint in endpoints(pod)] == ["10.77.0.128/32", "10.78.0.1/32"]
-    pod["metadata"]["annotations"] |= cleared_annotations(INCUMBENT, "net1")
+    pod["metadata"]["annotations"] |= cleared_annotations(CALICO_NAMES, "net1")
     assert [endpoint.name for endpoint in endpoints(pod)] == ["node1-k8s-web--0-eth0"]
 
 
@@ -109,17 +109,17 @@ def test_what_is_written_and_what_is_derived_agree() -> None:
     pod["metadata"]["annotations"] |= {
         f"{NOTE}/floatingIPs": '["192.0.2.55", "2001:db8::7", "192.0.2.55"]',
         f"{NOTE}/allowedSourcePrefixes": '["10.1.2.3/24", "fd00::/8"]',
-        f"{INCUMBENT.qos_prefix}/egressPacketRate": "7",
+        f"{CALICO_NAMES.qos_prefix}/egressPacketRate": "7",
     }
     (derived,) = endpoints(pod)
     key, workload = ResourceKey("WorkloadEndpoint", derived.name, "default"), Workload("c3", "web-0", "default")
     spec = {name: derived.spec[name] for name in ("ipNetworks", "interfaceName")} | {"mac": ""}
-    written = endpoint(INCUMBENT, key, "node1", workload, "eth0", spec=spec, facts=policy_facts(INCUMBENT, pod))
+    written = endpoint(CALICO_NAMES, key, "node1", workload, "eth0", spec=spec, facts=policy_facts(CALICO_NAMES, pod))
     assert written.spec == derived.spec
     assert list(written.spec) == list(derived.spec)
     assert [nat["externalIP"] for nat in written.spec["ipNATs"]] == ["192.0.2.55", "2001:db8::7"]
     assert written.spec["allowSpoofedSourcePrefixes"] == ["10.1.2.0/24", "fd00::/8"]
-    second = endpoint(INCUMBENT, key, "node1", workload, "net1", spec=spec, facts=policy_facts(INCUMBENT, pod))
+    second = endpoint(CALICO_NAMES, key, "node1", workload, "net1", spec=spec, facts=policy_facts(CALICO_NAMES, pod))
     assert "ipNATs" not in second.spec
 
 
@@ -146,7 +146,7 @@ def test_a_finished_pod_has_no_addresses() -> None:
 )
 def test_names_of_endpoints_lead_to_pods(key: ResourceKey | ResourceQuery, expected: PodInterface | None) -> None:
     """Whole ones, and the start of one that ends behind the pod."""
-    assert pod_interface(INCUMBENT, key) == expected
+    assert pod_interface(CALICO_NAMES, key) == expected
 
 
 def test_a_node_shows_what_is_written_on_it() -> None:
@@ -170,7 +170,7 @@ def test_a_node_shows_what_is_written_on_it() -> None:
         "spec": {"podCIDRs": ["10.1.0.0/24"]},
         "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.2"}, {"type": "Hostname", "address": "n1"}]},
     }
-    resource = node_resource(INCUMBENT, node)
+    resource = node_resource(CALICO_NAMES, node)
     assert resource.metadata == {"name": "n1", "uid": "u", "labels": {"zone": "z", "rack": "a"}}
     assert resource.spec == {
         "bgp": {"ipv4Address": "192.0.2.2/24", "asNumber": 64512},

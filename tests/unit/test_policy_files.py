@@ -16,7 +16,7 @@ from svc.waits.inotify import Inotify, WatchLost
 from svc.waits.policy import EndpointStatusFiles, PolicyWait, file_name
 from svc.waits.wait import WaitOutcome
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 ADDRESSES = ["10.65.0.7", "fd65::7"]
 
 
@@ -27,7 +27,7 @@ def files() -> Iterator[EndpointStatusFiles]:
 
 
 def begin(files: EndpointStatusFiles, directory: Path, name: str) -> PolicyWait:
-    return files.wait(str(directory), name, ADDRESSES, time.monotonic() + PATIENCE)
+    return files.wait(str(directory), name, ADDRESSES, time.monotonic() + TIMEOUT_SECONDS)
 
 
 def threads() -> int:

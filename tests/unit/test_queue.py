@@ -11,7 +11,7 @@ import pytest
 from svc.agent.lanes import Lane
 from svc.agent.queue import AdmissionQueue, Job
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 WORKERS = 16
 
 
@@ -202,7 +202,7 @@ def test_many_workers_keep_the_rules(workers: ThreadPoolExecutor) -> None:
             queue.put(make(key, number))
     ends = [workers.submit(work) for _ in range(WORKERS)]
     for end in ends:
-        end.result(PATIENCE)
+        end.result(TIMEOUT_SECONDS)
     assert mistakes == []
     assert done == {key: list(range(100)) for key in "abcdefghij"}
 

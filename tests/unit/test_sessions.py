@@ -12,7 +12,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.names import DEFAULT, Names
 from svc.netconf.names_profiles import load_profile
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 HERE = {"kind": "embedded"}
 
 
@@ -28,7 +28,7 @@ class Opener:
     def __call__(self, settings: dict[str, str], names: Names) -> Backend:
         kind = settings["kind"]
         if kind in self.gates:
-            assert self.gates[kind].wait(PATIENCE)
+            assert self.gates[kind].wait(TIMEOUT_SECONDS)
         self.opened.append(kind)
         opener = self
 
@@ -88,7 +88,7 @@ def test_replaced_store_is_opened_anew(sessions: SessionPool, opener: Opener, tm
 
 def test_idle_sessions_are_closed_and_opened_again(sessions: SessionPool, opener: Opener) -> None:
     first = sessions.get(DEFAULT, HERE, "node1")
-    sessions.close_idle(PATIENCE)
+    sessions.close_idle(TIMEOUT_SECONDS)
     assert sessions.get(DEFAULT, HERE, "node1") is first
     sessions.close_idle(0.0)
     assert opener.closed == ["embedded"]
@@ -105,5 +105,5 @@ def test_store_that_is_slow_to_open_keeps_nobody_from_another(sessions: SessionP
     assert sessions.get(DEFAULT, HERE, "node1").node == "node1"
     gate.set()
     for thread in waiting:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
     assert opener.opened == ["embedded", "slow"]

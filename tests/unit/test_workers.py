@@ -13,7 +13,7 @@ from harness.skips import ONE_PROCESSOR
 from svc.agent import workers
 from svc.agent.workers import WorkerPool
 
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 
 Job = Callable[[], None]
 
@@ -39,7 +39,7 @@ class Work:
 
     def end(self) -> int:
         self.over.set()
-        return self.workers.stop(time.monotonic() + PATIENCE)
+        return self.workers.stop(time.monotonic() + TIMEOUT_SECONDS)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
 
 
 def waited(gate: threading.Event) -> None:
-    gate.wait(PATIENCE)
+    gate.wait(TIMEOUT_SECONDS)
 
 
 def kept() -> int:
@@ -72,7 +72,7 @@ def test_somebody_listens_while_others_wait(work: Work) -> None:
         work.jobs.put(lambda: waited(gate))
     wait_until(work.jobs.empty)
     work.jobs.put(served.set)
-    assert served.wait(PATIENCE)
+    assert served.wait(TIMEOUT_SECONDS)
     gate.set()
 
 
@@ -81,7 +81,7 @@ def test_there_is_an_end_to_threads(work: Work) -> None:
     gate, done = threading.Event(), threading.Semaphore(0)
 
     def wait() -> None:
-        gate.wait(PATIENCE)
+        gate.wait(TIMEOUT_SECONDS)
         done.release()
 
     for _ in range(30):
@@ -90,7 +90,7 @@ def test_there_is_an_end_to_threads(work: Work) -> None:
     assert count() == 10
     gate.set()
     for _ in range(30):
-        assert done.acquire(timeout=PATIENCE)
+        assert done.acquire(timeout=TIMEOUT_SECONDS)
     wait_until(lambda: count() <= 2)
 
 
@@ -109,10 +109,10 @@ def test_who_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wait() -> None:
         begun.set()
-        gate.wait(PATIENCE)
+        gate.wait(TIMEOUT_SECONDS)
 
     work.jobs.put(wait)
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT_SECONDS)
     work.over.set()
     assert work.workers.stop(time.monotonic()) >= 1
     gate.set()
@@ -134,7 +134,7 @@ def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: py
         work.jobs.put(lambda: done.release())
     gate.set()
     for _ in range(5):
-        assert done.acquire(timeout=PATIENCE)
+        assert done.acquire(timeout=TIMEOUT_SECONDS)
     assert count() == 2
 
 
@@ -142,7 +142,7 @@ def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: py
 def test_those_who_work_at_once_are_kept_on_one_processor(work: Work) -> None:
     """And with them all other threads of the process; at the end the pinning is removed."""
     gate, over = threading.Event(), threading.Event()
-    bystander = threading.Thread(target=over.wait, args=(PATIENCE,))
+    bystander = threading.Thread(target=over.wait, args=(TIMEOUT_SECONDS,))
     bystander.start()
     work.jobs.put(lambda: waited(gate))
     wait_until(work.jobs.empty)

@@ -28,7 +28,7 @@ Valid = frozenset[tuple[str, str]]
 class Addressing:
     """The addressing of an ADD: address families with their pools, or fixed `addresses`.
 
-    `wishes` are the annotation settings of `pod` and of its namespace. `renewed` resolves the addressing again from the current
+    `annotation_settings` are those of `pod` and of its namespace. `renewed` resolves the addressing again from the current
     namespace; it returns None if the namespace has not changed.
     """
 
@@ -36,7 +36,7 @@ class Addressing:
     versions: tuple[int, ...]
     pools: Mapping[int, tuple[str, ...]]
     addresses: tuple[Address, ...]
-    wishes: AnnotationSettings
+    annotation_settings: AnnotationSettings
     renewed: "Callable[[], Addressing | None]"
 
 
@@ -88,7 +88,7 @@ class AddressSource(ABC):
 
     # ADD
 
-    def require_supported(self, names: Names, wishes: AnnotationSettings) -> None:  # noqa: B027
+    def require_supported(self, names: Names, settings: AnnotationSettings) -> None:  # noqa: B027
         """Raise CallerError if annotations request what the source cannot assign."""
 
     def prepared(self, _context: Context, _trace: CallTrace) -> "AddressSource":

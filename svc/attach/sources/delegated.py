@@ -26,7 +26,7 @@ from svc.model.errors import Code, PeerError, PluginError
 from svc.model.result import IpConfig, Result, Route
 from svc.names import Names
 from svc.netconf import host_local
-from svc.netconf.annotations import demand_own_ipam
+from svc.netconf.annotations import require_svc_ipam
 from svc.orch.pod_cidrs import config_warning, node_ranges
 from svc.values import dataclass
 
@@ -68,9 +68,9 @@ class DelegatedSource(AddressSource):
 
     # ADD
 
-    def require_supported(self, names: Names, wishes: AnnotationSettings) -> None:
-        asked = (wishes.sources.get(name) for name in (*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED))
-        demand_own_ipam(self.plugin, names, filter(None, asked))
+    def require_supported(self, names: Names, settings: AnnotationSettings) -> None:
+        asked = (settings.sources.get(name) for name in (*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED))
+        require_svc_ipam(self.plugin, names, filter(None, asked))
 
     def prepared(self, context: Context, trace: CallTrace) -> "DelegatedSource":
         """Insert the node's pod CIDRs. Raise PeerError if the plugin does not exist, or the node has no ranges for it."""

@@ -83,11 +83,11 @@ class PoolSource(AddressSource):
             wanted = replace(wanted, addressing=renewed)
             return self._assign(wanted)
         except SvcError as refusal:
-            _add_annotations(refusal, wanted.addressing.wishes)
+            _add_annotations(refusal, wanted.addressing.annotation_settings)
             raise
 
     def adopt(self, session: DatastoreSession, record: Record, addressing: Addressing) -> tuple[Route, ...]:
-        if record.unmanaged or addressing.wishes.addresses:
+        if record.unmanaged or addressing.annotation_settings.addresses:
             return ()
         allocations = session.ipam.allocations(record.handle, record.address_list())
         return tuple(Route(f"{each.address}/{each.block.length}") for each in allocations)
@@ -104,9 +104,9 @@ class PoolSource(AddressSource):
         return pool_gc.release_unknown(context, session, network, valid, trace)
 
     def _assign(self, wanted: Assignment) -> AssignedAddresses:
-        if wanted.addressing.wishes.unmanaged:
+        if wanted.addressing.annotation_settings.unmanaged:
             assigned = BYPASS.assign(wanted)
-        elif wanted.addressing.wishes.addresses:
+        elif wanted.addressing.annotation_settings.addresses:
             assigned = _assign_fixed(wanted)
         else:
             assigned = _assign_from_pools(wanted)
@@ -213,9 +213,9 @@ def _beyond_next_hop(session: DatastoreSession, address: Address) -> IpConfig:
     return IpConfig(f"{address}/{min(length, address.bits - 1)}", gateway=str(gateway))
 
 
-def _add_annotations(refusal: SvcError, wishes: AnnotationSettings) -> None:
+def _add_annotations(refusal: SvcError, settings: AnnotationSettings) -> None:
     """Add the annotations that caused an error to its details, because the user must correct these."""
-    about = (ADDRESSES,) if wishes.addresses else (*POOLS.values(), FAMILIES)
-    places = [wishes.sources[name] for name in about if name in wishes.sources]
+    about = (ADDRESSES,) if settings.addresses else (*POOLS.values(), FAMILIES)
+    places = [settings.sources[name] for name in about if name in settings.sources]
     if places and refusal.code in REFUSALS:
         refusal.details = f"{'; '.join(places)}: {refusal.details}"

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from harness.annotations import ANNOTATION, NAMESPACE, UNAVAILABLE, annotate, attach_within, endpoint, host_routes
-from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.cluster_node import ClusterNode, audit, disagreements, remains
 from harness.datastores import EmbeddedSite, OrchSite, session
 from harness.ipam import put_reservation
 from harness.kube import Kube
 from harness.orch import PODS
 from harness.pod import Pod
-from harness.reference_plugins import Attached, demand_plugin
+from harness.reference_plugins import Attached, require_plugin
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
@@ -35,7 +35,7 @@ def test_given_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
     assert pod.netns.addresses("eth0") == ["10.65.3.77/32", "fd65::77/128"]
     assert endpoint(cluster_node).spec["ipNetworks"] == ["fd65::77/128", "10.65.3.77/32"]
     assert audit([cluster_node]).allocations == {"10.65.3.77": "net.c1", "fd65::77": "net.c1"}
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     assert pod.check().status == 0
     assert pod.add() == pod.result
     pod.delete()
@@ -56,7 +56,7 @@ def test_addresses_are_the_first_interfaces(make: MakePod, cluster_node: Cluster
     second = pod.copy(ifname="net1")
     second.add()
     assert pod.check().status == second.check().status == 0
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     second.delete()
 
 
@@ -95,7 +95,7 @@ def test_one_of_many_gets_the_address(make: MakePod, cluster_node: ClusterNode) 
     assert sorted(each.status == 0 for each in called) == [False] * 7 + [True]
     assert {each.output["code"] for each in called if each.status} == {UNAVAILABLE}
     assert len(audit([cluster_node]).allocations) == 2
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
 
 
 def test_agent_is_not_needed(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_next_sandbox_of_a_pod_keeps_the_address(make: MakePod, cluster_node: Cl
     first.delete()
     assert second.check().status == 0
     assert host_routes(second) == ["10.65.0.9", "fd65::9"]
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
 
 
 def test_next_sandbox_frees_what_the_earlier_one_had(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
@@ -161,7 +161,7 @@ def test_refused_sandbox_leaves_the_earlier_one_alone(make: MakePod, cluster_nod
     annotate(kube, f"{PODS}/web-0", ipAddrs=["10.65.0.01"])
     assert make(container="c2").failed("ADD").output["code"] == ANNOTATION
     assert first.check().status == 0
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
 
 
 def test_addresses_that_bypass_ipam(make: MakePod, cluster_node: ClusterNode) -> None:
@@ -177,7 +177,7 @@ def test_addresses_that_bypass_ipam(make: MakePod, cluster_node: ClusterNode) ->
     assert "203.0.113.7 bypasses" not in called.stderr
     assert endpoint(cluster_node).spec["ipNetworks"] == ["203.0.113.7/32", "fd65::42/128"]
     assert (audit([cluster_node]).allocations, audit([cluster_node]).handles) == ({}, {})
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
     assert pod.check().status == 0
     assert pod.add() == pod.result
     valid: Json = {"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]}
@@ -191,7 +191,7 @@ def test_addresses_that_bypass_ipam(make: MakePod, cluster_node: ClusterNode) ->
 @pytest.mark.parametrize("name", ["ipAddrs", "ipAddrsNoIpam"])
 def test_addresses_below_ptp(make: MakePod, cluster_node: ClusterNode, name: str) -> None:
     """Which wires nothing without a gateway of each family, nor with an address that is a network by itself."""
-    demand_plugin("ptp")
+    require_plugin("ptp")
     addresses = ["10.65.3.77", "fd65::77"] if name == "ipAddrs" else ["203.0.113.9", "fd65::78"]
     pod = make(notes={name: addresses})
     pod.plugin = "svc-ipam"
@@ -213,4 +213,4 @@ def test_address_that_bypasses_ipam_may_be_somebodys(make: MakePod, cluster_node
     assert "the host already has a route to 10.65.0.9" in called.output["msg"]
     assert "address 10.65.0.9 bypasses IPAM, where net.c0 holds it: both will answer for it" in called.stderr
     assert first.check().status == 0
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []

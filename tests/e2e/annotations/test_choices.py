@@ -9,15 +9,15 @@ import pytest
 from harness.annotations import (
     ANNOTATION,
     NAMESPACE,
-    PATIENCE,
     POOL,
+    TIMEOUT_SECONDS,
     UNAVAILABLE,
     annotate,
     attach_within,
-    demand_refused,
     endpoint,
+    require_refused,
 )
-from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.cluster_node import ClusterNode, audit, disagreements, remains
 from harness.datastores import session
 from harness.ipam import put_pool, remove
 from harness.kube import Kube
@@ -57,7 +57,7 @@ def test_without_annotations_all_available_pools_serve(make: MakePod, cluster_no
         pod.add()
     assert sorted({pod.addresses[0].rpartition(".")[0] for pod in pods[:4]}) == ["10.75.0"]
     assert sorted({pod.addresses[0].rpartition(".")[0] for pod in pods[4:]}) == ["10.77.0"]
-    assert faults([cluster_node]) == []
+    assert disagreements([cluster_node]) == []
 
 
 @pytest.mark.usefixtures("colours")
@@ -97,15 +97,15 @@ def test_pool_that_cannot_be_is_refused(
     make: MakePod, cluster_node: ClusterNode, kube: Kube, pools: Any, code: int, words: tuple[str, ...]
 ) -> None:
     """R2, on the pod and on the namespace; both name the annotation."""
-    demand_refused(make(notes={"ipv4pools": pools}), cluster_node, code, *words, f"{PREFIX}/ipv4pools of pod default/web-0")
+    require_refused(make(notes={"ipv4pools": pools}), cluster_node, code, *words, f"{PREFIX}/ipv4pools of pod default/web-0")
     annotate(kube, f"{PODS}/web-0", ipv4pools=None)
     annotate(kube, NAMESPACE, ipv4pools=pools)
     pod = make()
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while pod.call("ADD").status == 0:
         assert time.monotonic() < until
         pod.delete()
-    demand_refused(pod, cluster_node, code, *words, f"{PREFIX}/ipv4pools of namespace default")
+    require_refused(pod, cluster_node, code, *words, f"{PREFIX}/ipv4pools of namespace default")
     annotate(kube, NAMESPACE, ipv4pools=None)
     pod.add()
     pod.delete()
@@ -130,7 +130,7 @@ def test_families_are_chosen(make: MakePod, kube: Kube, cluster_node: ClusterNod
 def test_link_that_is_too_small_for_the_family_is_refused(make: MakePod, cluster_node: ClusterNode, notes: Json) -> None:
     """The network, which assigns IPv4 alone, may have it."""
     pod = make(notes=notes, ipam={"type": "svc-ipam"}, mtu=1000)
-    demand_refused(pod, cluster_node, 7, "an MTU of 1000 is too small for IPv6", "give at least 1280")
+    require_refused(pod, cluster_node, 7, "an MTU of 1000 is too small for IPv6", "give at least 1280")
     pod.add(mtu=1280)
     pod.delete()
 
@@ -167,7 +167,7 @@ def test_faulty_annotations_are_refused(
 ) -> None:
     """Nothing is kept, and once they are corrected the same pod is attached."""
     pod = make(notes=notes)
-    demand_refused(pod, cluster_node, code, *words)
+    require_refused(pod, cluster_node, code, *words)
     assert len(pod.call("ADD").stdout) < 4000, "it travels into events"
     annotate(kube, f"{PODS}/web-0", **dict.fromkeys(notes))
     pod.add()
@@ -178,7 +178,7 @@ def test_faulty_annotations_are_refused(
 def test_features_are_off_by_default(make: MakePod, cluster_node: ClusterNode) -> None:
     for number, (name, feature) in enumerate((("ipAddrsNoIpam", "ip_addrs_no_ipam"), ("floatingIPs", "floating_ips"))):
         pod = make(f"web-{number}", notes={name: ["203.0.113.7"]}, feature_control={})
-        demand_refused(pod, cluster_node, ANNOTATION, f"needs feature_control.{feature}")
+        require_refused(pod, cluster_node, ANNOTATION, f"needs feature_control.{feature}")
 
 
 @EMBEDDED
@@ -249,7 +249,7 @@ def test_floating_addresses_of_the_namespace(make: MakePod, cluster_node: Cluste
     annotate(kube, NAMESPACE, floatingIPs=["198.51.100.7"])
     pod = make(notes={}, ipam={"type": "svc-ipam"})
     kept: list[str] = []
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not kept and time.monotonic() < until:  # what is said of namespaces arrives within moments
         called = pod.call("ADD")
         assert called.status == 0, called

@@ -11,7 +11,7 @@ from harness.datastores import OrchSite, furnish
 from harness.installed import install
 from harness.kube import Kube
 from harness.kubelet_node import RealNode
-from harness.leaks import Footprint, demand_nothing_since
+from harness.leaks import Footprint, require_nothing_since
 from harness.workloads import clear_pods
 
 
@@ -23,7 +23,7 @@ def nothing_left_behind(orch_site: OrchSite, tmp_path_factory: pytest.TempPathFa
     """
     before = Footprint.take(tmp_path_factory.getbasetemp())
     yield
-    demand_nothing_since(before)
+    require_nothing_since(before)
 
 
 @pytest.fixture(scope="package")

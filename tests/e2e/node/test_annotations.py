@@ -16,17 +16,17 @@ from harness.kube import Kube
 from harness.kubelet_node import RealNode
 from harness.node import POOL4, POOL6
 from harness.state import pod_links
-from harness.wait_stubs import DataPlane, StubGate, data_plane, door
+from harness.wait_stubs import DataPlane, StubGate, data_plane, serve_stub_gate
 from harness.workloads import (
     addresses,
     clear_pods,
     delete_namespace,
     delete_pod,
     list_pods,
+    pod_disagreements,
     put_namespace,
     put_pod,
     read_pod,
-    strays,
     unready,
 )
 from svc.names import DEFAULT
@@ -38,7 +38,7 @@ CERTAIN = ["10.73.0.7", "fd73::7"]
 HOST_PORT = 18082
 GROUP = 10
 NETWORKS = {"plain": POOL4, "wishing": POD_POOL, "pooled": NAMESPACE_POOL}
-PATIENCE = 60  # seconds that pods wait for policy at most
+TIMEOUT_SECONDS = 60  # seconds that pods wait for policy at most
 OF_POD = {f"{DEFAULT.annotation_prefix}/ipv4pools": '["of-pods"]'}
 OF_NAMESPACE = {f"{DEFAULT.annotation_prefix}/ipv4pools": json.dumps([NAMESPACE_POOL])}
 FIXED = {f"{DEFAULT.annotation_prefix}/ipAddrs": json.dumps(CERTAIN)}
@@ -48,7 +48,7 @@ LIMITED = {"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandw
 
 @pytest.fixture(scope="module")
 def gate(node: ClusterNode) -> Iterator[StubGate]:
-    with door(node.netns) as opened:
+    with serve_stub_gate(node.netns) as opened:
         yield opened
 
 
@@ -69,7 +69,7 @@ def waiting(
         put_pool(store, "certain4", "10.73.0.0/24", assignmentMode="Manual")
         put_pool(store, "certain6", "fd73::/120", assignmentMode="Manual")
     install(
-        folder, node, kube, readiness_gates=[gate.url], policy_setup_timeout_seconds=PATIENCE,
+        folder, node, kube, readiness_gates=[gate.url], policy_setup_timeout_seconds=TIMEOUT_SECONDS,
         endpoint_status_dir=str(policy.directory),
     )  # fmt: skip
     yield lasting
@@ -94,18 +94,18 @@ def test_thirty_pods_each_with_its_wishes(
     real: RealNode, node: ClusterNode, kube: Kube, gate: StubGate, policy: DataPlane, pooled: str
 ) -> None:
     """None is given an address before the gate is open, none starts before its policy is programmed."""
-    asked, gate.is_open = gate.asked, False
+    before, gate.is_open = gate.request_count, False
     try:
         for number in range(GROUP):
             put_pod(kube, f"plain-{number}", LIMITED if number % 3 == 0 else None, host_port=HOST_PORT + number)
             put_pod(kube, f"wishing-{number}", OF_POD)
             put_pod(kube, f"pooled-{number}", namespace=pooled)
-        real.wait("the gate is asked", lambda: gate.asked > asked)
+        real.wait("the gate is asked", lambda: gate.request_count > before)
         assert [each for each in remains([node]) if not each.startswith("waiting row of ")] == []
     finally:
         gate.is_open = True
     real.wait_none("all are ready", lambda: unready(kube))
-    assert strays(kube, node) == []
+    assert pod_disagreements(kube, node) == []
     assert len(pod_links(node)) == 3 * GROUP
     assert {pod["metadata"]["name"] for pod in list_pods(kube)} <= policy.programmed
     for pod in list_pods(kube):
@@ -122,7 +122,7 @@ def test_pod_has_its_certain_address_again(real: RealNode, node: ClusterNode, ku
         assert real.wait("the pod is ready", lambda: addresses(read_pod(kube, "certain"))) == CERTAIN
         for address in CERTAIN:
             assert node.netns.run("ping", "-c", "1", "-W", "2", address, check=False).returncode == 0
-        real.wait_none("nothing else is allocated", lambda: strays(kube, node))
+        real.wait_none("nothing else is allocated", lambda: pod_disagreements(kube, node))
         delete_pod(kube, "certain", at_once=True)
 
 

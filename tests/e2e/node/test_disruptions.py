@@ -12,10 +12,10 @@ from harness.workloads import (
     delete_namespace,
     delete_pod,
     events,
+    pod_disagreements,
     put_namespace,
     put_pod,
     sandboxes,
-    strays,
     unready,
 )
 
@@ -44,11 +44,11 @@ def test_pods_start_and_end_while_agent_is_down(real: RealNode, node: ClusterNod
     delete_pod(kube, "early-0", at_once=True)
     put_pods(kube, "late-0", "late-1")
     real.wait_none("pods without an agent are ready", lambda: unready(kube))
-    real.wait_none("the deleted one has no address any more", lambda: strays(kube, node))
+    real.wait_none("the deleted one has no address any more", lambda: pod_disagreements(kube, node))
     real.start_agent()
     put_pods(kube, "late-2")
     real.wait_none("pods with the next agent are ready", lambda: unready(kube))
-    assert strays(kube, node) == []
+    assert pod_disagreements(kube, node) == []
 
 
 def test_kubelet_tries_again_until_pods_start(real: RealNode, node: ClusterNode, kube: Kube) -> None:
@@ -62,7 +62,7 @@ def test_kubelet_tries_again_until_pods_start(real: RealNode, node: ClusterNode,
     finally:
         node.ctl("clusterinfo", "unlock")
     real.wait_none("the pods are ready", lambda: unready(kube))
-    real.wait_none("no try has left anything", lambda: strays(kube, node))
+    real.wait_none("no try has left anything", lambda: pod_disagreements(kube, node))
 
 
 def test_namespace_is_deleted_while_its_pods_start(real: RealNode, node: ClusterNode, kube: Kube, passing: str) -> None:
@@ -82,7 +82,7 @@ def test_pods_come_back_after_power_failure(real: RealNode, node: ClusterNode, k
         delete_pod(kube, "steady-0", at_once=True)
     real.wait("there are new sandboxes", lambda: len(sandboxes(node) - before) == 4)
     real.wait_none("the pods are ready again", lambda: unready(kube))
-    real.wait_none("the audit is clean", lambda: strays(kube, node))
+    real.wait_none("the audit is clean", lambda: pod_disagreements(kube, node))
     assert not sandboxes(node) & before
     assert len(audit([node]).allocations) == 2 * 4
     assert events(kube, "Rebooted")

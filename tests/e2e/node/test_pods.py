@@ -13,7 +13,7 @@ from harness.netns import Netns
 from harness.node import POOL4
 from harness.spec_rows import statement
 from harness.traffic import neighbour, steady_rate
-from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, put_pod, read_pod, strays
+from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, pod_disagreements, put_pod, read_pod
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ def web(lasting: RealNode, kube: Kube) -> Iterator[list[str]]:
 
 def test_pod_has_addresses_of_both_families(web: list[str], node: ClusterNode, kube: Kube) -> None:
     assert [":" in address for address in web] == [False, True]
-    assert strays(kube, node) == []
+    assert pod_disagreements(kube, node) == []
     pod = read_pod(kube, "web-0")
     assert pod is not None
     v4, v6 = web

@@ -10,7 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from harness.shim import ATTACHMENT, CALLS, NETCONF, PATIENCE, FakeAgent, Handler, Shim, answering, error_of, hang, sending
+from harness.shim import (
+    ATTACHMENT,
+    CALLS,
+    NETCONF,
+    TIMEOUT_SECONDS,
+    FakeAgent,
+    Handler,
+    Shim,
+    answering,
+    error_of,
+    hang,
+    sending,
+)
 from svc.cni.agent_client import call
 from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, FrameError, pack_alive, pack_reply, pack_timeout_extension
@@ -54,7 +66,7 @@ def test_reply_about_as_large_as_its_buffer(shim: Shim, over: int) -> None:
 def test_reply_arrives_with_the_wish_for_more_time(shim: Shim) -> None:
     """In one read, with all that was wished before."""
     with FakeAgent(
-        shim.socket, sending(2 * (pack_timeout_extension(PATIENCE) + pack_alive()) + pack_reply(0, b"done", b"log"))
+        shim.socket, sending(2 * (pack_timeout_extension(TIMEOUT_SECONDS) + pack_alive()) + pack_reply(0, b"done", b"log"))
     ):
         result = shim.run("CHECK")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"done", b"log")
@@ -161,7 +173,7 @@ def test_status_is_answered_within_a_second(shim: Shim) -> None:
 )
 def test_every_verb_has_a_deadline(hasty_shim: Shim, verb: str, limit: str) -> None:
     """Its error says which, also where the agent goes on to give signs of life."""
-    with FakeAgent(hasty_shim.socket, living(PATIENCE)):
+    with FakeAgent(hasty_shim.socket, living(TIMEOUT_SECONDS)):
         error = error_of(hasty_shim.run(verb))
     assert error["code"] == (50 if verb == "STATUS" else 5)
     assert f"within {limit}" in error["msg"]
@@ -171,7 +183,7 @@ def test_every_verb_has_a_deadline(hasty_shim: Shim, verb: str, limit: str) -> N
     ("verb", "limit"), [("ADD", "5 s"), ("DEL", "5 s"), ("CHECK", "5 s"), ("GC", "5 s"), ("STATUS", "1 s")]
 )
 @pytest.mark.parametrize(
-    "first", [b"", pack_alive(), pack_timeout_extension(PATIENCE), HEADER + bytes(3), pack_reply(0, b"text", b"")[:-1]]
+    "first", [b"", pack_alive(), pack_timeout_extension(TIMEOUT_SECONDS), HEADER + bytes(3), pack_reply(0, b"text", b"")[:-1]]
 )
 def test_silence_is_the_sign_of_a_hung_agent(hasty_shim: Shim, verb: str, limit: str, first: bytes) -> None:
     """From the beginning, after a sign, or half-way through a frame."""
@@ -184,7 +196,7 @@ def test_silence_is_the_sign_of_a_hung_agent(hasty_shim: Shim, verb: str, limit:
     with FakeAgent(hasty_shim.socket, stop):
         error = error_of(hasty_shim.run(verb))
     assert error["code"] == (50 if verb == "STATUS" else 5)
-    if first != pack_timeout_extension(PATIENCE) or verb != "STATUS":
+    if first != pack_timeout_extension(TIMEOUT_SECONDS) or verb != "STATUS":
         assert error["msg"] == f"the agent does not respond: it is stopped or hung: no sign of life within {limit}"
 
 
@@ -216,7 +228,7 @@ def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
     def wait(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
         for _ in range(40):
-            connection.sendall(pack_timeout_extension(PATIENCE))
+            connection.sendall(pack_timeout_extension(TIMEOUT_SECONDS))
             time.sleep(0.01)
         connection.sendall(pack_reply(0, b"done", b""))
 
@@ -257,7 +269,7 @@ def test_request_that_is_not_taken_is_given_up(hasty_shim: Shim, verb: str, limi
     given_up = threading.Event()
 
     def ignore(_: FakeAgent, __: socket.socket) -> None:
-        given_up.wait(PATIENCE)
+        given_up.wait(TIMEOUT_SECONDS)
 
     with FakeAgent(hasty_shim.socket, ignore):
         error = error_of(hasty_shim.run(verb, NETCONF.ljust(STDIN_LIMIT)))
@@ -287,7 +299,7 @@ def released(agent: FakeAgent, connection: socket.socket) -> None:
     """An agent of the last release: it closes the connection of any request but its own."""
     if connection.recv(4, socket.MSG_PEEK) == b"SVC1":
         agent.receive(connection)
-        connection.sendall(pack_timeout_extension(PATIENCE, 1) + pack_reply(3, b"out", b"err", 1))
+        connection.sendall(pack_timeout_extension(TIMEOUT_SECONDS, 1) + pack_reply(3, b"out", b"err", 1))
 
 
 @pytest.mark.parametrize("stdin", [NETCONF, NETCONF.ljust(STDIN_LIMIT)], ids=["usual", "largest"])
@@ -342,7 +354,7 @@ def test_client_makes_the_same_call(socket_path: Path, stdin: bytes) -> None:
     """With a descriptor on the first byte, which stays the caller's."""
     with FakeAgent(socket_path, answering(7, b"out", b"err", piece=1)) as agent, open("/proc/self/ns/net", "rb") as netns:
         frame = CallInput("svc", CALL.environment, stdin)
-        assert call(str(socket_path), frame, netns_fd=netns.fileno(), timeout=PATIENCE) == Reply(7, b"out", b"err")
+        assert call(str(socket_path), frame, netns_fd=netns.fileno(), timeout=TIMEOUT_SECONDS) == Reply(7, b"out", b"err")
         status = os.fstat(netns.fileno())
     assert agent.received[0].frame == CallInput("svc", CALL.environment, stdin, True)
     assert agent.received[0].descriptor == (status.st_dev, status.st_ino)
@@ -361,12 +373,12 @@ def test_client_tells_what_is_no_reply(socket_path: Path) -> None:
         connection.sendall(REPLY[:-1])  # closed with the request unread: a reset
 
     with FakeAgent(socket_path, refuse), pytest.raises(ConnectionError, match="closed"):
-        call(str(socket_path), CALL, timeout=PATIENCE)
+        call(str(socket_path), CALL, timeout=TIMEOUT_SECONDS)
     socket_path.unlink()
     with FakeAgent(socket_path, sending(REPLY[:-1])), pytest.raises(ConnectionError, match="closed"):
-        call(str(socket_path), CALL, timeout=PATIENCE)
+        call(str(socket_path), CALL, timeout=TIMEOUT_SECONDS)
     socket_path.unlink()
     with FakeAgent(socket_path, sending(b"HTTP/1.1")), pytest.raises(FrameError):
-        call(str(socket_path), CALL, timeout=PATIENCE)
+        call(str(socket_path), CALL, timeout=TIMEOUT_SECONDS)
     with pytest.raises(ConnectionRefusedError):
-        call(str(socket_path), CALL, timeout=PATIENCE)
+        call(str(socket_path), CALL, timeout=TIMEOUT_SECONDS)

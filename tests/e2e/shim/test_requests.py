@@ -13,7 +13,7 @@ from harness.shim import (
     ATTACHMENT,
     CALLS,
     NETCONF,
-    PATIENCE,
+    TIMEOUT_SECONDS,
     FakeAgent,
     Shim,
     answering,
@@ -147,7 +147,7 @@ def test_two_hundred_calls_at_once(shim: Shim) -> None:
 
     def echo(agent: FakeAgent, connection: socket.socket) -> None:
         received = agent.receive(connection)
-        all_there.wait(PATIENCE)
+        all_there.wait(TIMEOUT_SECONDS)
         connection.sendall(pack_reply(0, received.frame.environment["CNI_CONTAINERID"].encode(), b""))
 
     with FakeAgent(shim.socket, echo):
@@ -155,7 +155,7 @@ def test_two_hundred_calls_at_once(shim: Shim) -> None:
         for index in range(count):
             environment = {"CNI_COMMAND": "ADD", **ATTACHMENT, "CNI_CONTAINERID": f"c{index}"}
             calls.append(subprocess.Popen([shim.path], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
-        outputs = [process.communicate(timeout=PATIENCE)[0] for process in calls]
+        outputs = [process.communicate(timeout=TIMEOUT_SECONDS)[0] for process in calls]
     assert outputs == [f"c{index}".encode() for index in range(count)]
     assert {process.returncode for process in calls} == {0}
 

@@ -25,7 +25,7 @@ ANNOTATION, POOL, UNAVAILABLE = 112, 102, 103
 DUAL = {"assign_ipv6": "true"}
 NO_IPAM = {"feature_control": {"ip_addrs_no_ipam": True}}
 FLOATING = {"feature_control": {"floating_ips": True}}
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 
 
 def notes(**given: Any) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.node import Node
-from harness.reference_plugins import REFERENCE, demand_plugin
+from harness.reference_plugins import REFERENCE, require_plugin
 from harness.spec_rows import statement
 
 pytestmark = pytest.mark.root
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 def install(shared_node: Node, tmp_path: Path) -> Iterator[Callable[..., Json]]:
     """The network list that svcctl writes where the chained plugins are beside ours."""
     for plugin in ("portmap", "bandwidth"):
-        demand_plugin(plugin)
+        require_plugin(plugin)
         (shared_node.bin_dir / plugin).symlink_to(REFERENCE / plugin)
 
     def run(*options: str) -> Json:

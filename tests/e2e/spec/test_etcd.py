@@ -29,7 +29,7 @@ DEAD = "http://127.0.0.1:1"
 DOMAIN = "cluster.test"
 SRV = "_etcd-client._tcp"
 FLAGS = {"cacert": "ca_cert", "cert": "cert", "key": "key"}  # of etcdctl, and the fields that mean the same
-PATIENCE = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def dns(node: Node, folder: Path, plain: Cluster) -> Iterator[None]:
 
 def _await(node: Node) -> None:
     """Until the name server listens."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while ":53 " not in node.netns.run("ss", "-Hltn").stdout:
         assert time.monotonic() < until
         time.sleep(0.02)

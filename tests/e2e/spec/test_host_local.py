@@ -26,9 +26,9 @@ ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module
 
 
 @pytest.fixture(scope="module")
-def lasting_node(lasting_node: ClusterNode) -> ClusterNode:
-    offer(lasting_node)
-    return lasting_node
+def base_node(base_node: ClusterNode) -> ClusterNode:
+    offer(base_node)
+    return base_node
 
 
 @pytest.fixture

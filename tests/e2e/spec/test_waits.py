@@ -60,12 +60,12 @@ def test_add_waits_for_all_gates(make: MakePod, cluster_node: ClusterNode, serve
     opened, closed = serve(204), serve(503)
     pod = make(readiness_gates=[opened.url, closed.url])
     calling = pod.begin("ADD")
-    wait_until(lambda: closed.asked > 1)
+    wait_until(lambda: closed.connection_count > 1)
     assert not calling.is_over
     assert audit([cluster_node]).allocations == {}
     closed.behaviour = status(302)
     called = calling.result()
-    assert (called.status, opened.asked) == (0, 1)
+    assert (called.status, opened.connection_count) == (0, 1)
     error = make("web-1", readiness_gates=["localhost:80"]).failed("ADD").output
     assert (error["code"], "readiness_gates[0]" in error["msg"]) == (7, True)
 

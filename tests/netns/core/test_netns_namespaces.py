@@ -36,7 +36,7 @@ def test_identity_is_that_of_stat(sandbox: Side) -> None:
 @pytest.mark.parametrize("path", ["/dev/null", "/proc/self/ns/uts", "/proc/self/cmdline"])
 def test_other_descriptors_have_no_identity(path: str) -> None:
     """A device, a namespace of another kind, a file."""
-    with open(path, "rb") as opened, pytest.raises(ValueError, match="no network namespace"):
+    with open(path, "rb") as opened, pytest.raises(ValueError, match="is not a network namespace"):
         netns.netns_identity(opened.fileno())
 
 
