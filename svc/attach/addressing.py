@@ -34,15 +34,19 @@ def read_pod(call: AddCall) -> PodInfo:
 def resolve_addressing(call: AddCall, pod: PodInfo) -> Addressing:
     """Return the addressing. Raise CallerError if annotations or the address requested by the runtime cannot be satisfied."""
     names, request = call.session.names, call.request
-    wishes = _wishes(names, request, pod)
-    request.source.require_supported(names, wishes)
+    settings = _annotation_settings(names, request, pod)
+    request.source.require_supported(names, settings)
     ipam = request.netconf.ipam
-    versions = wishes.versions or ipam.versions
-    address = _address_argument(call, wishes, versions)
-    for warning in (*wishes.warnings, *_left_aside(wishes, versions), *_floating_of_namespace(names, request, pod, wishes)):
+    versions = settings.versions or ipam.versions
+    address = _address_argument(call, settings, versions)
+    for warning in (
+        *settings.warnings,
+        *_left_aside(settings, versions),
+        *_floating_of_namespace(names, request, pod, settings),
+    ):
         call.trace.warning(warning)
-    addresses = wishes.addresses or ((address,) if address else ())
-    return Addressing(pod, versions, {**ipam.pools, **wishes.pools}, addresses, wishes, partial(_renewed, call, pod))
+    addresses = settings.addresses or ((address,) if address else ())
+    return Addressing(pod, versions, {**ipam.pools, **settings.pools}, addresses, settings, partial(_renewed, call, pod))
 
 
 def resolve_current_addressing(call: AddCall, pod: PodInfo) -> Addressing:
@@ -61,7 +65,7 @@ def _renewed(call: AddCall, pod: PodInfo) -> Addressing | None:
     return None if fresh.namespace == pod.namespace else resolve_addressing(call, fresh)
 
 
-def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:
+def _annotation_settings(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:
     if pod.pod is None or not (pod.annotations or pod.namespace.annotations):
         return NO_SETTINGS
     # imported late: most calls have no annotations
@@ -69,20 +73,20 @@ def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettin
 
     workload = request.workload
     own = ObjectAnnotations(f"pod {workload.namespace}/{workload.pod}", pod.annotations)
-    wishes = parse_annotations(
+    settings = parse_annotations(
         names, own, ObjectAnnotations(f"namespace {workload.namespace}", pod.namespace.annotations), request.netconf.features
     )
-    return wishes if request.id.ifname == PRIMARY_INTERFACE else wishes.of_another_interface()
+    return settings if request.id.ifname == PRIMARY_INTERFACE else settings.of_another_interface()
 
 
-def _address_argument(call: AddCall, wishes: AnnotationSettings, versions: tuple[int, ...]) -> Address | None:
+def _address_argument(call: AddCall, settings: AnnotationSettings, versions: tuple[int, ...]) -> Address | None:
     """Return the address that the runtime requests, unless annotations override it. Raise CallerError for a wrong family."""
     address = call.request.address
     if address is None:
         return None
     for name in (ADDRESSES, UNMANAGED, POOLS[address.version], *([FAMILIES] if address.version not in versions else [])):
-        if name in wishes.sources:
-            call.trace.warning(f"CNI_ARGS IP = {str(address)!r} is set aside: {wishes.sources[name]} comes first")
+        if name in settings.sources:
+            call.trace.warning(f"CNI_ARGS IP = {str(address)!r} is set aside: {settings.sources[name]} comes first")
             return None
     if address.version not in versions:
         raise CallerError(
@@ -93,27 +97,27 @@ def _address_argument(call: AddCall, wishes: AnnotationSettings, versions: tuple
     return address
 
 
-def _left_aside(wishes: AnnotationSettings, versions: tuple[int, ...]) -> list[str]:
+def _left_aside(settings: AnnotationSettings, versions: tuple[int, ...]) -> list[str]:
     """Return a warning for each annotation setting that has no effect."""
-    has = {address.version for address in wishes.addresses} or set(versions)
-    pools = [] if wishes.addresses else [version for version in wishes.pools if version not in has]
+    has = {address.version for address in settings.addresses} or set(versions)
+    pools = [] if settings.addresses else [version for version in settings.pools if version not in has]
     return [
-        *(f"{wishes.sources[POOLS[version]]} has no effect: the pod gets no IPv{version} address" for version in pools),
+        *(f"{settings.sources[POOLS[version]]} has no effect: the pod gets no IPv{version} address" for version in pools),
         *(
             f"floating address {address} has no effect: the pod gets no IPv{address.version} address"
-            for address in wishes.floating
+            for address in settings.floating
             if address.version not in has
         ),
     ]
 
 
-def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wishes: AnnotationSettings) -> list[str]:
+def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, settings: AnnotationSettings) -> list[str]:
     """Return a warning if floating IPs of the namespace have no effect: the Kubernetes API reads only those of the pod."""
     own = f"{names.annotation_prefix}/{FLOATING}" in pod.annotations
-    if own or not wishes.floating or request.where.datastore["kind"] != "orch":
+    if own or not settings.floating or request.where.datastore["kind"] != "orch":
         return []
     return [
-        f"{wishes.sources[FLOATING]} has no effect: with this datastore only annotations of the pod itself make floating IPs"
+        f"{settings.sources[FLOATING]} has no effect: with this datastore only annotations of the pod itself make floating IPs"
     ]
 
 
