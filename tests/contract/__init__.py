@@ -1,1 +1,1 @@
-"""The suite that every datastore passes."""
+"""Tests that every datastore must pass."""

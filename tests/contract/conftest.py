@@ -1,4 +1,4 @@
-"""Every datastore, fresh for each test. A new store joins the suite with an entry in `STORES`."""
+"""Fixtures that give each test an empty datastore. To add a datastore, add an entry to `STORES`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -19,17 +19,17 @@ OpenStore = Callable[[], Backend]
 
 
 class Datastore(Protocol):
-    """One that is there for the whole run."""
+    """A datastore that exists for the whole test run."""
 
     def open(self, folder: Path) -> Backend:
-        """A session; the folder is the test's own."""
+        """Open a session. Each test has its own folder."""
 
     def clear(self) -> None:
-        """Forgets what a test has written."""
+        """Delete everything that a test has written."""
 
 
 class Embedded:
-    """A file in the test's folder."""
+    """The embedded store, with its file in the test's folder."""
 
     def open(self, folder: Path) -> Backend:
         return EmbeddedStore(folder / "store.db")
@@ -39,14 +39,14 @@ class Embedded:
 
 
 class KeyByKey(Embedded):
-    """The same, where every key is written by itself."""
+    """The embedded store, with a separate write for each key."""
 
     def open(self, folder: Path) -> Backend:
         return NonAtomic(super().open(folder))
 
 
 class Etcd:
-    """A real server; the folder of a test is its key root."""
+    """A real etcd server. The folder of a test is its key root."""
 
     def __init__(self, running: Cluster) -> None:
         self._settings = {"kind": "etcdv3", "etcd_endpoints": running.endpoints}
@@ -61,7 +61,7 @@ class Etcd:
 
 
 class Orch:
-    """Custom resources of a real API server."""
+    """The custom resources of a real API server."""
 
     def __init__(self, kube: Kube, api_version: str) -> None:
         self._kube = kube
@@ -83,15 +83,17 @@ STORES: dict[str, Callable[[pytest.FixtureRequest, ExitStack, Path], Datastore]]
     "orch, plain group": lambda request, opened, folder: Orch(request.getfixturevalue("kube"), DEFAULT.api_version),
 }
 WITHOUT_SERVER = ("embedded", "piecemeal")
-ONLY = {"orch, plain group": ("test_backend", "test_watch")}  # what is above it cannot tell the groups apart
-ITS_OWN = {"test_ipam_partial": ("embedded",)}  # fails every single call by itself, of a store that it takes apart
+MODULES_OF_STORE = {
+    "orch, plain group": ("test_backend", "test_watch")
+}  # layers above the store do not distinguish the API groups
+STORES_OF_MODULE = {"test_ipam_partial": ("embedded",)}  # splits the writes of a store, and fails each of them
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "datastore" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
         fit = metafunc.definition.get_closest_marker("only_over")
-        wanted = [name for name in ITS_OWN.get(module, STORES) if module in ONLY.get(name, (module,))]
+        wanted = [name for name in STORES_OF_MODULE.get(module, STORES) if module in MODULES_OF_STORE.get(name, (module,))]
         wanted = [name for name in wanted if fit is None or name in fit.args]
         metafunc.parametrize("datastore", map(_marked, wanted), indirect=True, scope="session")
 
@@ -102,14 +104,14 @@ def _marked(store: str) -> Any:
 
 @pytest.fixture(scope="session")
 def datastore(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datastore]:
-    """Open the datastore for as long as tests use it."""
+    """Keep the datastore open while tests use it."""
     with ExitStack() as opened:
         yield STORES[request.param](request, opened, tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture
 def open_store(datastore: Datastore, tmp_path: Path) -> Iterator[OpenStore]:
-    """Opens sessions with one datastore, as separate processes would; they are closed after the test."""
+    """Return a function that opens sessions with one datastore, as separate processes do. The fixture closes them."""
     with ExitStack() as opened:
         yield lambda: opened.enter_context(closing(datastore.open(tmp_path)))
     datastore.clear()

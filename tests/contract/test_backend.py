@@ -1,11 +1,11 @@
-"""What svc/datastore/api.py promises of every datastore, sentence by sentence."""
+"""The contract of a datastore, as documented in svc/datastore/api.py."""
 
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from contract.samples import COUNTED, bare, block, create, handle, pool
+from contract.samples import COUNTED, block, create, handle, pool, without_server_fields
 from harness.ipam import settle
 from svc._core.cidr import Cidr
 from svc.datastore.api import (
@@ -56,19 +56,19 @@ def keys(backend: Backend, query: Query) -> list[Key]:
 
 @EVERY_KIND
 def test_values_are_read_as_they_were_written(backend: Backend, key: Key, value: Value, other: Value) -> None:
-    """Of every kind, through create and update, with their revisions."""
+    """Values of every kind keep their content and revision through create and update."""
     created = create(backend, key, value)
     assert backend.get(key) == created
-    assert bare(created.value) == bare(value)
+    assert without_server_fields(created.value) == without_server_fields(value)
     (updated,) = backend.write([Update(key, other, created.revision)])
     assert updated is not None
     assert backend.get(key) == updated
-    assert bare(updated.value) == bare(other)
+    assert without_server_fields(updated.value) == without_server_fields(other)
 
 
 @EVERY_KIND
-def test_missing_keys_are_not_found(backend: Backend, key: Key, value: Value, other: Value) -> None:
-    """By get, update and delete, before a key exists and after it is gone."""
+def test_get_update_and_delete_of_a_missing_key_raise_not_found(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """The key is missing before its creation and after its deletion."""
     attempts: list[Callable[[], object]] = [
         lambda: backend.get(key),
         lambda: backend.write([Update(key, value, "1")]),
@@ -87,8 +87,8 @@ def test_missing_keys_are_not_found(backend: Backend, key: Key, value: Value, ot
 
 
 @EVERY_KIND
-def test_creating_twice_is_a_conflict(backend: Backend, key: Key, value: Value, other: Value) -> None:
-    """And changes nothing."""
+def test_creating_an_existing_key_is_a_conflict(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """The failed write changes nothing."""
     entry = create(backend, key, value)
     with pytest.raises(Conflict) as caught:
         backend.write([Create(key, other)])
@@ -98,8 +98,8 @@ def test_creating_twice_is_a_conflict(backend: Backend, key: Key, value: Value, 
 
 
 @EVERY_KIND
-def test_another_revision_is_a_conflict(backend: Backend, key: Key, value: Value, other: Value) -> None:
-    """For update and delete, and changes nothing."""
+def test_update_or_delete_at_another_revision_is_a_conflict(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """The failed write changes nothing."""
     stale = create(backend, key, value).revision
     (entry,) = backend.write([Update(key, other, stale)])
     attempts: list[Write] = [Update(key, value, stale), Delete(key, stale)]
@@ -112,22 +112,21 @@ def test_another_revision_is_a_conflict(backend: Backend, key: Key, value: Value
 
 
 @EVERY_KIND
-def test_delete_without_revision_takes_any(backend: Backend, key: Key, value: Value, other: Value) -> None:
-    """The key is gone, and may be created again."""
+def test_delete_without_revision_deletes_any_revision(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """The key can be created again after the deletion."""
     create(backend, key, value)
     assert backend.write([Delete(key)]) == [None]
-    assert bare(create(backend, key, other).value) == bare(other)
+    assert without_server_fields(create(backend, key, other).value) == without_server_fields(other)
 
 
 def test_errors_are_store_errors() -> None:
-    """Callers may catch the lot."""
     assert issubclass(KeyedError, StoreError)
     assert {NotFound, Conflict} <= set(KeyedError.__subclasses__())
     assert issubclass(PartialWrite, StoreError)
 
 
 def test_revisions_never_repeat(backend: Backend) -> None:
-    """Also after a deletion: a new value never has the revision of an old one."""
+    """A key that is created again after a deletion never gets an old revision."""
     key, seen = HandleKey("h"), []
     for count in range(1, 4):
         entry = create(backend, key, handle(1))
@@ -140,8 +139,8 @@ def test_revisions_never_repeat(backend: Backend) -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_writes_return_their_entries_in_order(backend: Backend) -> None:
-    """None for a delete; entries are current, so the next write may start from them."""
+def test_write_returns_current_entries_in_order(backend: Backend) -> None:
+    """The result of a delete is None. The next write can use the returned revisions."""
     old = create(backend, HandleKey("old"), handle(1))
     changed = create(backend, HandleKey("changed"), handle(1))
     written = backend.write(
@@ -151,16 +150,15 @@ def test_writes_return_their_entries_in_order(backend: Backend) -> None:
     assert written[1:] == [backend.get(HandleKey("new")), backend.get(HandleKey("changed"))]
 
 
-def test_no_writes_do_nothing(backend: Backend) -> None:
-    """An empty call is fine."""
+def test_write_of_nothing_succeeds(backend: Backend) -> None:
     assert list(backend.write([])) == []
 
 
 @pytest.mark.parametrize(
     "failing", [Create(HandleKey("b"), Handle({})), Update(HandleKey("x"), Handle({}), "1"), Delete(HandleKey("x"))]
 )
-def test_failing_write_spares_the_others_or_tells_of_them(backend: Backend, failing: Write) -> None:
-    """An atomic store changes nothing; another one stops there and says what it has done."""
+def test_failing_write_applies_nothing_or_reports_a_partial_write(backend: Backend, failing: Write) -> None:
+    """An atomic store changes nothing. Any other store stops at the failure, and its error lists the applied writes."""
     present, last = create(backend, HandleKey("b"), handle(1)), create(backend, HandleKey("c"), handle(1))
     writes: list[Write] = [Create(HandleKey("a"), handle(1)), failing, Update(last.key, handle(2), last.revision)]
     with pytest.raises(StoreError) as caught:
@@ -178,8 +176,8 @@ def test_failing_write_spares_the_others_or_tells_of_them(backend: Backend, fail
 
 
 @pytest.mark.parametrize("state", ["changed", "gone", "never there"])
-def test_checks_guard_other_writes(backend: Backend, state: str) -> None:
-    """A reader may require that a key has the revision that was read: everything else is a conflict, and nothing is written."""
+def test_failed_check_prevents_other_writes(backend: Backend, state: str) -> None:
+    """A check requires that a key still has the revision that was read. Otherwise it is a conflict, and nothing is written."""
     guard = create(backend, HandleKey("guard"), handle(1))
     if state == "changed":
         backend.write([Update(guard.key, handle(2), guard.revision)])
@@ -195,8 +193,8 @@ def test_checks_guard_other_writes(backend: Backend, state: str) -> None:
     assert HandleKey("a") not in keys(backend, HandleQuery())
 
 
-def test_checks_change_nothing(backend: Backend) -> None:
-    """Neither by themselves nor beside other writes, also of the same key; their result is None."""
+def test_checks_do_not_change_the_key(backend: Backend) -> None:
+    """The result of a check is None, alone and beside other writes, including a write of the same key."""
     guard = create(backend, ResourceKey("IPPool", "a"), pool("a"))
     assert list(backend.write([Check(guard.key, guard.revision)])) == [None]
     entries = backend.write([Check(guard.key, guard.revision), Create(HandleKey("a"), handle(1))])
@@ -209,8 +207,7 @@ def test_checks_change_nothing(backend: Backend) -> None:
     assert entry == backend.get(guard.key)
 
 
-def test_checks_move_no_generation(backend: Backend) -> None:
-    """A cache stays good."""
+def test_checks_do_not_change_the_generation(backend: Backend) -> None:
     guard = create(backend, ResourceKey("IPPool", "a"), pool("a"))
     settle(backend, "IPPool")
     before = backend.generations(("IPPool",))
@@ -218,15 +215,14 @@ def test_checks_move_no_generation(backend: Backend) -> None:
     assert backend.generations(("IPPool",)) == before
 
 
-def test_many_writes_are_one(backend: Backend) -> None:
-    """As many as a call may have."""
+def test_maximum_number_of_writes_is_accepted(backend: Backend) -> None:
     writes: list[Write] = [Create(HandleKey(f"h.{number:03}"), handle(number)) for number in range(MAX_WRITES)]
     entries = backend.write(writes)
     assert list(backend.list(HandleQuery())) == list(entries)
 
 
-def test_durable_writes_write(backend: Backend) -> None:
-    """The flag changes when the call returns, and nothing else."""
+def test_durable_writes_apply(backend: Backend) -> None:
+    """The flag changes only when the call returns."""
     (entry,) = backend.write([Create(HandleKey("h"), handle(1))], durable=True)
     assert backend.get(HandleKey("h")) == entry
     with pytest.raises(Conflict):
@@ -234,7 +230,7 @@ def test_durable_writes_write(backend: Backend) -> None:
 
 
 def test_values_are_stored_as_they_are_at_the_call(backend: Backend) -> None:
-    """Later changes of the caller's value do not reach the store."""
+    """If the caller changes the value after the call, the stored value stays."""
     value = block()
     create(backend, BlockKey(value.cidr), value)
     value.ordinals.allocate(0)
@@ -243,7 +239,7 @@ def test_values_are_stored_as_they_are_at_the_call(backend: Backend) -> None:
 
 
 def test_read_values_belong_to_the_caller(backend: Backend) -> None:
-    """Changing one changes neither the store nor what others read."""
+    """If the caller changes a value that it read, neither the store nor other readers see the change."""
     key = ResourceKey("IPPool", "a")
     create(backend, key, pool("a"))
     reads: list[Callable[[], Entry]] = [lambda: backend.get(key), lambda: backend.list(ResourceQuery("IPPool"))[0]]
@@ -252,11 +248,11 @@ def test_read_values_belong_to_the_caller(backend: Backend) -> None:
         assert isinstance(value, Resource)
         value.spec["cidr"] = "changed"
         value.metadata.clear()
-        assert bare(read().value) == bare(pool("a"))
+        assert without_server_fields(read().value) == without_server_fields(pool("a"))
 
 
 def fill(backend: Backend) -> None:
-    """A little of everything, in no order."""
+    """Write several keys of each kind, in random order."""
     for cidr in ("10.0.0.8/30", "10.0.0.0/30"):
         create(backend, BlockKey(Cidr(cidr)), block(cidr))
     create(backend, BlockKey(Cidr("fd00::/126")), block("fd00::/126"))
@@ -301,16 +297,16 @@ ANSWERS: list[tuple[Query, list[Key]]] = [
 
 
 @pytest.mark.parametrize(("query", "expected"), ANSWERS, ids=[str(query) for query, _ in ANSWERS])
-def test_lists_answer_the_query_in_key_order(backend: Backend, query: Query, expected: list[Key]) -> None:
-    """Neither more nor less, and each entry as get returns it."""
+def test_list_returns_matching_entries_in_key_order(backend: Backend, query: Query, expected: list[Key]) -> None:
+    """Each entry equals the one that `get` returns."""
     fill(backend)
     listed = backend.list(query)
     assert [entry.key for entry in listed] == expected
     assert list(listed) == [backend.get(key) for key in expected]
 
 
-def test_threads_lose_no_update(backend: Backend) -> None:
-    """Eight of them count in one key, by compare-and-swap."""
+def test_concurrent_updates_are_not_lost(backend: Backend) -> None:
+    """Eight threads increment one key with compare-and-swap."""
     threads, rounds, key = 8, 25, HandleKey("counter")
     create(backend, key, handle(0))
 

@@ -1,4 +1,4 @@
-"""Assigning and releasing addresses, on every datastore."""
+"""Assignment and release of addresses, on every datastore."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +37,7 @@ TINY6 = "fd66::/126"
 
 @pytest.fixture
 def ipam(backend: Backend) -> IpamService:
-    """A node with a pool of each family."""
+    """Return the IPAM of a node that has a pool of each family."""
     put_node(backend, zone="a")
     put_pool(backend, "pool4", POOL4)
     put_pool(backend, "pool6", POOL6)
@@ -45,7 +45,7 @@ def ipam(backend: Backend) -> IpamService:
 
 
 def tiny(backend: Backend) -> None:
-    """Pools that are soon exhausted."""
+    """Create pools of one block each."""
     put_pool(backend, "pool4", TINY4, blockSize=30)
     put_pool(backend, "pool6", TINY6, blockSize=126)
 
@@ -61,10 +61,10 @@ def held(backend: Backend, handle: str) -> set[str]:
 @pytest.mark.parametrize(
     ("versions", "pools"), [((4,), [POOL4]), ((6,), [POOL6]), ((4, 6), [POOL4, POOL6]), ((6, 4), [POOL6, POOL4])]
 )
-def test_one_address_of_each_family_wanted(
+def test_assigns_one_address_of_each_requested_family(
     backend: Backend, ipam: IpamService, versions: tuple[int, ...], pools: list[str]
 ) -> None:
-    """In the order in which the families are named."""
+    """The addresses have the order of the requested families."""
     got = take(ipam, "net.c1", versions=versions)
     assert inside(got, *pools)
     assert held(backend, "net.c1") == set(got)
@@ -72,15 +72,14 @@ def test_one_address_of_each_family_wanted(
 
 
 def test_allocations_name_the_block_of_the_address(ipam: IpamService) -> None:
-    """As results need it."""
     first, second = ipam.assign(Assign("net.c1", {}, (4, 6))).allocations
     assert (first.block.length, second.block.length) == (26, 122)
     assert first.address in first.block
     assert second == Allocation(second.block.address(0), second.block)
 
 
-def test_stored_documents_look_as_captured(backend: Backend, ipam: IpamService) -> None:
-    """Block, handle and affinity after a first address: the fields that other programs read, and no others."""
+def test_stored_documents_have_exactly_the_captured_fields(backend: Backend, ipam: IpamService) -> None:
+    """A first address writes a block, a handle and an affinity. Other programs read these fields."""
     attributes = {"timestamp": "2026-11-20 18:03:22.033964365 +0000 UTC", "pod": "web-0", "node": NODE, "namespace": "default"}
     (allocation,) = ipam.assign(Assign("net1.c2", attributes)).allocations
     stored = {type(key).__name__: value for key, _, value in document(backend)}
@@ -103,7 +102,7 @@ def test_stored_documents_look_as_captured(backend: Backend, ipam: IpamService) 
 
 
 def test_blocks_are_filled_before_another_is_claimed(backend: Backend, ipam: IpamService) -> None:
-    """Sixty-four addresses of one block, then the next block."""
+    """The node claims its second block only after it has assigned the 64 addresses of the first."""
     got = [take(ipam, f"net.c{n}")[0] for n in range(65)]
     assert len(set(got)) == 65
     assert len({block_of(backend, address).cidr for address in got[:64]}) == 1
@@ -111,8 +110,8 @@ def test_blocks_are_filled_before_another_is_claimed(backend: Backend, ipam: Ipa
     require_whole_claims(backend)
 
 
-def test_freed_addresses_are_given_out_last(backend: Backend, ipam: IpamService) -> None:
-    """A peer may still talk to the former holder of an address."""
+def test_released_addresses_are_assigned_last(backend: Backend, ipam: IpamService) -> None:
+    """Peers may still send packets to the previous owner of an address."""
     put_pool(backend, "pool4", TINY4, blockSize=30)
     first, *_ = [take(ipam, f"net.c{n}")[0] for n in range(3)]
     free(ipam, "net.c0")
@@ -120,8 +119,8 @@ def test_freed_addresses_are_given_out_last(backend: Backend, ipam: IpamService)
     assert take(ipam, "net.c5") == (first,)
 
 
-def test_a_handle_may_hold_several_addresses(backend: Backend, ipam: IpamService) -> None:
-    """As the interfaces of one container do."""
+def test_handle_can_have_several_addresses(backend: Backend, ipam: IpamService) -> None:
+    """A container with several interfaces needs them."""
     got = {*take(ipam, "net.c1"), *take(ipam, "net.c1", versions=(4, 6))}
     assert held(backend, "net.c1") == got
     assert sum(handles(backend)["net.c1"].values()) == len(got) == 3
@@ -130,8 +129,8 @@ def test_a_handle_may_hold_several_addresses(backend: Backend, ipam: IpamService
 
 
 @pytest.mark.parametrize("versions", [(4, 6), (6, 4)])
-def test_both_families_or_none(backend: Backend, ipam: IpamService, versions: tuple[int, ...]) -> None:
-    """No room in one family leaves the other as it was, byte for byte."""
+def test_assigns_both_families_or_none(backend: Backend, ipam: IpamService, versions: tuple[int, ...]) -> None:
+    """If one family has no free address, the stored documents of both stay byte for byte the same."""
     tiny(backend)
     for number in range(4):
         take(ipam, f"net.c{number}", versions=(6,))
@@ -144,8 +143,8 @@ def test_both_families_or_none(backend: Backend, ipam: IpamService, versions: tu
     assert len(take(ipam, "net.c9")) == 1
 
 
-def test_exhaustion_names_the_pools_and_their_numbers(backend: Backend, ipam: IpamService) -> None:
-    """The pool's addresses, those of the node's blocks, and those in use."""
+def test_error_of_exhausted_pools_states_their_numbers(backend: Backend, ipam: IpamService) -> None:
+    """The error states the pool's addresses, those of the node's blocks, and those in use."""
     tiny(backend)
     put_pool(backend, "second", "10.67.0.0/29", blockSize=30)
     put_block(backend, "10.67.0.0/30", "host:node2", ["net.theirs"] * 4)
@@ -161,7 +160,7 @@ def test_exhaustion_names_the_pools_and_their_numbers(backend: Backend, ipam: Ip
 
 
 def test_named_pools_are_tried_in_order(backend: Backend, ipam: IpamService) -> None:
-    """The next one serves when the one before is full; others never."""
+    """The next named pool is used if the previous one is full. Other pools are never used."""
     put_pool(backend, "tiny", TINY4, blockSize=30, nodeSelector="zone == 'elsewhere'")
     put_pool(backend, "tiny2", "10.67.0.0/30", blockSize=30, assignmentMode="Manual")
     wanted = {4: ("tiny2", TINY4)}
@@ -182,15 +181,14 @@ def test_named_pools_are_tried_in_order(backend: Backend, ipam: IpamService) -> 
     ],
 )
 def test_wrong_pools_are_refused(backend: Backend, ipam: IpamService, pools: dict[int, tuple[str, ...]], message: str) -> None:
-    """And nothing is assigned, not even in the family that was right."""
+    """Nothing is assigned, not even in the family with a valid pool."""
     with pytest.raises(CallerError) as refusal:
         take(ipam, "net.c1", versions=(4, 6), pools=pools)
     assert (refusal.value.msg, refusal.value.code) == (message, Code.POOL)
     assert holdings(backend) == {}
 
 
-def test_nodes_without_a_pool_are_told(backend: Backend) -> None:
-    """No pool selects this node."""
+def test_error_says_that_no_pool_selects_the_node(backend: Backend) -> None:
     put_node(backend, zone="b")
     put_pool(backend, "pool4", POOL4, nodeSelector="zone == 'a'")
     with pytest.raises(PeerError, match="no IPv4 pool is available to node 'node1'") as refusal:
@@ -199,8 +197,8 @@ def test_nodes_without_a_pool_are_told(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("needed", [True, False])
-def test_nodes_are_registered_where_the_datastore_is_shared(backend: Backend, needed: bool) -> None:
-    """A datastore of one node needs no record of it; in any other its labels decide."""
+def test_shared_datastore_requires_a_registered_node(backend: Backend, needed: bool) -> None:
+    """The labels of the node are matched by selectors. A datastore of a single node needs no record of it."""
     put_pool(backend, "pool4", POOL4)
     shared = type("Shared", (Through,), {"requires_node": needed})(backend)
     if not needed:
@@ -216,15 +214,15 @@ def test_nodes_are_registered_where_the_datastore_is_shared(backend: Backend, ne
 
 
 @pytest.mark.parametrize("address", ["10.65.0.77", "10.65.0.0", "fd65::ff"])
-def test_a_free_address_can_be_asked_for(backend: Backend, ipam: IpamService, address: str) -> None:
-    """Its block is claimed if it has no affinity yet."""
+def test_free_address_can_be_requested(backend: Backend, ipam: IpamService, address: str) -> None:
+    """The node claims the block of the address if it has no affinity."""
     assert take(ipam, "net.c1", at=address) == (address,)
     assert held(backend, "net.c1") == {address}
     require_whole_claims(backend)
 
 
-def test_the_next_address_passes_over_one_that_was_asked_for(ipam: IpamService) -> None:
-    """An address is out of the queue wherever it stood."""
+def test_automatic_assignment_skips_a_requested_address(ipam: IpamService) -> None:
+    """A requested address is removed from the queue of its block, at any position."""
     (first,) = take(ipam, "net.c1")
     following = str(Cidr(POOL4).address(Cidr(POOL4).ordinal(Address(first)) + 1))
     take(ipam, "net.c2", at=following)
@@ -232,8 +230,8 @@ def test_the_next_address_passes_over_one_that_was_asked_for(ipam: IpamService) 
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["own handle", "other handle"])
-def test_a_taken_address_is_refused_and_its_holder_named(backend: Backend, ipam: IpamService, same: bool) -> None:
-    """Even to its holder: every assignment is of a new address."""
+def test_error_for_an_assigned_address_names_its_handle(backend: Backend, ipam: IpamService, same: bool) -> None:
+    """The same handle cannot request it again either, because each assignment is of a new address."""
     take(ipam, "net.c1", at="10.65.0.7")
     before = document(backend)
     with pytest.raises(CallerError, match=r"address '10\.65\.0\.7' is already assigned") as refusal:
@@ -243,14 +241,14 @@ def test_a_taken_address_is_refused_and_its_holder_named(backend: Backend, ipam:
     assert document(backend) == before
 
 
-def test_an_address_outside_the_pools_is_refused(backend: Backend, ipam: IpamService) -> None:
-    """Nothing is claimed for it."""
+def test_address_outside_all_pools_is_refused(backend: Backend, ipam: IpamService) -> None:
+    """The node does not claim a block."""
     with pytest.raises(CallerError, match=r"'10\.99\.0\.1' is not in any enabled IP pool"):
         take(ipam, "net.c1", at="10.99.0.1")
     assert document(backend) == []
 
 
-def test_an_address_in_a_block_of_another_node_can_be_asked_for(backend: Backend, ipam: IpamService) -> None:
+def test_address_in_a_block_of_another_node_can_be_requested(backend: Backend, ipam: IpamService) -> None:
     """A caller that names an address knows its route. The affinity of the block does not change."""
     put_block(backend, "10.65.0.64/26", "host:node2")
     assert take(ipam, "net.c1", at="10.65.0.70") == ("10.65.0.70",)
@@ -260,8 +258,8 @@ def test_an_address_in_a_block_of_another_node_can_be_asked_for(backend: Backend
     assert take(ipam, "net.c2")[0] not in {str(Cidr("10.65.0.64/26").address(n)) for n in range(64)}
 
 
-def test_the_block_of_nobody_goes_with_its_last_address(backend: Backend, ipam: IpamService) -> None:
-    """Blocks that their node gave up live on only for what is held in them."""
+def test_unclaimed_block_is_deleted_with_its_last_address(backend: Backend, ipam: IpamService) -> None:
+    """A block whose affinity was released exists only for its allocations."""
     put_block(backend, "10.65.0.64/26", None)
     take(ipam, "net.c1", at="10.65.0.70")
     take(ipam, "net.c2", at="10.65.0.71")
@@ -274,8 +272,8 @@ def test_the_block_of_nobody_goes_with_its_last_address(backend: Backend, ipam: 
 # releasing
 
 
-def test_releasing_a_handle_frees_all_that_it_holds(backend: Backend, ipam: IpamService) -> None:
-    """In every family and block; the blocks stay the node's."""
+def test_releasing_a_handle_releases_all_its_addresses(backend: Backend, ipam: IpamService) -> None:
+    """The addresses may be in both families and several blocks. The node keeps its affinities."""
     take(ipam, "net.c1", versions=(4, 6))
     take(ipam, "net.c1", at="10.65.0.200")
     take(ipam, "net.c2")
@@ -285,7 +283,7 @@ def test_releasing_a_handle_frees_all_that_it_holds(backend: Backend, ipam: Ipam
 
 
 def test_kept_addresses_are_not_released(backend: Backend, ipam: IpamService) -> None:
-    """Those of the container's other interfaces; addresses of others in the list do no harm."""
+    """These belong to other interfaces of the container. The list may include addresses of other handles."""
     kept, *gone = (*take(ipam, "net.c1"), *take(ipam, "net.c1"), *take(ipam, "net.c1", versions=(6,)))
     (others,) = take(ipam, "net.c2")
     free(ipam, "net.c1", [kept, others, "192.0.2.1"])
@@ -296,8 +294,8 @@ def test_kept_addresses_are_not_released(backend: Backend, ipam: IpamService) ->
     assert held(backend, "net.c1") == {kept}
 
 
-def test_releasing_what_is_free_already_is_no_error(backend: Backend, ipam: IpamService) -> None:
-    """Twice, or a handle that never was: DEL may be repeated. Nothing is written for it."""
+def test_releasing_a_free_address_is_not_an_error(backend: Backend, ipam: IpamService) -> None:
+    """DEL can be repeated, so a second release and an unknown handle succeed. They write nothing."""
     take(ipam, "net.c1")
     free(ipam, "net.c1")
     before = document(backend)
@@ -306,8 +304,8 @@ def test_releasing_what_is_free_already_is_no_error(backend: Backend, ipam: Ipam
     assert document(backend) == before
 
 
-def test_addresses_of_others_survive_a_release(backend: Backend, ipam: IpamService) -> None:
-    """Handles are compared whole: one may begin like another, or differ in case where a datastore has room for both."""
+def test_release_keeps_the_addresses_of_similar_handles(backend: Backend, ipam: IpamService) -> None:
+    """Another handle may have the same prefix, or the same letters in another case if the datastore distinguishes case."""
     others = {"net.c1.x", "net.c"} | ({"Net.c1"} if backend.atomic else set())
     for handle in ("net.c1", *others):
         take(ipam, handle)
@@ -318,8 +316,8 @@ def test_addresses_of_others_survive_a_release(backend: Backend, ipam: IpamServi
 # asking
 
 
-def test_holding_is_told_from_the_datastore(backend: Backend, ipam: IpamService) -> None:
-    """All of the addresses, of this handle, now."""
+def test_holds_all_reads_current_allocations(backend: Backend, ipam: IpamService) -> None:
+    """The handle must have all of the addresses at the time of the call."""
     got = [Address(text) for text in take(ipam, "net.c1", versions=(4, 6))]
     other = [Address(text) for text in take(ipam, "net.c2")]
     assert ipam.holds("net.c1", got)
@@ -331,16 +329,16 @@ def test_holding_is_told_from_the_datastore(backend: Backend, ipam: IpamService)
     assert not ipam.holds("net.c1", got)
 
 
-def test_holding_does_not_depend_on_blocks_that_are_gone(backend: Backend, ipam: IpamService) -> None:
-    """A handle may name a block that was deleted: what it holds elsewhere is still held."""
+def test_handle_with_a_deleted_block_keeps_its_other_addresses(backend: Backend, ipam: IpamService) -> None:
+    """A handle can still count addresses in a block that was deleted."""
     (four, six) = take(ipam, "net.c1", versions=(4, 6))
     backend.write([Delete(BlockKey(block_of(backend, six).cidr))])
     assert ipam.holds("net.c1", [Address(four)])
     assert not ipam.holds("net.c1", [Address(six)])
 
 
-def test_room_is_told_without_a_write(backend: Backend, ipam: IpamService) -> None:
-    """Before the first block, with room in a block, and in a block that is yet to be claimed."""
+def test_capacity_check_does_not_write(backend: Backend, ipam: IpamService) -> None:
+    """It succeeds before the first block, with a free address in a block, and if another block can be claimed."""
     tiny(backend)
     for expected in ([], ["net.c1"]):
         before = document(backend)
@@ -359,8 +357,8 @@ def test_room_is_told_without_a_write(backend: Backend, ipam: IpamService) -> No
         (((4, 6), {6: ("pool4",)}), "is not an IPv6 pool"),
     ],
 )
-def test_want_of_room_is_told(backend: Backend, ipam: IpamService, arguments: Any, message: str) -> None:
-    """With the words that an ADD would get, and without a write."""
+def test_capacity_check_fails_like_an_add(backend: Backend, ipam: IpamService, arguments: Any, message: str) -> None:
+    """The error equals that of an ADD, and nothing is written."""
     tiny(backend)
     for number in range(4):
         take(ipam, f"net.c{number}", versions=(6,))
@@ -371,8 +369,8 @@ def test_want_of_room_is_told(backend: Backend, ipam: IpamService, arguments: An
     ipam.require_capacity((4,), {})
 
 
-def test_one_refusal_does_not_touch_the_others(backend: Backend, ipam: IpamService) -> None:
-    """Requests that are carried out together succeed or fail each for itself."""
+def test_refused_request_does_not_affect_its_batch(backend: Backend, ipam: IpamService) -> None:
+    """Each request of a batch succeeds or fails alone."""
     wrong = [lambda n=n: take(ipam, f"net.bad{n}", pools={4: ("nosuch",)}) for n in range(4)]
     right = [lambda n=n: take(ipam, f"net.c{n}", versions=(4, 6)) for n in range(12)]
     outcomes = in_threads([*wrong, *right])

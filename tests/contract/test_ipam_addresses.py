@@ -1,4 +1,4 @@
-"""Single addresses: released with checks, capped by handle, handed from one owner to the next."""
+"""Single addresses: checked releases, limits per handle, and changes of their owner."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,35 +54,35 @@ def sequence_of(store: Backend, address: str) -> int:
     return block.ordinal_sequences[block.cidr.ordinal(Address(address))]
 
 
-# several addresses by name
+# several requested addresses
 
 
-def named(ipam: IpamService, handle: str, *addresses: str) -> list[str]:
+def assign_requested(ipam: IpamService, handle: str, *addresses: str) -> list[str]:
     request = Assign(handle, {}, addresses=tuple(map(Address, addresses)))
     return [str(allocation.address) for allocation in ipam.assign(request).allocations]
 
 
-def test_named_addresses_come_in_their_order(store: Backend, ipam: IpamService) -> None:
-    """Independent of the requested families; also two of one block."""
-    assert named(ipam, "net.a", "fd65::5", "10.65.0.5", "10.65.0.6") == ["fd65::5", "10.65.0.5", "10.65.0.6"]
+def test_requested_addresses_keep_their_order(store: Backend, ipam: IpamService) -> None:
+    """The order does not depend on the requested families. Two addresses may be in one block."""
+    assert assign_requested(ipam, "net.a", "fd65::5", "10.65.0.5", "10.65.0.6") == ["fd65::5", "10.65.0.5", "10.65.0.6"]
     assert holdings(store) == {"net.a": frozenset(map(Address, ("10.65.0.5", "10.65.0.6", "fd65::5")))}
     assert sum(handles(store)["net.a"].values()) == 3
 
 
 @pytest.mark.parametrize("refused", ["10.99.0.1", "10.65.0.9"], ids=["in no pool", "held by another"])
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_all_of_the_named_addresses_or_none(store: Backend, ipam: IpamService, refused: str, position: int) -> None:
+def test_assigns_all_requested_addresses_or_none(store: Backend, ipam: IpamService, refused: str, position: int) -> None:
     take(ipam, "net.other", at="10.65.0.9")
     wanted = ["10.65.0.5", "fd65::5"]
     wanted.insert(position, refused)
     with pytest.raises(CallerError) as caught:
-        named(ipam, "net.a", *wanted)
+        assign_requested(ipam, "net.a", *wanted)
     assert f"address {refused!r} " in caught.value.msg
     assert holdings(store) == {"net.other": frozenset({Address("10.65.0.9")})}
     assert set(handles(store)) == {"net.other"}
 
 
-def test_handle_that_is_full_gets_its_named_addresses_again(ipam: IpamService) -> None:
+def test_full_handle_gets_its_requested_addresses_again(ipam: IpamService) -> None:
     first = Assign("net.a", {}, addresses=(Address("10.65.0.5"), Address("fd65::5")), max_per_handle=1)
     assert [str(each.address) for each in ipam.assign(first).allocations] == ["10.65.0.5", "fd65::5"]
     assert ipam.assign(first).allocations == ipam.assign(first).allocations
@@ -90,19 +90,19 @@ def test_handle_that_is_full_gets_its_named_addresses_again(ipam: IpamService) -
         ipam.assign(Assign("net.a", {}, addresses=(Address("10.65.0.5"), Address("fd65::6")), max_per_handle=1))
 
 
-def test_standing_of_an_address(ipam: IpamService) -> None:
+def test_pool_and_handle_of_an_address(ipam: IpamService) -> None:
     take(ipam, "net.a", at="10.65.0.5")
     assert ipam.pool_and_handle(Address("10.65.0.5")) == ("pool4", "net.a")
     assert ipam.pool_and_handle(Address("10.65.0.6")) == ("pool4", "")
-    assert ipam.pool_and_handle(Address("10.65.0.9")) == ("pool4", ""), "its block was never made"
+    assert ipam.pool_and_handle(Address("10.65.0.9")) == ("pool4", ""), "the address has no block"
     assert ipam.pool_and_handle(Address("10.99.0.1")) == ("", "")
 
 
 # releasing by address
 
 
-def test_addresses_are_released_one_write_a_block(store: Backend) -> None:
-    """With the handles of all of them, in any block."""
+def test_each_block_is_written_once_per_release(store: Backend) -> None:
+    """The same write updates the handles of all its released addresses."""
     recording = Recording(store)
     ipam = IpamService(recording, NODE)
     got = [take(ipam, f"net.c{n}", versions=(4, 6)) for n in range(4)]
@@ -115,8 +115,7 @@ def test_addresses_are_released_one_write_a_block(store: Backend) -> None:
     assert holdings(store).keys() == {"net.c3"}
 
 
-def test_many_handles_are_listed_at_once(store: Backend) -> None:
-    """Instead of a read for each."""
+def test_many_handles_are_read_with_one_list(store: Backend) -> None:
     put_pool(store, "pool4", "10.65.0.0/26", blockSize=26)
     for number in range(40):
         take(IpamService(store, NODE), f"net.c{number}")
@@ -127,8 +126,8 @@ def test_many_handles_are_listed_at_once(store: Backend) -> None:
     assert holdings(store) == {}
 
 
-def test_what_is_free_is_told_and_no_error(store: Backend, ipam: IpamService) -> None:
-    """In a block, in no block, in no pool; and every address once, by the last that is said of it."""
+def test_releasing_free_addresses_reports_them(store: Backend, ipam: IpamService) -> None:
+    """They can be in a block, in no block or in no pool. For a repeated address, the last condition counts."""
     (got,) = take(ipam, "net.c")
     wanted = [Address(text) for text in (got, str(block_of(store, got).cidr.address(3)), "10.65.0.99", "fd99::1")]
     freed = ipam.release_addresses(
@@ -143,8 +142,10 @@ def test_what_is_free_is_told_and_no_error(store: Backend, ipam: IpamService) ->
 
 
 @pytest.mark.parametrize("condition", [{"handle": "net.other"}, {"sequence": 7}])
-def test_what_is_held_otherwise_than_expected_stays(store: Backend, ipam: IpamService, condition: dict[str, Any]) -> None:
-    """With all that was to be released of the same block; other blocks are not touched by that."""
+def test_address_with_another_handle_or_sequence_is_not_released(
+    store: Backend, ipam: IpamService, condition: dict[str, Any]
+) -> None:
+    """No other address of the same block is released either. Other blocks are not affected."""
     got = [take(ipam, f"net.c{n}")[0] for n in range(5)]
     freed = ipam.release_addresses(
         [ReleaseTarget(Address(got[0]), **condition), ReleaseTarget(Address(got[1])), ReleaseTarget(Address(got[4]))]
@@ -155,8 +156,8 @@ def test_what_is_held_otherwise_than_expected_stays(store: Backend, ipam: IpamSe
     assert len(holdings(store)) == 4
 
 
-def test_what_is_held_as_expected_goes(store: Backend, ipam: IpamService) -> None:
-    """By this handle, by this very allocation; not by a later one of the same address."""
+def test_release_checks_handle_and_sequence(store: Backend, ipam: IpamService) -> None:
+    """A later allocation of the same address has another sequence number."""
     put_pool(store, "pool4", "10.65.0.0/30", blockSize=30)
     (got,) = take(ipam, "net.c")
     old = sequence_of(store, got)
@@ -170,16 +171,16 @@ def test_what_is_held_as_expected_goes(store: Backend, ipam: IpamService) -> Non
     assert holder not in holdings(store)
 
 
-@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
-def test_stored_handles_end_at_a_line_end(store: Backend, ipam: IpamService) -> None:
-    """Some programs once stored more behind it."""
+@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server refuses such a handle
+def test_stored_handle_is_cut_at_a_line_end(store: Backend, ipam: IpamService) -> None:
+    """Some programs used to store more text after the line end."""
     (got,) = take(ipam, "net.c\rmore")
     assert ipam.release_addresses([ReleaseTarget(Address(got), "net.c")]).freed == (Address(got),)
     assert (holdings(store), handles(store)) == ({}, {})
 
 
-def test_refusals_and_free_addresses_are_never_told_from_memory(store: Backend, ipam: IpamService) -> None:
-    """Another process of the node has assigned, or released and assigned again, in between."""
+def test_release_refuses_only_after_reading_the_datastore(store: Backend, ipam: IpamService) -> None:
+    """Another process of the node has assigned the address, or released and assigned it again."""
     (got,) = take(ipam, "net.c")
     block = block_of(store, got).cidr
     take(IpamService(store, NODE), "net.new", at=str(block.address(2)))
@@ -191,8 +192,8 @@ def test_refusals_and_free_addresses_are_never_told_from_memory(store: Backend, 
 
 
 @pytest.mark.parametrize("deed", ["disabled", "gone", "other size"])
-def test_addresses_of_former_pools_are_found(store: Backend, ipam: IpamService, deed: str) -> None:
-    """In a pool that is disabled, in none, in one that was created again with other blocks."""
+def test_addresses_of_former_pools_can_be_released(store: Backend, ipam: IpamService, deed: str) -> None:
+    """The pool is disabled, deleted, or created again with another block size."""
     (got,) = take(ipam, "net.c")
     _POOLS[deed](store)
     assert IpamService(store, "node2").release_addresses([ReleaseTarget(Address(got))]).freed == (Address(got),)
@@ -207,33 +208,32 @@ _POOLS: dict[str, Callable[[Backend], object]] = {
 
 
 def test_addresses_without_a_handle_can_be_released(store: Backend, ipam: IpamService) -> None:
-    """Or with one that is not there any more."""
+    """The handle of an allocation may be empty or deleted."""
     put_block(store, "10.65.0.0/30", "host:node1", ["", "net.gone"])
     freed = ipam.release_addresses([ReleaseTarget(Address("10.65.0.0")), ReleaseTarget(Address("10.65.0.1"))])
     assert len(freed.freed) == 2
     assert holdings(store) == {}
 
 
-def test_a_release_by_address_is_run_again_when_the_race_is_lost(store: Backend) -> None:
-    """The block was written in between."""
+def test_release_by_address_retries_after_a_conflict(store: Backend) -> None:
+    """Another caller writes the block between the read and the write."""
     (got,) = take(IpamService(store, NODE), "net.c")
-    crossed = Interfering(store, 1, lambda: take(IpamService(store, NODE), "net.rival"))
-    assert IpamService(crossed, NODE).release_addresses([ReleaseTarget(Address(got), "net.c")]).freed == (Address(got),)
+    interrupted = Interfering(store, 1, lambda: take(IpamService(store, NODE), "net.rival"))
+    assert IpamService(interrupted, NODE).release_addresses([ReleaseTarget(Address(got), "net.c")]).freed == (Address(got),)
     assert holdings(store).keys() == {"net.rival"}
 
 
-# what a handle holds
+# addresses of a handle
 
 
-def test_the_addresses_of_a_handle_are_told(store: Backend, ipam: IpamService) -> None:
-    """All of them, from the datastore."""
+def test_addresses_of_a_handle_are_read_from_the_datastore(store: Backend, ipam: IpamService) -> None:
     got = take(ipam, "net.c", versions=(4, 6, 4))
     assert {str(address) for address in IpamService(store, "node2").addresses_of("net.c")} == set(got)
     assert ipam.addresses_of("net.none") == ()
 
 
-def test_a_capped_handle_gets_its_address_again(store: Backend, ipam: IpamService) -> None:
-    """In each family for itself; and nothing is written for it."""
+def test_handle_with_a_limit_gets_its_address_again(store: Backend, ipam: IpamService) -> None:
+    """The limit counts per family. A repeated request writes nothing."""
     first = take(ipam, "net.c", max_per_handle=1)
     both = take(ipam, "net.c", versions=(4, 6), max_per_handle=1)
     assert both[:1] == first
@@ -246,8 +246,11 @@ def test_a_capped_handle_gets_its_address_again(store: Backend, ipam: IpamServic
     assert sum(handles(store)["net.c"].values()) == 3
 
 
-def test_a_capped_handle_gets_no_other_address(store: Backend, ipam: IpamService) -> None:
-    """Neither one that is asked for, nor a second one at once; a released one makes room."""
+def test_handle_with_a_limit_gets_no_further_address(store: Backend, ipam: IpamService) -> None:
+    """A requested address and a second address in one request are both refused.
+
+    After a release the handle can get another address.
+    """
     take(ipam, "net.c", max_per_handle=1)
     for arguments in ({"at": "10.65.0.15"}, {"versions": (4, 4)}):
         with pytest.raises(CallerError, match="holds 1 IPv4 addresses already"):
@@ -259,16 +262,16 @@ def test_a_capped_handle_gets_no_other_address(store: Backend, ipam: IpamService
     assert take(ipam, "net.c", at="10.65.0.15", max_per_handle=1) == ("10.65.0.15",)
 
 
-def test_rivals_for_a_capped_handle_get_the_same_address(store: Backend) -> None:
-    """Of two nodes, at the same time."""
+def test_concurrent_requests_of_a_limited_handle_get_one_address(store: Backend) -> None:
+    """The requests come from two nodes at the same time."""
     managers = [IpamService(store, node) for node in (NODE, "node2")] * 4
     got = in_threads([lambda ipam=ipam: take(ipam, "vm", max_per_handle=1) for ipam in managers])  # type: ignore[misc]
     assert len({*got}) == 1
     assert len(holdings(store)["vm"]) == 1
 
 
-def test_a_cap_is_never_held_against_memory(store: Backend, ipam: IpamService) -> None:
-    """Another process has released the address, and taken another for the handle."""
+def test_limit_counts_stored_addresses_not_cached_ones(store: Backend, ipam: IpamService) -> None:
+    """Another process has released the address of the handle, and assigned another one to it."""
     (old,) = take(ipam, "vm", max_per_handle=1)
     rival = IpamService(store, NODE)
     free(rival, "vm")
@@ -277,8 +280,8 @@ def test_a_cap_is_never_held_against_memory(store: Backend, ipam: IpamService) -
     assert take(ipam, "vm", max_per_handle=1) == (new,)
 
 
-def test_a_handle_that_is_being_counted_is_waited_for(store: Backend, ipam: IpamService) -> None:
-    """It counts an address that is not there (yet): nothing is assigned beyond the cap, and the attempts end."""
+def test_handle_that_counts_a_missing_address_is_retried(store: Backend, ipam: IpamService) -> None:
+    """The allocation may follow. The attempts end without an assignment beyond the limit."""
     block = block_of(store, *take(ipam, "net.c")).cidr
     put(store, HandleKey("vm"), Handle({str(block): 1}))
     with pytest.raises(PeerError, match="kept changing"):
@@ -287,8 +290,7 @@ def test_a_handle_that_is_being_counted_is_waited_for(store: Backend, ipam: Ipam
     assert take(ipam, "vm", max_per_handle=1)
 
 
-def test_a_handle_counts_what_was_obtained(store: Backend, ipam: IpamService) -> None:
-    """However the addresses spread over blocks."""
+def test_handle_counts_addresses_per_block(store: Backend, ipam: IpamService) -> None:
     found = ipam.assign(Assign("net.c", {}, (4,) * 6)).allocations
     assert len({allocation.address for allocation in found}) == 6
     assert sorted(handles(store)["net.c"].values()) == [2, 4]
@@ -301,22 +303,22 @@ def test_a_handle_counts_what_was_obtained(store: Backend, ipam: IpamService) ->
 ACTIVE, OTHER = Owner("default", "vm-1"), Owner("default", "vm-2")
 
 
-def says(owner: Owner) -> dict[str, str]:
+def owner_attributes(owner: Owner) -> dict[str, str]:
     return {"namespace": owner.namespace, "pod": owner.name}
 
 
-def test_an_allocation_passes_from_one_owner_to_the_next(store: Backend, ipam: IpamService) -> None:
-    """As a virtual machine migrates; the other addresses of its handle keep what is said of them."""
-    request = Assign("vm", says(ACTIVE), (4, 4))
-    mine, twin = (allocation.address for allocation in ipam.assign(request).allocations)
-    set_owners(store, mine, "vm", alternate=SetOwner(says(OTHER), Owner()))
-    assert attributes_of(store, mine) == Attribute("vm", says(ACTIVE), says(OTHER))
-    set_owners(store, mine, "vm", active=SetOwner(says(OTHER), ACTIVE), alternate=SetOwner({}, OTHER))
-    assert attributes_of(store, mine) == Attribute("vm", says(OTHER))
-    assert attributes_of(store, twin) == Attribute("vm", says(ACTIVE))
+def test_owners_of_an_allocation_can_be_replaced(store: Backend, ipam: IpamService) -> None:
+    """A virtual machine migrates in this way. The other addresses of its handle keep their owners."""
+    request = Assign("vm", owner_attributes(ACTIVE), (4, 4))
+    mine, sibling = (allocation.address for allocation in ipam.assign(request).allocations)
+    set_owners(store, mine, "vm", alternate=SetOwner(owner_attributes(OTHER), Owner()))
+    assert attributes_of(store, mine) == Attribute("vm", owner_attributes(ACTIVE), owner_attributes(OTHER))
+    set_owners(store, mine, "vm", active=SetOwner(owner_attributes(OTHER), ACTIVE), alternate=SetOwner({}, OTHER))
+    assert attributes_of(store, mine) == Attribute("vm", owner_attributes(OTHER))
+    assert attributes_of(store, sibling) == Attribute("vm", owner_attributes(ACTIVE))
     set_owners(store, mine, "vm", active=SetOwner({}))
     assert attributes_of(store, mine) == Attribute("vm")
-    set_owners(store, mine, "vm", active=SetOwner(says(ACTIVE), Owner()))
+    set_owners(store, mine, "vm", active=SetOwner(owner_attributes(ACTIVE), Owner()))
     assert len(next(iter(blocks(store).values())).attributes or ()) == 1
     free(ipam, "vm")
     assert holdings(store) == {}
@@ -332,19 +334,19 @@ def test_an_allocation_passes_from_one_owner_to_the_next(store: Backend, ipam: I
         ("other", {"active": SetOwner({})}, "is not held by handle 'other'"),
     ],
 )
-def test_owners_change_only_as_expected(
+def test_owner_changes_only_if_the_current_one_is_as_expected(
     store: Backend, ipam: IpamService, handle: str, change: dict[str, SetOwner], message: str
 ) -> None:
-    """Otherwise nothing is changed, and the error names the present owner."""
-    ((address, _),) = ((each.address, each.block) for each in ipam.assign(Assign("vm", says(ACTIVE))).allocations)
+    """Otherwise nothing changes, and the error names the current owner."""
+    ((address, _),) = ((each.address, each.block) for each in ipam.assign(Assign("vm", owner_attributes(ACTIVE))).allocations)
     before = document(store)
     with pytest.raises(CallerError, match=message):
         set_owners(store, address, handle, **change)
     assert document(store) == before
 
 
-def test_owners_of_free_and_resting_addresses_are_refused(store: Backend, ipam: IpamService) -> None:
-    """With different words."""
+def test_owner_of_a_free_or_cooling_address_is_refused(store: Backend, ipam: IpamService) -> None:
+    """The errors distinguish free addresses from those in cooldown."""
     put_settings(store, cooldown_seconds=60)
     (got,) = take(ipam, "vm")
     free(ipam, "vm")
@@ -355,22 +357,22 @@ def test_owners_of_free_and_resting_addresses_are_refused(store: Backend, ipam: 
             set_owners(store, Address(address), "vm", active=SetOwner({}))
 
 
-def test_owners_survive_a_lost_race(store: Backend, ipam: IpamService) -> None:
-    """The block was changed between look and write."""
-    (allocation,) = ipam.assign(Assign("vm", says(ACTIVE))).allocations
-    crossed = Interfering(store, 1, lambda: take(ipam, "net.rival"))
-    set_owners(crossed, allocation.address, "vm", active=SetOwner(says(OTHER), ACTIVE))
-    assert attributes_of(store, allocation.address).secondary == says(OTHER)
+def test_owner_change_retries_after_a_conflict(store: Backend, ipam: IpamService) -> None:
+    """Another caller changes the block between the read and the write."""
+    (allocation,) = ipam.assign(Assign("vm", owner_attributes(ACTIVE))).allocations
+    interrupted = Interfering(store, 1, lambda: take(ipam, "net.rival"))
+    set_owners(interrupted, allocation.address, "vm", active=SetOwner(owner_attributes(OTHER), ACTIVE))
+    assert attributes_of(store, allocation.address).secondary == owner_attributes(OTHER)
     assert isinstance(allocation, Allocation)
     assert holdings(store).keys() == {"vm", "net.rival"}
 
 
-def test_what_is_said_already_is_not_written_again(store: Backend, ipam: IpamService) -> None:
-    """The address of a pool that is gone can be changed all the same."""
-    (allocation,) = ipam.assign(Assign("vm", says(ACTIVE))).allocations
+def test_unchanged_owner_is_not_written(store: Backend, ipam: IpamService) -> None:
+    """The owner of an address can change after its pool was deleted."""
+    (allocation,) = ipam.assign(Assign("vm", owner_attributes(ACTIVE))).allocations
     wipe(store, ResourceQuery("IPPool"))
     before = document(store)
-    set_owners(store, allocation.address, "vm", active=SetOwner(says(ACTIVE)))
+    set_owners(store, allocation.address, "vm", active=SetOwner(owner_attributes(ACTIVE)))
     assert document(store) == before
-    set_owners(store, allocation.address, "vm", active=SetOwner(says(OTHER)))
-    assert attributes_of(store, allocation.address).secondary == says(OTHER)
+    set_owners(store, allocation.address, "vm", active=SetOwner(owner_attributes(OTHER)))
+    assert attributes_of(store, allocation.address).secondary == owner_attributes(OTHER)

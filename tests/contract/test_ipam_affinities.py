@@ -1,4 +1,4 @@
-"""Giving up blocks in numbers, and how full the pools are."""
+"""Release of many affinities at once, and the usage report of pools."""
 
 from typing import Any
 
@@ -36,7 +36,10 @@ POOL = "10.65.0.0/28"  # four blocks of four addresses
 
 @pytest.fixture
 def store(backend: Backend) -> Backend:
-    """Two nodes with a block in each of two pools, in one of which an address is held."""
+    """Return a store with two pools and two nodes.
+
+    Each node has a block in each pool, and one of these blocks has an allocation.
+    """
     for node in (NODE, "node2"):
         put_node(backend, node)
     put_pool(backend, "pool4", POOL, blockSize=30)
@@ -52,8 +55,8 @@ def mine(store: Backend, node: str = NODE) -> set[str]:
     return {cidr for host, cidr in affinities(store) if host == node}
 
 
-def test_a_host_gives_up_all_its_blocks(store: Backend) -> None:
-    """Empty ones are deleted, the others go on without an owner; those of other hosts stay."""
+def test_host_releases_all_its_affinities(store: Backend) -> None:
+    """Empty blocks are deleted, and blocks in use become unclaimed. The blocks of other hosts stay."""
     recording = Recording(store)
     assert remove_host(recording, NODE) == 2
     assert recording.written == [
@@ -74,8 +77,8 @@ def test_a_host_gives_up_all_its_blocks(store: Backend) -> None:
     assert remove_host(store, NODE) == 0
 
 
-def test_blocks_in_use_may_be_spared(store: Backend) -> None:
-    """The error lists them; the empty ones are deleted."""
+def test_release_can_keep_blocks_in_use(store: Backend) -> None:
+    """The error lists the blocks in use. The empty ones are deleted."""
     with pytest.raises(PeerError, match="1 of 2 blocks could not be released") as refusal:
         release_host(store, NODE, only_empty=True)
     assert "addresses of it are in use" in refusal.value.details
@@ -83,8 +86,8 @@ def test_blocks_in_use_may_be_spared(store: Backend) -> None:
     require_whole_claims(store)
 
 
-def test_a_pool_is_given_up_by_everybody(store: Backend) -> None:
-    """As before it is deleted."""
+def test_all_hosts_release_their_affinities_in_a_pool(store: Backend) -> None:
+    """An administrator does this before deleting the pool."""
     assert release_pool(store, Cidr("fd65::/124"), only_empty=True) == 2
     assert {Cidr(cidr).version for _, cidr in affinities(store)} == {4}
     assert release_pool(store, Cidr(POOL)) == 2
@@ -92,8 +95,8 @@ def test_a_pool_is_given_up_by_everybody(store: Backend) -> None:
     assert len(blocks(store)) == 2
 
 
-def test_a_range_is_given_up_by_one_or_all(store: Backend) -> None:
-    """It must be made of blocks of a pool."""
+def test_affinities_in_a_range_are_released_by_one_or_all_hosts(store: Backend) -> None:
+    """The range must consist of blocks of a pool."""
     assert release_range(store, Cidr("fd65::/124"), host=NODE) == 1
     assert release_range(store, Cidr("fd65::/124")) == 1
     for text, message in (("10.99.0.0/24", "no pool has all of it"), ("10.65.0.0/31", "smaller than a block")):
@@ -105,10 +108,10 @@ def test_a_range_is_given_up_by_one_or_all(store: Backend) -> None:
     assert affinities(store) == {}
 
 
-def test_stale_and_missing_affinities_go_as_well(store: Backend) -> None:
-    """One without a block, one to another node's block, one that is missing, one of a virtual host."""
-    (theirs,) = [cidr for cidr in mine(store, "node2") if Cidr(cidr).version == 4]
-    put(store, AffinityKey(NODE, Cidr(theirs)), Affinity())
+def test_stale_affinities_are_deleted(store: Backend) -> None:
+    """They are: without a block, to another node's block, missing, and of a virtual host."""
+    (other_block,) = [cidr for cidr in mine(store, "node2") if Cidr(cidr).version == 4]
+    put(store, AffinityKey(NODE, Cidr(other_block)), Affinity())
     put(store, AffinityKey(NODE, Cidr("10.66.0.0/30")), Affinity())
     put_block(store, "10.67.0.0/30", f"host:{NODE}")
     put_block(store, "10.68.0.0/30", "virtual:load-balancer")
@@ -121,8 +124,8 @@ def test_stale_and_missing_affinities_go_as_well(store: Backend) -> None:
 
 @pytest.mark.parametrize("number", range(1, 7))
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST], ids=lambda kind: str(kind.value))
-def test_what_failed_half_way_can_be_repeated(store: Backend, kind: Kind, number: int) -> None:
-    """The others are given up all the same."""
+def test_partly_failed_release_can_be_repeated(store: Backend, kind: Kind, number: int) -> None:
+    """The affinities after the failure are released at the first attempt."""
     faults = Faults()
     faults.arm(kind, number, "write")
     with pytest.raises(PeerError, match="1 of 2 blocks could not be released"):
@@ -134,11 +137,11 @@ def test_what_failed_half_way_can_be_repeated(store: Backend, kind: Kind, number
 
 
 @pytest.mark.parametrize("number", range(1, 7))
-def test_a_node_may_be_at_work_while_it_is_removed(store: Backend, number: int) -> None:
-    """Its addresses stay assigned, and every block either has an affinity or has none, not both."""
+def test_node_can_assign_while_it_is_removed(store: Backend, number: int) -> None:
+    """Its addresses stay assigned, and each block and its affinity agree."""
     ipam = IpamService(store, NODE)
-    crossed = Interfering(store, number, lambda: take(ipam, "net.busy", versions=(4, 6)))
-    release_host(crossed, NODE)
+    interrupted = Interfering(store, number, lambda: take(ipam, "net.busy", versions=(4, 6)))
+    release_host(interrupted, NODE)
     take(ipam, "net.after", versions=(4, 6))
     assert {"net.busy", "net.after"} <= holdings(store).keys()
     take(IpamService(store, NODE), "net.cold", versions=(4, 6))
@@ -152,8 +155,8 @@ def rows(store: Backend, *names: str) -> dict[str, tuple[Any, ...]]:
     return {row.name: (row.capacity, row.reserved, row.in_use, row.available, len(row.blocks)) for row in usage(store, names)}
 
 
-def test_usage_counts_what_is_held_reserved_and_free(store: Backend) -> None:
-    """In blocks, and where no block exists yet; only a free address can be reserved and so unavailable."""
+def test_usage_counts_allocated_reserved_and_free_addresses(store: Backend) -> None:
+    """It counts addresses with and without a block. Only a free address is counted as reserved."""
     assert rows(store) == {"pool4": (16, 0, 2, 14, 2), "pool6": (16, 0, 0, 16, 2)}
     held = next(iter(holdings(store)[f"net.{NODE}"]))
     put_reservation(store, "res", f"{held}/32", "fd65::/125")
@@ -163,8 +166,7 @@ def test_usage_counts_what_is_held_reserved_and_free(store: Backend) -> None:
         usage(store, ["none"])
 
 
-def test_resting_addresses_are_in_use(store: Backend) -> None:
-    """They cannot be assigned."""
+def test_usage_counts_cooling_addresses_as_in_use(store: Backend) -> None:
     put_settings(store, cooldown_seconds=60)
     free(IpamService(store, NODE), f"net.{NODE}")
     assert rows(store)["pool4"] == (16, 0, 2, 14, 2)
@@ -172,15 +174,15 @@ def test_resting_addresses_are_in_use(store: Backend) -> None:
     assert rows(store)["pool4"] == (16, 0, 1, 15, 2)
 
 
-def test_blocks_tell_whose_they_are(store: Backend) -> None:
-    """And their own numbers."""
+def test_usage_names_the_owner_of_each_block(store: Backend) -> None:
+    """It also states the numbers of each block."""
     (pool,) = usage(store, ["pool4"])
     assert {block.affinity for block in pool.blocks} == {"host:node1", "host:node2"}
     assert all(block == Usage(block.cidr, 4, 0, 1, 3, affinity=block.affinity) for block in pool.blocks)
 
 
-def test_orphans_are_told_apart(store: Backend) -> None:
-    """Blocks in no pool, by family; only when all pools are asked for."""
+def test_usage_lists_orphaned_blocks_separately(store: Backend) -> None:
+    """They are listed by family, and only in a report of all pools."""
     put_block(store, "10.99.0.0/30", None, ["net.x"])
     put_block(store, "fd99::/126", "host:node1")
     found = [row for row in usage(store) if row.name == ORPHANS]

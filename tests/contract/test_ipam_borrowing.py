@@ -1,4 +1,4 @@
-"""Room beyond a node's own blocks: blocks of others, blocks that others do not use, and the limits to both."""
+"""Addresses beyond a node's own blocks: borrowing, reclaimed blocks, and their limits."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -46,12 +46,12 @@ def store(backend: Backend) -> Backend:
 
 
 class Shared(Through):
-    """A datastore of many nodes."""
+    """A datastore that several nodes share."""
 
     requires_node = True
 
 
-def owned_by(store: Backend, node: str, *cidrs: str, claimed_at: str | None = "", holders: tuple[str, ...] = ()) -> None:
+def blocks_of(store: Backend, node: str, *cidrs: str, claimed_at: str | None = "", holders: tuple[str, ...] = ()) -> None:
     for cidr in cidrs:
         put_block(store, cidr, f"host:{node}", holders, just_now() if claimed_at == "" else claimed_at)
         put(store, AffinityKey(node, Cidr(cidr)), Affinity(CONFIRMED))
@@ -64,9 +64,9 @@ def fill(ipam: IpamService, handle: str, count: int) -> list[str]:
 # borrowing
 
 
-def test_the_blocks_of_others_lend_when_nothing_else_is_free(store: Backend) -> None:
-    """To the last address of the pool; the blocks stay their owner's."""
-    owned_by(store, "node2", *CIDRS[:3])
+def test_node_borrows_if_no_block_is_free(store: Backend) -> None:
+    """It can borrow every address of the pool. The affinities of the blocks do not change."""
+    blocks_of(store, "node2", *CIDRS[:3])
     got = fill(IpamService(store, NODE), "net.c", 16)
     assert len(set(got)) == 16
     assert {got_from.affinity for got_from in (block_of(store, address) for address in got[:4])} == {"host:node1"}
@@ -76,17 +76,17 @@ def test_the_blocks_of_others_lend_when_nothing_else_is_free(store: Backend) -> 
     require_whole_claims(store)
 
 
-def test_a_node_without_a_block_borrows_too(store: Backend) -> None:
-    """Also from unclaimed blocks."""
-    owned_by(store, "node2", *CIDRS[:3], holders=("net.x",) * 4)
+def test_node_without_a_block_borrows(store: Backend) -> None:
+    """It borrows from unclaimed blocks as well."""
+    blocks_of(store, "node2", *CIDRS[:3], holders=("net.x",) * 4)
     put_block(store, CIDRS[3], None, ["net.y"])
     assert fill(IpamService(store, NODE), "net.c", 3) == ["10.65.0.13", "10.65.0.14", "10.65.0.15"]
     assert block_of(store, "10.65.0.13").affinity is None
 
 
-def test_borrowed_addresses_are_given_back(store: Backend) -> None:
-    """To the block of any node; an unclaimed one is deleted with its last address."""
-    owned_by(store, "node2", *CIDRS[:3], holders=("net.x",) * 3)
+def test_borrowed_addresses_can_be_released(store: Backend) -> None:
+    """An unclaimed block is deleted with its last allocation."""
+    blocks_of(store, "node2", *CIDRS[:3], holders=("net.x",) * 3)
     put_block(store, CIDRS[3], None, ["net.y"] * 3)
     ipam = IpamService(store, NODE)
     got = fill(ipam, "net.c", 4)
@@ -96,20 +96,20 @@ def test_borrowed_addresses_are_given_back(store: Backend) -> None:
     assert len(set(got)) == 4
 
 
-def test_rivals_borrow_without_a_duplicate(store: Backend) -> None:
-    """Its owner takes an address just before the borrowed one is written."""
-    owned_by(store, "node2", *CIDRS)
+def test_concurrent_borrowing_assigns_no_address_twice(store: Backend) -> None:
+    """The owner assigns an address just before the borrowing node writes the block."""
+    blocks_of(store, "node2", *CIDRS)
     owner = IpamService(store, "node2")
-    crossed = Interfering(store, 1, lambda: take(owner, "net.owner"))
-    (got,) = take(IpamService(crossed, NODE), "net.c")
+    interrupted = Interfering(store, 1, lambda: take(owner, "net.owner"))
+    (got,) = take(IpamService(interrupted, NODE), "net.c")
     assert got not in {str(address) for address in holdings(store)["net.owner"]}
     assert len(holdings(store)) == 2
 
 
-def test_strict_affinity_forbids_to_borrow(store: Backend) -> None:
-    """The refusal says so; a node with room of its own is served as ever."""
+def test_strict_affinity_forbids_borrowing(store: Backend) -> None:
+    """The error says so. A node with a free address in its own blocks is not affected."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
-    owned_by(store, "node2", *CIDRS[:3])
+    blocks_of(store, "node2", *CIDRS[:3])
     ipam = IpamService(store, NODE)
     fill(ipam, "net.c", 4)
     with pytest.raises(PeerError, match="no free IPv4 address") as refusal:
@@ -122,10 +122,10 @@ def test_strict_affinity_forbids_to_borrow(store: Backend) -> None:
     take(ipam, "net.late")
 
 
-def test_strict_affinity_holds_for_addresses_asked_for(store: Backend) -> None:
-    """In a block of another node, or in an unclaimed one."""
+def test_strict_affinity_refuses_requested_addresses(store: Backend) -> None:
+    """This applies to blocks of other nodes and to unclaimed blocks."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
-    owned_by(store, "node2", CIDRS[0])
+    blocks_of(store, "node2", CIDRS[0])
     put_block(store, CIDRS[1], None, ["net.x"])
     for address in ("10.65.0.1", "10.65.0.5"):
         with pytest.raises(CallerError, match="cannot be assigned on node 'node1'"):
@@ -136,9 +136,9 @@ def test_strict_affinity_holds_for_addresses_asked_for(store: Backend) -> None:
 # limits
 
 
-def test_a_reached_limit_still_borrows(store: Backend) -> None:
-    """If it may; otherwise the error names number and limit."""
-    owned_by(store, "node2", CIDRS[0])
+def test_node_at_its_block_limit_borrows(store: Backend) -> None:
+    """If strict affinity forbids that, the error states the number of blocks and the limit."""
+    blocks_of(store, "node2", CIDRS[0])
     ipam = IpamService(store, NODE)
     for number in range(8):
         take(ipam, f"net.c{number}", max_blocks=1)
@@ -154,8 +154,8 @@ def _own_block(store: Backend) -> Cidr:
 
 
 @pytest.mark.parametrize(("configured", "requested", "limit"), [(2, 0, 2), (2, 3, 2), (3, 1, 1), (0, 2, 2), (0, 0, 4)])
-def test_the_smaller_limit_counts(store: Backend, configured: int, requested: int, limit: int) -> None:
-    """Of the settings and the request; without either, a datastore of one node has no limit."""
+def test_smaller_block_limit_applies(store: Backend, configured: int, requested: int, limit: int) -> None:
+    """The settings and the request each can set a limit. Without both, a datastore of one node has no limit."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True, max_blocks_per_host=configured)
     ipam = IpamService(store, NODE)
     for number in range(limit * 4):
@@ -165,10 +165,10 @@ def test_the_smaller_limit_counts(store: Backend, configured: int, requested: in
         take(ipam, "net.late", max_blocks=requested)
 
 
-def test_twenty_blocks_are_the_limit_where_nodes_share(store: Backend) -> None:
-    """Unless the settings differ. Blocks in pools that the request does not use are not counted."""
+def test_default_limit_of_a_shared_datastore_is_twenty_blocks(store: Backend) -> None:
+    """Blocks in pools that the request does not use are not counted."""
     put_pool(store, "large", "10.66.0.0/24", blockSize=30)
-    owned_by(store, NODE, *(f"10.66.0.{number * 4}/30" for number in range(20)), holders=("net.x",) * 4)
+    blocks_of(store, NODE, *(f"10.66.0.{number * 4}/30" for number in range(20)), holders=("net.x",) * 4)
     ipam = IpamService(Shared(store), NODE)
     with pytest.raises(PeerError, match="it has 20 blocks, and may have 20"):
         take(ipam, "net.c", pools={4: ("large",)})
@@ -177,15 +177,15 @@ def test_twenty_blocks_are_the_limit_where_nodes_share(store: Backend) -> None:
     assert take(ipam, "net.d", pools={4: ("large",)})
 
 
-def test_a_raised_limit_is_heard_of_before_a_refusal(store: Backend) -> None:
-    """The settings are read again, however old the news of them are."""
+def test_settings_are_read_again_before_a_refusal(store: Backend) -> None:
+    """This holds even if no event has announced the raised limit."""
 
-    class Deaf(Through):
+    class NoEvents(Through):
         def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
             return (1,) * len(kinds)
 
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True, max_blocks_per_host=1)
-    ipam = IpamService(Deaf(store), NODE)
+    ipam = IpamService(NoEvents(store), NODE)
     fill(ipam, "net.c", 4)
     with pytest.raises(PeerError, match="may have 1"):
         take(ipam, "net.late")
@@ -193,11 +193,11 @@ def test_a_raised_limit_is_heard_of_before_a_refusal(store: Backend) -> None:
     assert take(ipam, "net.late")
 
 
-def test_nodes_claim_nothing_when_that_is_off(store: Backend) -> None:
+def test_nodes_do_not_claim_blocks_if_claiming_is_off(store: Backend) -> None:
     """They use the blocks that they have, and do not borrow."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=False)
-    owned_by(store, NODE, CIDRS[1])
-    owned_by(store, "node2", CIDRS[0])
+    blocks_of(store, NODE, CIDRS[1])
+    blocks_of(store, "node2", CIDRS[0])
     ipam = IpamService(store, NODE)
     assert fill(ipam, "net.c", 4) == ["10.65.0.4", "10.65.0.5", "10.65.0.6", "10.65.0.7"]
     before = document(store)
@@ -207,13 +207,13 @@ def test_nodes_claim_nothing_when_that_is_off(store: Backend) -> None:
     assert document(store) == before
 
 
-# blocks that others do not use
+# reclaimed blocks
 
 
-def test_an_empty_block_is_taken_from_its_owner(store: Backend) -> None:
-    """Its affinity is marked, the block deleted, the affinity dropped; then it is claimed like any other."""
-    owned_by(store, "node2", *CIDRS[:3], claimed_at="2026-11-20T18:03:21Z", holders=("net.x",))
-    owned_by(store, "node2", CIDRS[3], claimed_at="2026-11-20T18:03:21Z")
+def test_idle_block_is_reclaimed(store: Backend) -> None:
+    """The affinity is marked, the block and the affinity are deleted, and the block is then claimed like any other."""
+    blocks_of(store, "node2", *CIDRS[:3], claimed_at="2026-11-20T18:03:21Z", holders=("net.x",))
+    blocks_of(store, "node2", CIDRS[3], claimed_at="2026-11-20T18:03:21Z")
     recording = Recording(store)
     (got,) = take(IpamService(recording, NODE), "net.c")
     assert block_of(store, got).cidr == Cidr(CIDRS[3])
@@ -223,10 +223,10 @@ def test_an_empty_block_is_taken_from_its_owner(store: Backend) -> None:
 
 
 @pytest.mark.parametrize("claimed_at", [None, "2126-11-20T18:03:21Z"], ids=["unknown", "in future"])
-def test_what_was_just_claimed_is_left_to_its_owner(store: Backend, claimed_at: str | None) -> None:
-    """It is about to be used; an unknown time of claim, or one that a wrong clock has written, is long ago."""
-    owned_by(store, "node2", *CIDRS[:3])
-    owned_by(store, "node2", CIDRS[3], claimed_at=claimed_at)
+def test_recently_claimed_block_is_not_reclaimed(store: Backend, claimed_at: str | None) -> None:
+    """Its owner is about to use it. An unknown claim time, and one in the future, count as long ago."""
+    blocks_of(store, "node2", *CIDRS[:3])
+    blocks_of(store, "node2", CIDRS[3], claimed_at=claimed_at)
     (got,) = take(IpamService(store, NODE), "net.c")
     assert block_of(store, got).cidr == Cidr(CIDRS[3])
     assert block_of(store, got).affinity == "host:node1"
@@ -234,8 +234,8 @@ def test_what_was_just_claimed_is_left_to_its_owner(store: Backend, claimed_at: 
     assert {host for host, _ in affinities(store)} == {NODE, "node2"}
 
 
-def test_blocks_are_taken_also_when_affinity_is_strict(store: Backend) -> None:
-    """And from a block without an affinity, and from an unclaimed one."""
+def test_blocks_are_reclaimed_under_strict_affinity(store: Backend) -> None:
+    """This applies to owned blocks, blocks without an affinity, and unclaimed blocks."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
     for cidr in CIDRS[:3]:
         put_block(store, cidr, "host:node2")
@@ -245,60 +245,60 @@ def test_blocks_are_taken_also_when_affinity_is_strict(store: Backend) -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 7))
-def test_an_owner_who_comes_back_in_time_keeps_its_block(store: Backend, number: int) -> None:
-    """It takes an address between any two writes: the loser goes elsewhere, and no address is assigned twice."""
-    owned_by(store, "node2", *CIDRS, claimed_at=None)
+def test_owner_that_assigns_during_a_reclaim_keeps_its_block(store: Backend, number: int) -> None:
+    """It assigns an address between any two writes. The other node uses another block, and no address is assigned twice."""
+    blocks_of(store, "node2", *CIDRS, claimed_at=None)
     owner = IpamService(store, "node2")
     take(owner, "net.warm")
     free(owner, "net.warm")
-    crossed = Interfering(store, number, lambda: take(owner, "net.owner"))
-    take(IpamService(crossed, NODE), "net.c")
+    interrupted = Interfering(store, number, lambda: take(owner, "net.owner"))
+    take(IpamService(interrupted, NODE), "net.c")
     take(owner, "net.again")
     assert {"net.c", "net.again"} <= holdings(store).keys()
     take(IpamService(store, "node2"), "net.cold")
     require_whole_claims(store)
 
 
-def test_a_take_over_that_fails_leaves_no_doubt(store: Backend) -> None:
-    """The owner, who has the block in use again, would have to look otherwise."""
-    owned_by(store, "node2", *CIDRS, claimed_at=None)
+def test_failed_reclaim_leaves_a_confirmed_affinity(store: Backend) -> None:
+    """Otherwise the owner, which uses the block again, would have to confirm its affinity."""
+    blocks_of(store, "node2", *CIDRS, claimed_at=None)
     owner = IpamService(store, "node2")
     take(owner, "net.warm")
     free(owner, "net.warm")
-    crossed = Interfering(store, 2, lambda: fill(owner, "net.owner", 16))
+    interrupted = Interfering(store, 2, lambda: fill(owner, "net.owner", 16))
     with pytest.raises(PeerError, match="no free IPv4 address"):
-        take(IpamService(crossed, NODE), "net.c")
+        take(IpamService(interrupted, NODE), "net.c")
     assert affinities(store) == {("node2", cidr): CONFIRMED for cidr in CIDRS}
 
 
 @pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
-def test_a_broken_off_take_over_is_finished_by_somebody(store: Backend, state: str) -> None:
-    """For every state of its affinity when the claimant was killed."""
-    owned_by(store, "node2", *CIDRS, claimed_at=None)
+def test_interrupted_reclaim_is_completed_by_any_node(store: Backend, state: str) -> None:
+    """The claimant is killed in each state of the affinity."""
+    blocks_of(store, "node2", *CIDRS, claimed_at=None)
     put(store, AffinityKey("node2", Cidr(CIDRS[0])), Affinity(state))
     assert len(set(fill(IpamService(store, NODE), "net.c", 16))) == 16
     assert {host for host, _ in affinities(store)} == {NODE}
 
 
-def test_the_former_owner_finds_another_block(store: Backend) -> None:
-    """It remembers the block that was taken from it."""
+def test_former_owner_of_a_reclaimed_block_uses_another_one(store: Backend) -> None:
+    """Its cache still contains the block."""
     ipam = IpamService(store, "node2")
-    taken = block_of(store, *take(ipam, "net.c")).cidr
+    reclaimed = block_of(store, *take(ipam, "net.c")).cidr
     free(ipam, "net.c")
     wipe(store, AffinityQuery(), BlockQuery())
-    owned_by(store, NODE, str(taken), holders=("net.x",))
-    assert block_of(store, *take(ipam, "net.d")).cidr != taken
+    blocks_of(store, NODE, str(reclaimed), holders=("net.x",))
+    assert block_of(store, *take(ipam, "net.d")).cidr != reclaimed
 
 
-# blocks in pools that select the node no more
+# ineligible blocks
 
 
-def test_empty_blocks_go_when_their_pool_selects_the_node_no_more(store: Backend) -> None:
-    """Before an address is assigned elsewhere; blocks in use, in other pools, or in no enabled pool stay."""
-    owned_by(store, NODE, CIDRS[0])
-    owned_by(store, NODE, CIDRS[1], holders=("net.x",))
+def test_empty_ineligible_blocks_are_released(store: Backend) -> None:
+    """This happens before the next assignment. Blocks in use, in other pools, or in no enabled pool stay."""
+    blocks_of(store, NODE, CIDRS[0])
+    blocks_of(store, NODE, CIDRS[1], holders=("net.x",))
     put_pool(store, "disabled", "10.66.0.0/28", blockSize=30, disabled=True, nodeSelector="zone == 'b'")
-    owned_by(store, NODE, "10.66.0.0/30", "10.67.0.0/30")
+    blocks_of(store, NODE, "10.66.0.0/30", "10.67.0.0/30")
     put_pool(store, "other", "10.68.0.0/28", blockSize=30)
     put_pool(store, "pool4", POOL, blockSize=30, nodeSelector="zone == 'b'")
     (got,) = take(IpamService(store, NODE), "net.c")
@@ -307,8 +307,8 @@ def test_empty_blocks_go_when_their_pool_selects_the_node_no_more(store: Backend
 
 @pytest.mark.parametrize("release", ["by handle", "by address"])
 @pytest.mark.parametrize("node", [NODE, "node2"])
-def test_the_last_release_gives_a_misplaced_block_up(store: Backend, node: str, release: str) -> None:
-    """For every releasing node and every owner of the block."""
+def test_last_release_frees_an_ineligible_block(store: Backend, node: str, release: str) -> None:
+    """This holds for every releasing node and every owner of the block."""
     (got,) = take(IpamService(store, NODE), "net.c")
     ipam = IpamService(store, node)
     put_pool(store, "pool4", POOL, blockSize=30, nodeSelector="zone == 'b'")
@@ -323,18 +323,17 @@ RELEASES: dict[str, Callable[[IpamService, str], object]] = {
 }
 
 
-def test_a_well_placed_block_stays_with_its_node(store: Backend) -> None:
-    """It will be used again."""
+def test_empty_eligible_block_keeps_its_affinity(store: Backend) -> None:
     ipam = IpamService(store, NODE)
     (got,) = take(ipam, "net.c")
     free(ipam, "net.c")
     assert block_of(store, got).affinity == "host:node1"
 
 
-def test_reserved_blocks_are_neither_claimed_nor_taken_nor_borrowed(store: Backend) -> None:
-    """Those of which every address is reserved."""
+def test_reserved_blocks_are_not_claimed_reclaimed_or_borrowed(store: Backend) -> None:
+    """All addresses of such a block are reserved."""
     put_reservation(store, "res", CIDRS[0], "10.65.0.4/31", "10.65.0.6", "10.65.0.7/32")
-    owned_by(store, "node2", CIDRS[1], CIDRS[2], claimed_at=None)
+    blocks_of(store, "node2", CIDRS[1], CIDRS[2], claimed_at=None)
     got = fill(IpamService(store, NODE), "net.c", 8)
     assert {block_of(store, address).cidr for address in got} == {Cidr(CIDRS[2]), Cidr(CIDRS[3])}
     with pytest.raises(PeerError, match="no free IPv4 address"):

@@ -1,4 +1,4 @@
-"""How a node claims blocks: the order of the writes, claims that were broken off, blocks that belong to others."""
+"""Claims of blocks: the order of the writes, interrupted claims, and blocks of other nodes."""
 
 from collections.abc import Callable
 
@@ -36,13 +36,15 @@ POOL = "10.65.0.0/28"  # four blocks of four addresses
 SIZE = 30
 CLAIM = [["create affinity pending"], ["update affinity pending"], ["create block"], ["update affinity confirmed"]]
 EVERY_FAULT = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
-BOTH_WAYS = pytest.mark.only_over("embedded", "piecemeal")  # faults strike above a store: what counts is that one writes parts
-BROKEN_AT = range(1, len(CLAIM) + 2)  # of a claim, or at the assignment that follows it
+BOTH_WAYS = pytest.mark.only_over(
+    "embedded", "piecemeal"
+)  # the faults occur above the store; it matters only whether its writes are atomic
+INTERRUPTED_AT = range(1, len(CLAIM) + 2)  # of a claim, or at the assignment that follows it
 
 
 @pytest.fixture
 def store(backend: Backend) -> Backend:
-    """With one pool, and two nodes."""
+    """Return a store with one pool and two nodes."""
     for node in (NODE, "node2"):
         put_node(backend, node)
     put_pool(backend, "pool4", POOL, blockSize=SIZE)
@@ -50,7 +52,7 @@ def store(backend: Backend) -> Backend:
 
 
 def first_block(store: Backend) -> str:
-    """The one that a new node claims first."""
+    """Return the block that a new node claims first."""
     take(IpamService(store, NODE), "net.first")
     (cidr,) = blocks(store)
     free(IpamService(store, NODE), "net.first")
@@ -61,15 +63,18 @@ def first_block(store: Backend) -> str:
 # the order of the writes
 
 
-def test_a_new_block_takes_four_writes(store: Backend) -> None:
-    """Affinity pending, pending again, block, confirmed; then address and handle in one."""
+def test_claim_of_a_new_block_takes_four_writes(store: Backend) -> None:
+    """They write the affinity as pending twice, the block, and the confirmed affinity.
+
+    One more writes the address and the handle.
+    """
     recording = Recording(store)
     take(IpamService(recording, NODE), "net.c1")
     assert recording.written == [*CLAIM, ["create handle", "update block"]]
 
 
-def test_a_further_address_takes_one_write(store: Backend) -> None:
-    """Handle before block; a handle that exists is found out and updated."""
+def test_further_address_takes_one_write(store: Backend) -> None:
+    """The handle is written before the block. An existing handle is read and updated."""
     recording = Recording(store)
     ipam = IpamService(recording, NODE)
     take(ipam, "net.c1")
@@ -80,7 +85,7 @@ def test_a_further_address_takes_one_write(store: Backend) -> None:
 
 
 def test_releases_write_the_block_before_the_handle(store: Backend) -> None:
-    """A reader in between, or after a crash, finds a handle too many and never an address without one."""
+    """A reader in between, or after a crash, finds a surplus handle but never an address without a handle."""
     recording = Recording(store)
     ipam = IpamService(recording, NODE)
     take(ipam, "net.c1")
@@ -91,8 +96,8 @@ def test_releases_write_the_block_before_the_handle(store: Backend) -> None:
     assert recording.written == [["update block", "update handle"], ["update block", "delete handle"]]
 
 
-def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
-    """Without a block, an affinity of any state is marked pending before the block is created."""
+def test_claim_reuses_an_existing_affinity(store: Backend) -> None:
+    """An affinity without a block, in any state, is marked pending before the block is created."""
     for state in (PENDING, CONFIRMED, PENDING_DELETION):
         wipe(store, BlockQuery(), AffinityQuery())
         put_affinity(store, "10.65.0.4/30", state)
@@ -104,8 +109,8 @@ def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
 
 
 @pytest.mark.parametrize("state", [PENDING, PENDING_DELETION])
-def test_a_claim_in_doubt_is_confirmed_before_it_is_used(store: Backend, state: str) -> None:
-    """The block is written in between: a writer that releases or created it, with what it read before, gets a conflict."""
+def test_unconfirmed_affinity_is_confirmed_before_use(store: Backend, state: str) -> None:
+    """The block is written first. A writer that released or created it from an earlier read gets a conflict."""
     put_block(store, "10.65.0.4/30", "host:node1")
     put_affinity(store, "10.65.0.4/30", state)
     recording = Recording(store)
@@ -115,21 +120,21 @@ def test_a_claim_in_doubt_is_confirmed_before_it_is_used(store: Backend, state: 
     require_whole_claims(store)
 
 
-# broken-off claims
+# interrupted claims
 
 
 @BOTH_WAYS
 @EVERY_FAULT
-@pytest.mark.parametrize("number", BROKEN_AT)
-def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: Kind, number: int) -> None:
-    """No address is lost, none is given twice, and the node uses the block it had begun to claim."""
+@pytest.mark.parametrize("number", INTERRUPTED_AT)
+def test_next_call_repairs_any_failed_write(store: Backend, kind: Kind, number: int) -> None:
+    """No address is lost or assigned twice, and the node uses the block that it had begun to claim."""
     faults = Faults()
     faulty = FaultyBackend(store, faults)
     faults.arm(kind, number, "write")
     _try_to_take(IpamService(faulty, NODE), "net.c1")
     assert faults.struck
     faults.heal()
-    free(IpamService(faulty, NODE), "net.c1")  # what a failed ADD owes
+    free(IpamService(faulty, NODE), "net.c1")  # the rollback of a failed ADD
     assert holdings(store) == {}
     got = [take(IpamService(store, NODE), f"net.c{n}")[0] for n in range(2, 6)]
     assert len(blocks(store)) == 1
@@ -140,9 +145,9 @@ def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: 
 
 @BOTH_WAYS
 @EVERY_FAULT
-@pytest.mark.parametrize("number", BROKEN_AT)
-def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, number: int) -> None:
-    """Its cache may be older than the datastore, or newer; the compare-and-swap shows it."""
+@pytest.mark.parametrize("number", INTERRUPTED_AT)
+def test_process_continues_after_a_failed_write(store: Backend, kind: Kind, number: int) -> None:
+    """Its cache may be older or newer than the datastore. A compare-and-swap detects that."""
     faults = Faults()
     ipam = IpamService(FaultyBackend(store, faults), NODE)
     faults.arm(kind, number, "write")
@@ -157,7 +162,7 @@ def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, nu
 @BOTH_WAYS
 @EVERY_FAULT
 def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
-    """By the same process and by another, until nothing is held."""
+    """The same process and another one repeat the release until nothing is allocated."""
     faults = Faults()
     ipam = IpamService(FaultyBackend(store, faults), NODE)
     take(ipam, "net.c1")
@@ -173,10 +178,10 @@ def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("number", BROKEN_AT)
+@pytest.mark.parametrize("number", INTERRUPTED_AT)
 @pytest.mark.parametrize("at", ["", "10.65.0.6"])
-def test_another_node_is_not_kept_from_a_block_that_was_not_made(store: Backend, number: int, at: str) -> None:
-    """The first creator of the block has it; the other node's claim is deleted when it returns."""
+def test_other_node_can_claim_a_block_that_was_not_created(store: Backend, number: int, at: str) -> None:
+    """The first creator of the block owns it. The affinity of the other node is deleted at its next call."""
     faults = Faults()
     faults.arm(Kind.OUTAGE, number, "write")
     _try_to_take(IpamService(FaultyBackend(store, faults), NODE), "net.c1")
@@ -190,8 +195,8 @@ def test_another_node_is_not_kept_from_a_block_that_was_not_made(store: Backend,
 # blocks of others
 
 
-def test_blocks_of_other_nodes_are_passed_over(store: Backend) -> None:
-    """Even when they are empty, as long as there is room elsewhere."""
+def test_blocks_of_other_nodes_are_skipped(store: Backend) -> None:
+    """This includes empty blocks, as long as other addresses are free."""
     for cidr in ("10.65.0.0/30", "10.65.0.4/30", "10.65.0.12/30"):
         put_block(store, cidr, "host:node2", claimed_at=just_now())
     assert take(IpamService(store, NODE), "net.c1") == ("10.65.0.8",)
@@ -203,8 +208,8 @@ def test_blocks_of_other_nodes_are_passed_over(store: Backend) -> None:
 
 @pytest.mark.parametrize("owner", ["host:node2", None, "virtual:load-balancer"])
 @pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
-def test_an_affinity_does_not_make_a_block_ours(store: Backend, owner: str | None, state: str) -> None:
-    """The block says whose it is: a claim that lost is dropped, and the node goes on to another block."""
+def test_block_decides_which_affinity_is_valid(store: Backend, owner: str | None, state: str) -> None:
+    """A node whose affinity contradicts the block deletes it and uses another block."""
     lost = first_block(store)
     put_block(store, lost, owner)
     put_affinity(store, lost, state)
@@ -214,51 +219,51 @@ def test_an_affinity_does_not_make_a_block_ours(store: Backend, owner: str | Non
     assert blocks(store)[lost].ordinals.used == 0
 
 
-def test_a_block_that_another_node_makes_first_is_left_to_it(store: Backend) -> None:
-    """Between our look at the pool and our writes; the next free block is taken instead."""
+def test_block_that_another_node_creates_first_is_skipped(store: Backend) -> None:
+    """It is created between the read of the pool and the writes. The node claims the next free block."""
     lost = first_block(store)
-    crossed = Interfering(store, 3, lambda: put_block(store, lost, "host:node2", ["net.theirs"]))
-    (got,) = take(IpamService(crossed, NODE), "net.c1")
+    interrupted = Interfering(store, 3, lambda: put_block(store, lost, "host:node2", ["net.theirs"]))
+    (got,) = take(IpamService(interrupted, NODE), "net.c1")
     assert Cidr(lost) != block_of(store, got).cidr
     assert blocks(store)[lost].affinity == "host:node2"
     assert set(affinities(store)) == {(NODE, str(block_of(store, got).cidr))}
 
 
-def test_losing_a_claim_is_told(store: Backend) -> None:
-    """And leaves nothing of ours behind."""
+def test_lost_claim_raises_claim_conflict(store: Backend) -> None:
+    """The lost claim leaves no affinity."""
     put_block(store, "10.65.0.4/30", "host:node2")
     with pytest.raises(ClaimConflict):
         claim(store, Cidr("10.65.0.4/30"), Host(NODE))
     assert affinities(store) == {}
 
 
-def test_a_block_that_our_node_has_made_and_filled_is_of_no_use(store: Backend) -> None:
-    """By another process, between our look at the pool and our claim: the next free block is taken instead."""
+def test_full_block_of_another_process_of_the_node_is_skipped(store: Backend) -> None:
+    """That process creates and fills it between the read of the pool and the claim. The next free block is claimed."""
     full = first_block(store)
     rival = IpamService(store, NODE)
-    crossed = Interfering(store, 1, lambda: [take(rival, f"net.rival{n}") for n in range(4)])
-    (got,) = take(IpamService(crossed, NODE), "net.c1")
+    interrupted = Interfering(store, 1, lambda: [take(rival, f"net.rival{n}") for n in range(4)])
+    (got,) = take(IpamService(interrupted, NODE), "net.c1")
     assert block_of(store, got).cidr != Cidr(full)
     assert len(holdings(store)) == 5
     require_whole_claims(store)
 
 
-def test_a_claim_that_is_given_up_meanwhile_is_made_again(store: Backend) -> None:
-    """Its affinity was changed just before it would have been confirmed."""
+def test_claim_is_repeated_if_its_affinity_was_released(store: Backend) -> None:
+    """The affinity changes just before it would be confirmed."""
     mine = first_block(store)
-    crossed = Interfering(store, 4, lambda: put_affinity(store, mine, PENDING_DELETION))
-    take(IpamService(crossed, NODE), "net.c1")
-    assert crossed.calls["write"] > 5
+    interrupted = Interfering(store, 4, lambda: put_affinity(store, mine, PENDING_DELETION))
+    take(IpamService(interrupted, NODE), "net.c1")
+    assert interrupted.calls["write"] > 5
     require_whole_claims(store)
 
 
-def test_two_processes_of_a_node_claim_the_same_block_once(store: Backend) -> None:
-    """They look for a free block at the same place: the second finds the first one's block, and uses it."""
+def test_two_processes_of_a_node_claim_one_block(store: Backend) -> None:
+    """Both search from the same position. The second process uses the block of the first."""
     rival = IpamService(store, NODE)
     for number in range(1, 6):
         wipe(store, BlockQuery(), AffinityQuery())
-        crossed = Interfering(store, number, lambda number=number: take(rival, f"net.rival{number}"))  # type: ignore[misc]
-        take(IpamService(crossed, NODE), f"net.c{number}")
+        interrupted = Interfering(store, number, lambda number=number: take(rival, f"net.rival{number}"))  # type: ignore[misc]
+        take(IpamService(interrupted, NODE), f"net.c{number}")
         assert {*holdings(store)} == {f"net.rival{number}", f"net.c{number}"}
         assert len(blocks(store)) == 1
         require_whole_claims(store)
@@ -266,8 +271,8 @@ def test_two_processes_of_a_node_claim_the_same_block_once(store: Backend) -> No
             free(rival, handle)
 
 
-def test_a_block_whose_affinity_was_lost_is_claimed_again(store: Backend) -> None:
-    """It names its owner: no other node will ever claim it."""
+def test_node_claims_its_block_again_without_the_affinity(store: Backend) -> None:
+    """The block names its owner, so no other node claims it."""
     lost = first_block(store)
     put_block(store, lost, "host:node1", ["net.c1"])
     ipam = IpamService(store, NODE)
@@ -277,8 +282,8 @@ def test_a_block_whose_affinity_was_lost_is_claimed_again(store: Backend) -> Non
 
 
 @pytest.mark.parametrize("deed", ["affinity", "block", "both", "given up", "given away"])
-def test_blocks_taken_away_behind_our_back_are_given_up(store: Backend, deed: str) -> None:
-    """Between two calls, while the block is remembered: the next address is in a block that is the node's."""
+def test_node_stops_using_a_block_that_it_lost(store: Backend, deed: str) -> None:
+    """The block is still in its cache. The next address is in a block of the node."""
     ipam = IpamService(store, NODE)
     (got,) = take(ipam, "net.c1")
     free(ipam, "net.c1")
@@ -290,7 +295,7 @@ def test_blocks_taken_away_behind_our_back_are_given_up(store: Backend, deed: st
     assert len(holdings(store)) == 4
 
 
-def _give_up(store: Backend, cidr: Cidr, owner: str | None) -> None:
+def _release_affinity(store: Backend, cidr: Cidr, owner: str | None) -> None:
     put_block(store, str(cidr), owner)
     store.write([Delete(AffinityKey(NODE, cidr))])
 
@@ -299,18 +304,18 @@ _DEEDS: dict[str, Callable[[Backend, Cidr], object]] = {
     "affinity": lambda store, cidr: store.write([Delete(AffinityKey(NODE, cidr))]),
     "block": lambda store, cidr: store.write([Delete(BlockKey(cidr))]),
     "both": lambda store, cidr: store.write([Delete(AffinityKey(NODE, cidr)), Delete(BlockKey(cidr))]),
-    "given up": lambda store, cidr: _give_up(store, cidr, None),
-    "given away": lambda store, cidr: _give_up(store, cidr, "host:node2"),
+    "given up": lambda store, cidr: _release_affinity(store, cidr, None),
+    "given away": lambda store, cidr: _release_affinity(store, cidr, "host:node2"),
 }
 
 
-# room without a write
+# capacity checks
 
 
 @pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
 @pytest.mark.parametrize("owner", ["nobody made it", "host:node1", "host:node2"])
-def test_asking_for_room_repairs_nothing(store: Backend, state: str, owner: str) -> None:
-    """A claim in doubt is for the next ADD to put right."""
+def test_capacity_check_does_not_repair_affinities(store: Backend, state: str, owner: str) -> None:
+    """The next ADD repairs an unconfirmed affinity."""
     if owner.startswith("host"):
         put_block(store, "10.65.0.4/30", owner)
     put_affinity(store, "10.65.0.4/30", state)
@@ -319,8 +324,8 @@ def test_asking_for_room_repairs_nothing(store: Backend, state: str, owner: str)
     assert document(store) == before
 
 
-def test_room_in_the_blocks_of_others_does_not_count(store: Backend) -> None:
-    """When affinity is strict; nor do affinities without a block of ours behind them."""
+def test_capacity_check_ignores_blocks_of_others_under_strict_affinity(store: Backend) -> None:
+    """It also ignores affinities without a block of the node."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
     for number in range(4):
         put_block(store, f"10.65.0.{number * 4}/30", "host:node2", claimed_at=just_now())
@@ -332,10 +337,10 @@ def test_room_in_the_blocks_of_others_does_not_count(store: Backend) -> None:
 # stores that write one key at a time
 
 
-def test_lost_races_are_survived_where_writes_are_not_atomic(store: Backend) -> None:
-    """The handle was written when the block turned out to be changed: what was done is taken back, or counted in."""
-    crossed = Interfering(store, 6, lambda: take(IpamService(store, NODE), "net.rival"))
-    take(IpamService(NonAtomic(crossed), NODE), "net.c1")
+def test_conflict_in_a_partial_write_is_repaired(store: Backend) -> None:
+    """The handle is already written when the write of the block fails. Its count is reverted or reused."""
+    interrupted = Interfering(store, 6, lambda: take(IpamService(store, NODE), "net.rival"))
+    take(IpamService(NonAtomic(interrupted), NODE), "net.c1")
     assert set(holdings(store)) == {"net.rival", "net.c1"}
 
 

@@ -1,4 +1,4 @@
-"""What is created along with addresses: in the same write, or not at all."""
+"""Extra writes: objects that are created in the transaction that assigns the addresses."""
 
 import pytest
 
@@ -24,8 +24,8 @@ def store(backend: Backend) -> Backend:
     return backend
 
 
-def companion(name: str) -> ExtraWrite:
-    """Tells the addresses."""
+def listing_addresses(name: str) -> ExtraWrite:
+    """Return an extra write whose object lists the addresses."""
 
     def make(addresses: tuple[Address, ...]) -> Create:
         spec = {"ipNetworks": [str(address) for address in addresses]}
@@ -38,73 +38,75 @@ def key(name: str) -> ResourceKey:
     return ResourceKey(KIND, name, "ns")
 
 
-def accompanied(ipam: IpamService, handle: str, name: str) -> AssignResult:
-    return ipam.assign(Assign(handle, {}, extra_write=companion(name)))
+def assign_with_extra_write(ipam: IpamService, handle: str, name: str) -> AssignResult:
+    return ipam.assign(Assign(handle, {}, extra_write=listing_addresses(name)))
 
 
-def told(store: Backend, name: str) -> list[str]:
+def listed_addresses(store: Backend, name: str) -> list[str]:
     value = store.get(key(name)).value
     assert isinstance(value, Resource)
     return list(value.spec["ipNetworks"])
 
 
 @WITH_TRANSACTIONS
-def test_companion_is_created_in_the_same_write(store: Backend) -> None:
-    """And knows the address."""
+def test_extra_write_is_in_the_same_transaction(store: Backend) -> None:
+    """The created object lists the assigned address."""
     take(IpamService(store, NODE), "net.first")
     recording = Recording(store)
-    assigned = accompanied(IpamService(recording, NODE), "net.c1", "c1")
+    assigned = assign_with_extra_write(IpamService(recording, NODE), "net.c1", "c1")
     assert assigned.has_extra
     assert recording.written == [["create handle", "update block", "create resource"]]
-    assert told(store, "c1") == [str(address) for address in assigned.addresses]
+    assert listed_addresses(store, "c1") == [str(address) for address in assigned.addresses]
 
 
 @pytest.mark.only_over("piecemeal", "orch")
-def test_store_without_transactions_is_left_alone(store: Backend) -> None:
-    """Half a write of both would be worse than two."""
+def test_non_atomic_store_skips_the_extra_write(store: Backend) -> None:
+    """A partial write of both would be worse than two separate writes."""
     recording = Recording(store)
-    assert not accompanied(IpamService(recording, NODE), "net.c1", "c1").has_extra
+    assert not assign_with_extra_write(IpamService(recording, NODE), "net.c1", "c1").has_extra
     assert all("create resource" not in call for call in recording.written)
 
 
 @WITH_TRANSACTIONS
-def test_one_that_is_there_already_is_left_as_it_is(store: Backend) -> None:
+def test_existing_object_is_not_changed(store: Backend) -> None:
     """The address is assigned all the same."""
-    store.write([companion("c1")((Address("192.0.2.1"),))])
-    assigned = accompanied(IpamService(store, NODE), "net.c1", "c1")
+    store.write([listing_addresses("c1")((Address("192.0.2.1"),))])
+    assigned = assign_with_extra_write(IpamService(store, NODE), "net.c1", "c1")
     assert not assigned.has_extra
-    assert told(store, "c1") == ["192.0.2.1"]
+    assert listed_addresses(store, "c1") == ["192.0.2.1"]
     assert holdings(store) == {"net.c1": {*assigned.addresses}}
 
 
 @WITH_TRANSACTIONS
-def test_without_addresses_there_is_no_companion(store: Backend) -> None:
+def test_failed_assignment_makes_no_extra_write(store: Backend) -> None:
     with pytest.raises(CallerError):
-        IpamService(store, NODE).assign(Assign("net.c1", {}, addresses=(Address("192.0.2.1"),), extra_write=companion("c1")))
+        IpamService(store, NODE).assign(
+            Assign("net.c1", {}, addresses=(Address("192.0.2.1"),), extra_write=listing_addresses("c1"))
+        )
     with pytest.raises(NotFound):
         store.get(key("c1"))
 
 
 @WITH_TRANSACTIONS
-def test_after_a_lost_race_it_knows_the_address_that_was_won(store: Backend) -> None:
-    """Another caller takes the one that was planned first."""
+def test_extra_write_lists_the_address_of_the_last_attempt(store: Backend) -> None:
+    """Another caller assigns the address that was planned first."""
     take(IpamService(store, NODE), "net.first")
-    crossed = Interfering(store, 1, lambda: take(IpamService(store, NODE), "net.rival"))
-    assigned = accompanied(IpamService(crossed, NODE), "net.c1", "c1")
+    interrupted = Interfering(store, 1, lambda: take(IpamService(store, NODE), "net.rival"))
+    assigned = assign_with_extra_write(IpamService(interrupted, NODE), "net.c1", "c1")
     assert assigned.has_extra
-    assert told(store, "c1") == [str(address) for address in assigned.addresses]
+    assert listed_addresses(store, "c1") == [str(address) for address in assigned.addresses]
     assert holdings(store)["net.c1"] == {*assigned.addresses}
 
 
 @WITH_TRANSACTIONS
-def test_rivals_for_one_companion(store: Backend) -> None:
-    """In one batch or in many: every caller gets an address, one of them the extra write."""
+def test_concurrent_extra_writes_of_one_object(store: Backend) -> None:
+    """In one batch or several, each caller gets an address, and one caller creates the object."""
     managers = [IpamService(store, NODE) for _ in range(2)]
     outcomes = in_threads(
-        lambda ipam=ipam, n=n, index=index: accompanied(ipam, f"net.m{index}c{n}", "c")  # type: ignore[misc]
+        lambda ipam=ipam, n=n, index=index: assign_with_extra_write(ipam, f"net.m{index}c{n}", "c")  # type: ignore[misc]
         for n in range(5)
         for index, ipam in enumerate(managers)
     )
     (winner,) = [outcome for outcome in outcomes if outcome.has_extra]
-    assert told(store, "c") == [str(address) for address in winner.addresses]
+    assert listed_addresses(store, "c") == [str(address) for address in winner.addresses]
     assert len(holdings(store)) == 10

@@ -1,4 +1,4 @@
-"""Address management under load: rivals that never rest, large pools, many pools, many blocks."""
+"""Address management under load: concurrent assignments, large pools, many pools and many blocks."""
 
 import random
 import threading
@@ -31,15 +31,15 @@ from svc.model.errors import PeerError
 from svc.model.keys import IPAM_CONFIG, ResourceKey
 from svc.model.resource import Resource
 
-OPERATIONS = 5008  # and a sixteenth of them where each is several requests to a server
+OPERATIONS = 5008  # a sixteenth of these if each takes several requests to a server
 THREADS = 4  # of each of four address managers
-AT_MOST = 5  # addresses that one thread holds at a time
+AT_MOST = 5  # handles that one thread has at a time
 
 OpenStore = Callable[[], Backend]
 
 
 class Ledger:
-    """The handle of each assigned address, as the callers were answered; no address is ever in two answers."""
+    """The handle of each assigned address, according to the replies. An address must not be in two entries."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,32 +49,32 @@ class Ledger:
         with self._lock:
             assert self.holders.setdefault(address, handle) == handle, f"{address} was given to {handle} as well"
 
-    def strike_out(self, handle: str) -> None:
-        """Before it is released: from then on anybody may have the addresses."""
+    def remove(self, handle: str) -> None:
+        """Remove the addresses of a handle before their release, because another caller may get them at once."""
         with self._lock:
             self.holders = {address: holder for address, holder in self.holders.items() if holder != handle}
 
 
-def trade(ipam: IpamService, ledger: Ledger, name: str, operations: int) -> None:
-    """Assigns and releases at random; what is held at the end stays held."""
+def assign_and_release(ipam: IpamService, ledger: Ledger, name: str, operations: int) -> None:
+    """Assign and release at random. The handles that are left at the end stay assigned."""
     dice = random.Random(name)
-    mine: list[str] = []
+    handles_of_thread: list[str] = []
     for number in range(operations):
-        if len(mine) == AT_MOST or (mine and dice.random() < 0.5):
-            handle = mine.pop(dice.randrange(len(mine)))
-            ledger.strike_out(handle)
+        if len(handles_of_thread) == AT_MOST or (handles_of_thread and dice.random() < 0.5):
+            handle = handles_of_thread.pop(dice.randrange(len(handles_of_thread)))
+            ledger.remove(handle)
             free(ipam, handle)
             continue
         handle = f"{name}.{number}"
         for text in take(ipam, handle, versions=dice.choice([(4,), (6,), (4, 6)])):
             ledger.enter(Address(text), handle)
-        mine.append(handle)
+        handles_of_thread.append(handle)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [(NODE, NODE, NODE, NODE), (NODE, NODE, "node2", "node3")], ids=["one node", "three nodes"])
-def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes: tuple[str, ...]) -> None:
-    """Two sessions with two address managers each, four threads in each of them, small blocks, one pool of each family."""
+def test_no_address_is_assigned_twice_or_lost(open_store: OpenStore, nodes: tuple[str, ...]) -> None:
+    """Two sessions have two address managers each, with four threads each. Blocks are small, and each family has one pool."""
     sessions = [open_store(), open_store()]
     for node in nodes:
         put_node(sessions[0], node)
@@ -85,7 +85,7 @@ def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes
     operations = OPERATIONS if sessions[0].atomic else OPERATIONS // 16
     share = operations // (len(managers) * THREADS)
     outcomes = in_threads(
-        lambda ipam=ipam, name=f"net.m{n}t{thread}": trade(ipam, ledger, name, share)  # type: ignore[misc]
+        lambda ipam=ipam, name=f"net.m{n}t{thread}": assign_and_release(ipam, ledger, name, share)  # type: ignore[misc]
         for n, ipam in enumerate(managers)
         for thread in range(THREADS)
     )
@@ -98,8 +98,8 @@ def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes
     assert holdings(sessions[1]) == {}
 
 
-def test_rivals_for_the_last_addresses_share_them_out(open_store: OpenStore) -> None:
-    """As many as there are: every other caller gets the error that none is free, and nothing is left half done."""
+def test_concurrent_callers_get_all_of_the_last_addresses(open_store: OpenStore) -> None:
+    """Each other caller gets the error that no address is free, and no call is left incomplete."""
     store = open_store()
     put_node(store)
     put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
@@ -117,14 +117,16 @@ def test_rivals_for_the_last_addresses_share_them_out(open_store: OpenStore) -> 
     assert sum(len(addresses) for addresses in holdings(store).values()) == 32
 
 
-WHATEVER_THE_STORE = pytest.mark.only_over("embedded", "etcdv3")  # hundreds of writes to come to the point, slow one by one
+WHATEVER_THE_STORE = pytest.mark.only_over(
+    "embedded", "etcdv3"
+)  # the setup takes hundreds of writes, which are slow one by one
 
 
-# what it costs: calls of the datastore are counted, for a remote one answers each of them over the network
+# Cost: these tests count calls of the datastore, because each is a round trip to a remote one.
 
 
 def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
-    """Full ones too: they are not asked again for every further address."""
+    """Later assignments do not read its full blocks again."""
     put_node(backend)
     put_pool(backend, "pool4", "10.65.0.0/16", blockSize=30)
     put_settings(backend, max_blocks_per_host=40)
@@ -143,8 +145,8 @@ def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
 
 
 @WHATEVER_THE_STORE
-def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
-    """With any number of pools: once from the cache, once more before the refusal. The refusal stays short."""
+def test_exhausted_pools_are_listed_at_most_twice(backend: Backend) -> None:
+    """The pools are read from the cache, and once more before the refusal. The error stays short for any number of pools."""
     put_node(backend)
     names = [f"p{number:03}" for number in range(200)]
     ranges = [f"10.65.{number}.0/30" for number in range(200)]
@@ -163,7 +165,7 @@ def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
 
 @WHATEVER_THE_STORE
 def test_a_node_finds_its_pool_among_a_thousand(backend: Backend) -> None:
-    """The one whose selector selects it, and nothing is read again for the next address."""
+    """Its selector selects the node. The next address needs no further read."""
     put_node(backend, rack="777")
     pools = [_pool(f"p{n}", f"10.{n // 250}.{n % 250}.0/24", 26, nodeSelector=f"rack == '{n}'") for n in range(1000)]
     write_all(backend, pools)
@@ -176,8 +178,8 @@ def test_a_node_finds_its_pool_among_a_thousand(backend: Backend) -> None:
     assert counting.calls == {"get": 0, "list": 0, "write": 1}
 
 
-def test_crowds_that_wait_fit_into_writes(backend: Backend) -> None:
-    """However many requests wait at once, and whether they take or give: no write is larger than a store must accept."""
+def test_batches_are_limited_to_the_size_of_a_write(backend: Backend) -> None:
+    """Any number of requests may wait. No write is larger than every store must accept."""
     put_node(backend)
     put_pool(backend, "pool4", "10.65.0.0/20")
     put_pool(backend, "pool6", "fd65::/116")
@@ -196,7 +198,7 @@ def test_crowds_that_wait_fit_into_writes(backend: Backend) -> None:
 
 
 def _late(gated: Blockable, ipam: IpamService, name: str) -> Callable[[], tuple[str, ...]]:
-    """A request that arrives when the first one is being carried out."""
+    """Return a request that arrives during the first one."""
 
     def call() -> tuple[str, ...]:
         assert gated.reached.wait(TIMEOUT_SECONDS)
@@ -207,8 +209,8 @@ def _late(gated: Blockable, ipam: IpamService, name: str) -> Callable[[], tuple[
 
 @WHATEVER_THE_STORE
 @pytest.mark.parametrize(("cidr", "version"), [("10.0.0.0/8", 4), ("fd00::/20", 6), ("2000::/3", 6), ("0.0.0.0/0", 4)])
-def test_large_pools_are_never_walked(backend: Backend, cidr: str, version: int) -> None:
-    """Their blocks are more than can be counted; every node starts in its own place."""
+def test_large_pools_are_not_enumerated(backend: Backend, cidr: str, version: int) -> None:
+    """They have too many blocks for that. Each node starts its search at its own position."""
     put_pool(backend, "large", cidr)
     for number in range(20):
         put_node(backend, f"node{number}")

@@ -1,4 +1,4 @@
-"""Documents that other programs write as well: unknown fields survive every change."""
+"""Unknown fields of stored documents, which other programs write, survive every change."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ BLOCK, AFFINITY = BlockKey(Cidr("10.65.0.0/30")), AffinityKey(NODE, Cidr("10.65.
 
 
 def add_fields(backend: Backend) -> None:
-    """To all that one assignment has made, as a newer version would."""
+    """Add unknown fields to all documents of one assignment, as a newer version would write them."""
     block, affinity, handle = (backend.get(key).value for key in (BLOCK, AFFINITY, HANDLE))
     assert isinstance(block, Block)
     assert isinstance(affinity, Affinity)
@@ -45,8 +45,8 @@ def fields_of(backend: Backend, key: BlockKey | AffinityKey | HandleKey | IpamCo
     return value.extra
 
 
-def test_assigning_and_releasing_keep_the_fields_of_others(ipam: IpamService, backend: Backend) -> None:
-    """Of the block, of the handle that grows and shrinks, and of the attribute that goes on being held."""
+def test_assignment_and_release_keep_unknown_fields(ipam: IpamService, backend: Backend) -> None:
+    """The fields are those of the block, of a handle whose count changes, and of an attribute that stays in use."""
     (first,) = take(ipam, HANDLE.handle)
     add_fields(backend)
     take(ipam, HANDLE.handle)
@@ -58,8 +58,8 @@ def test_assigning_and_releasing_keep_the_fields_of_others(ipam: IpamService, ba
 
 
 @pytest.mark.parametrize("state", [PENDING, PENDING_DELETION, CONFIRMED])
-def test_putting_a_claim_right_keeps_the_fields_of_others(ipam: IpamService, backend: Backend, state: str) -> None:
-    """Of a confirmed affinity too, whose other fields do not make it unconfirmed."""
+def test_confirmation_of_an_affinity_keeps_unknown_fields(ipam: IpamService, backend: Backend, state: str) -> None:
+    """A confirmed affinity with unknown fields counts as confirmed."""
     take(ipam, HANDLE.handle)
     add_fields(backend)
     put(backend, AFFINITY, Affinity(state, extra=NOVEL))
@@ -67,8 +67,8 @@ def test_putting_a_claim_right_keeps_the_fields_of_others(ipam: IpamService, bac
     assert backend.get(AFFINITY).value == Affinity(CONFIRMED, extra=NOVEL)
 
 
-def test_a_block_that_is_given_up_keeps_the_fields_of_others(ipam: IpamService, backend: Backend) -> None:
-    """It stays for the handles that hold addresses of it, unclaimed."""
+def test_unclaimed_block_keeps_unknown_fields(ipam: IpamService, backend: Backend) -> None:
+    """The block stays because it has allocations."""
     take(ipam, HANDLE.handle)
     add_fields(backend)
     claims.release_affinity(backend, AFFINITY, cooldown_of(read_settings(backend)), only_empty=False)
@@ -77,8 +77,7 @@ def test_a_block_that_is_given_up_keeps_the_fields_of_others(ipam: IpamService, 
     assert block.attributes == [Attribute(HANDLE.handle, {"node": NODE}, extra=NOVEL)]
 
 
-def test_new_settings_keep_the_fields_of_others(backend: Backend) -> None:
-    """Which the administrator's tool did not know."""
+def test_changed_settings_keep_unknown_fields(backend: Backend) -> None:
     put(backend, IpamConfigKey(), IpamConfig(cooldown_seconds=7, extra=NOVEL))
     configure(backend, IpamConfig(strict_affinity=True))
     assert backend.get(IpamConfigKey()).value == IpamConfig(strict_affinity=True, extra=NOVEL)

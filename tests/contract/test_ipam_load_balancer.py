@@ -1,4 +1,4 @@
-"""Addresses of services of type LoadBalancer: a virtual host has blocks of its own, and no node beside it is touched."""
+"""Addresses of services of type LoadBalancer: a virtual host has its own blocks, and nodes are not affected."""
 
 import pytest
 
@@ -33,7 +33,7 @@ POOL = "10.66.0.0/28"  # four blocks of four addresses
 
 @pytest.fixture
 def store(backend: Backend) -> Backend:
-    """A pool for workloads, one for services; the controller is on no node."""
+    """Return a store with a pool for workloads and one for services. The controller does not run on a node."""
     put_pool(backend, "lb4", POOL, blockSize=30, allowedUses=[LOAD_BALANCER])
     put_pool(backend, "lb6", "fd66::/124", blockSize=126, allowedUses=[LOAD_BALANCER])
     put_pool(backend, "pods", "10.65.0.0/28", blockSize=30)
@@ -51,7 +51,7 @@ def serve(ipam: IpamService, handle: str, **more: object) -> tuple[str, ...]:
 
 
 def claims(store: Backend) -> dict[str, str]:
-    """Blocks with a virtual owner, and the states of the claims."""
+    """Return the blocks with a virtual owner, and the states of their affinities."""
     found = {}
     for entry in store.list(AffinityQuery(kind=VIRTUAL)):
         assert isinstance(entry.key, AffinityKey)
@@ -61,8 +61,8 @@ def claims(store: Backend) -> dict[str, str]:
     return found
 
 
-def test_services_get_addresses_of_their_pools(store: Backend, ipam: IpamService) -> None:
-    """No node is looked for, though none has the name; what is stored names the virtual host."""
+def test_services_get_addresses_of_pools_for_services(store: Backend, ipam: IpamService) -> None:
+    """The virtual host needs no node of its name. The stored documents name it."""
     got = serve(ipam, "lb-a", versions=(4, 6))
     assert [Address(text) in Cidr(pool) for text, pool in zip(got, (POOL, "fd66::/124"), strict=True)] == [True, True]
     assert claims(store) == dict.fromkeys(blocks(store), "confirmed")
@@ -73,16 +73,15 @@ def test_services_get_addresses_of_their_pools(store: Backend, ipam: IpamService
     assert block_of(store, second).cidr == block_of(store, got[0]).cidr
 
 
-def test_an_address_that_is_asked_for_makes_a_block(store: Backend, ipam: IpamService) -> None:
-    """Of the virtual host."""
+def test_requested_address_claims_a_block_for_the_virtual_host(store: Backend, ipam: IpamService) -> None:
     assert serve(ipam, "lb-a", at="10.66.0.9") == ("10.66.0.9",)
     assert claims(store) == {"10.66.0.8/30": "confirmed"}
     with pytest.raises(CallerError, match=r"IP pool \(pods\) is not for load balancers"):
         serve(ipam, "lb-b", at="10.65.0.9")
 
 
-def test_the_use_and_the_host_must_go_together(store: Backend, ipam: IpamService) -> None:
-    """A service's address is never in a node's block, nor the other way round."""
+def test_services_and_nodes_do_not_share_blocks(store: Backend, ipam: IpamService) -> None:
+    """A service cannot get an address of a node's block, and a pod cannot get one of the virtual host's."""
     with pytest.raises(CallerError, match="addresses for load balancers cannot be assigned by node 'node1'"):
         serve(IpamService(store, NODE), "net.c")
     with pytest.raises(CallerError, match="addresses for workloads cannot be assigned by virtual host 'load-balancer'"):
@@ -99,8 +98,8 @@ def test_refusals_name_the_virtual_host(store: Backend, ipam: IpamService) -> No
     assert len(claims(store)) == 4
 
 
-def test_what_is_released_stays_with_the_virtual_host(store: Backend, ipam: IpamService) -> None:
-    """No node selector decides about its blocks, on release from any node."""
+def test_virtual_host_keeps_its_empty_blocks(store: Backend, ipam: IpamService) -> None:
+    """No node selector applies to its blocks, for a release from any node."""
     (first,) = serve(ipam, "lb-a")
     (second,) = serve(ipam, "lb-b")
     free(ipam, "lb-a")
@@ -110,16 +109,16 @@ def test_what_is_released_stays_with_the_virtual_host(store: Backend, ipam: Ipam
     assert claims(store) == {str(block_of(store, first).cidr): "confirmed"}
 
 
-def test_a_broken_off_claim_is_finished(store: Backend, ipam: IpamService) -> None:
-    """As a node's: its block was made and the claim never confirmed."""
+def test_interrupted_claim_is_completed(store: Backend, ipam: IpamService) -> None:
+    """The block exists, and its affinity was never confirmed."""
     put_block(store, "10.66.0.4/30", LOAD_BALANCERS.affinity)
     put(store, LOAD_BALANCERS.affinity_key(Cidr("10.66.0.4/30")), Affinity(PENDING))
     assert serve(ipam, "lb-a") == ("10.66.0.4",)
     assert claims(store) == {"10.66.0.4/30": "confirmed"}
 
 
-def test_a_node_of_the_same_name_is_another_owner(store: Backend, ipam: IpamService) -> None:
-    """And may give up what it has."""
+def test_node_with_the_name_of_the_virtual_host_is_another_owner(store: Backend, ipam: IpamService) -> None:
+    """The affinities of the node can be released."""
     put_node(store, "load-balancer")
     take(IpamService(store, "load-balancer"), "net.c")
     serve(ipam, "lb-a")
@@ -131,8 +130,8 @@ def test_a_node_of_the_same_name_is_another_owner(store: Backend, ipam: IpamServ
     assert claims(store) == {}
 
 
-def test_a_pool_of_services_is_given_up(store: Backend, ipam: IpamService) -> None:
-    """With blocks in use, which are unclaimed then, and still serve addresses."""
+def test_affinities_of_a_pool_for_services_can_be_released(store: Backend, ipam: IpamService) -> None:
+    """Its blocks in use become unclaimed. Addresses can still be assigned from them."""
     (got,) = serve(ipam, "lb-a")
     assert release_pool(store, Cidr(POOL)) == 1
     assert claims(store) == {}
@@ -142,7 +141,7 @@ def test_a_pool_of_services_is_given_up(store: Backend, ipam: IpamService) -> No
 
 
 def test_two_controllers_share_the_virtual_host(store: Backend) -> None:
-    """As while one hands over to the other: no address twice, no block without its claim."""
+    """They overlap while one takes over from the other. No address is assigned twice, and each block has its affinity."""
     managers = [IpamService(store, LOAD_BALANCERS) for _ in range(2)]
     calls = [lambda manager=manager, n=n: serve(manager, f"lb-{n}") for n, manager in enumerate(managers * 6)]
     got = [address for answer in in_threads(calls) for address in answer]
@@ -152,7 +151,7 @@ def test_two_controllers_share_the_virtual_host(store: Backend) -> None:
 
 
 def test_a_service_has_one_handle(store: Backend, ipam: IpamService) -> None:
-    """Every repeated call gives the same addresses; attributes name their owner."""
+    """Repeated calls return the same addresses. The attributes name the service."""
     handle = load_balancer.handle_of("shop", "Web", "7a0c")
     said = load_balancer.attributes_of("shop", "Web", "LoadBalancer", 1_700_000_000_123_456_789)
     first = serve(ipam, handle, max_per_handle=1)

@@ -1,7 +1,7 @@
-"""Stores that write one key at a time: every write of every kind of call fails in turn, and others are at work in between.
+"""Partial writes: each single write of each kind of call fails in turn, with concurrent calls in between.
 
-Everything that is reported as done is done; what failed is repaired as documented, by a release of its handle; then blocks and
-handles agree to the last address.
+Whatever is reported as done is done. A failure is repaired by a release of its handle, as documented. Afterwards blocks and
+handles agree on every address.
 """
 
 import random
@@ -33,7 +33,7 @@ OpenStore = Callable[[], Backend]
 
 @pytest.fixture
 def store(backend: Backend) -> Backend:
-    """Blocks of four addresses in both families; one in each is the node's, with two handles in it."""
+    """Return a store with blocks of four addresses in both families. The node has one block of each, with two handles in it."""
     put_node(backend)
     put_node(backend, "node2")
     put_pool(backend, "pool4", "10.65.0.0/27", blockSize=30)
@@ -52,7 +52,7 @@ def by_address(store: Backend, *names: str) -> ReleaseAddresses:
 
 
 def outside_blocks(store: Backend) -> Address:
-    """The last address of the pool that is in no block yet."""
+    """Return the last address of the pool, which has no block yet."""
     free_ones = (Address(f"10.65.0.{number}") for number in range(31, -1, -1))
     return next(address for address in free_ones if not any(address in block.cidr for block in blocks(store).values()))
 
@@ -82,7 +82,7 @@ EVERY_CALL = pytest.mark.parametrize("name", CALLS)
 
 
 def execute(backend: Backend, requests: Requests) -> list[Outcome]:
-    """As a group that waited together; where all of it failed, the failure for each."""
+    """Run the requests as one batch. If the batch fails as a whole, return the failure for each."""
     try:
         return RequestBatch(backend, IpamCache(backend, Host(NODE)), Host(NODE), requests).execute()
     except Exception as failure:
@@ -90,8 +90,10 @@ def execute(backend: Backend, requests: Requests) -> list[Outcome]:
 
 
 def repair(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> None:
-    """What the caller must do after a failure: handles of addresses that were not released by address are corrected by
-    releasing what was to be released of them."""
+    """Do what the caller must do after a failure.
+
+    The handles of addresses that were not released by address are corrected by releasing these addresses by handle.
+    """
     for request, outcome in zip(requests, outcomes, strict=True):
         if not isinstance(outcome, BaseException):
             continue
@@ -115,7 +117,10 @@ def _held_by(store: Backend, handle: str) -> list[Address]:
 
 
 def require_done(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> None:
-    """Books agree; what was reported as assigned is held, unless it was released at the same time, or by the repair."""
+    """Require that blocks and handles agree, and that each address reported as assigned is allocated.
+
+    Addresses that the same batch or the repair released are excluded.
+    """
     held = holdings(store)
     repaired = {getattr(r, "handle", "") for r, o in zip(requests, outcomes, strict=True) if isinstance(o, BaseException)}
     released = repaired | {request.handle for request in requests if isinstance(request, Release)}
@@ -128,8 +133,8 @@ def require_done(store: Backend, requests: Requests, outcomes: Sequence[Outcome]
 
 @EVERY_CALL
 @KINDS
-def test_whatever_write_fails_the_books_agree_after_the_repair(store: Backend, name: str, kind: Kind) -> None:
-    """Each write in turn, until one is not reached. With an outage nothing can be taken back: as if killed there."""
+def test_repair_restores_consistency_after_any_failed_write(store: Backend, name: str, kind: Kind) -> None:
+    """Each write fails in turn. With an outage no rollback is possible, as after a kill."""
     before = holdings(store)
     for number in count(1):
         faults = Faults()
@@ -148,8 +153,8 @@ def test_whatever_write_fails_the_books_agree_after_the_repair(store: Backend, n
 
 @EVERY_CALL
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.OUTAGE], ids=lambda kind: str(kind.value))
-def test_whatever_read_fails_the_books_agree_after_the_repair(store: Backend, name: str, kind: Kind) -> None:
-    """While it is planned, and while what a lost race has left is taken back."""
+def test_repair_restores_consistency_after_any_failed_read(store: Backend, name: str, kind: Kind) -> None:
+    """Each read fails in turn, during planning and during the rollback after a conflict."""
     before = holdings(store)
     for number in count(1):
         faults = Faults()
@@ -179,7 +184,10 @@ def _frees_the_same_handles(store: Backend) -> None:
 
 
 def _frees_and_takes(store: Backend) -> None:
-    """A writer that subtracts what it had counted for them subtracts it from another one's count."""
+    """Return calls that release and assign.
+
+    If a writer subtracts its count for a handle, it subtracts it from another writer's count.
+    """
     _frees_the_same_handles(store)
     _same_handles(store)
 
@@ -202,8 +210,8 @@ DEEDS: dict[str, Callable[[Backend], object]] = {
 
 @EVERY_CALL
 @pytest.mark.parametrize("deed", DEEDS)
-def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str, deed: str) -> None:
-    """No repair is left to do: every call is served, and the audit finds no contradiction."""
+def test_concurrent_calls_between_any_two_writes_need_no_repair(store: Backend, name: str, deed: str) -> None:
+    """Each call succeeds, and the audit finds no contradiction."""
     before = holdings(store)
     for number in count(1):
         requests = CALLS[name](store)
@@ -222,8 +230,8 @@ def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str,
 
 @EVERY_CALL
 @pytest.mark.parametrize("deed", DEEDS)
-def test_others_may_have_been_at_work_since_a_handle_was_read(store: Backend, name: str, deed: str) -> None:
-    """The blocks are as they are now, the handles are as they were."""
+def test_stale_handles_need_no_repair(store: Backend, name: str, deed: str) -> None:
+    """The batch reads current blocks, and handles from before a concurrent call."""
     requests = CALLS[name](store)
     read = [store.get(HandleKey(handle)) for handle in ("net.a", "net.b")]
     DEEDS[deed](store)
@@ -232,8 +240,8 @@ def test_others_may_have_been_at_work_since_a_handle_was_read(store: Backend, na
     holdings(store)
 
 
-def test_a_handle_that_counts_too_many_is_put_right_by_its_release(store: Backend) -> None:
-    """It was counted for an address that was never taken, for good."""
+def test_release_corrects_a_handle_that_counts_too_many(store: Backend) -> None:
+    """It counts an address that was never assigned."""
     faults = Faults()
     faults.arm(Kind.OUTAGE, 2, "write")
     (outcome,) = execute(NonAtomic(FaultyBackend(store, faults)), [assign("net.c")])
@@ -243,8 +251,8 @@ def test_a_handle_that_counts_too_many_is_put_right_by_its_release(store: Backen
     assert holdings(store).keys() == {"net.a", "net.b"}
 
 
-def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
-    """The handle is counted, the block not yet written, when the same handle is released: no address is left without one."""
+def test_release_during_an_assignment_leaves_no_address_without_a_handle(store: Backend) -> None:
+    """The handle is released after its count was written and before the block is."""
     (got,) = [str(address) for address in holdings(store)["net.a"] if address.version == 4]
     number = 2  # the block, after the handle
     crossed = Interfering(store, number, lambda: free(IpamService(NonAtomic(store), NODE), "net.c"))
@@ -255,8 +263,8 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_many_hands_on_few_handles_keep_the_books(open_store: OpenStore, store: Backend, seed: int) -> None:
-    """Every write is slow, and all threads assign to the same handles and release them, whole or by address."""
+def test_concurrent_calls_on_few_handles_stay_consistent(open_store: OpenStore, store: Backend, seed: int) -> None:
+    """Every write is slow. All threads assign to the same handles, and release them by handle or by address."""
     managers = [IpamService(NonAtomic(Slow(open_store(), 0.002)), node) for node in (NODE, NODE, "node2")]
     failures = in_threads(
         [lambda number=number: _play(managers[number % 3], random.Random(seed * 10 + number)) for number in range(6)]  # type: ignore[misc]
@@ -280,7 +288,7 @@ def _play(ipam: IpamService, dice: random.Random) -> None:
 
 
 def _restore(store: Backend, before: dict[str, frozenset[Address]]) -> None:
-    """The same handles hold as many addresses as they did."""
+    """Give each handle the same number of addresses again."""
     for handle in {*handles(store), *before}:
         free(IpamService(store, NODE), handle)
     for handle in before:

@@ -1,4 +1,4 @@
-"""Which pools serve, and which of their addresses: selectors, uses, states, reservations."""
+"""Which pools and addresses are used: selectors, uses, states and reservations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,8 +35,8 @@ def pool_of(address: str) -> str:
     ("namespace", "expected"),
     [({}, "10.3"), ({"team": "red"}, "10.1"), ({"team": "blue"}, "10.2"), ({"team": "green"}, "10.3")],
 )
-def test_pools_may_select_the_namespace(backend: Backend, ipam: IpamService, namespace: dict[str, str], expected: str) -> None:
-    """By its labels, in name order; a pod without a namespace has no labels."""
+def test_namespace_selectors_are_matched(backend: Backend, ipam: IpamService, namespace: dict[str, str], expected: str) -> None:
+    """They match the labels of the namespace. Pools are used in name order. A pod without a namespace has no labels."""
     put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", namespaceSelector="team == 'blue'", allowedUses=["Workload"])
     put_pool(backend, "c", "10.3.0.0/24")
@@ -45,8 +45,8 @@ def test_pools_may_select_the_namespace(backend: Backend, ipam: IpamService, nam
     ipam.require_capacity((4,), {}, namespace)
 
 
-def test_pools_that_all_select_other_namespaces_are_told(backend: Backend, ipam: IpamService) -> None:
-    """Each with its selector; a pool that is named serves every node and namespace that it selects."""
+def test_error_lists_namespace_selectors_that_do_not_match(backend: Backend, ipam: IpamService) -> None:
+    """It gives each selector. A pool that is named must still select the node and the namespace."""
     put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", nodeSelector="zone == 'b'")
     put_pool(backend, "c", "10.3.0.0/24", assignmentMode="Manual")
@@ -69,8 +69,8 @@ def test_pools_that_all_select_other_namespaces_are_told(backend: Backend, ipam:
             take(ipam, f"net.{name}", pools={4: (name,)})
 
 
-def test_the_use_decides_among_pools(backend: Backend, ipam: IpamService) -> None:
-    """A tunnel's address comes from pools for tunnels, also when one is named or an address is asked for."""
+def test_pool_must_allow_the_use(backend: Backend, ipam: IpamService) -> None:
+    """The address of a tunnel comes from a pool for tunnels, even if a pool is named or an address is requested."""
     put_pool(backend, "a", "10.1.0.0/24", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", allowedUses=["Tunnel"])
     assert pool_of(take(ipam, "net.c")[0]) == "10.1"
@@ -82,8 +82,8 @@ def test_the_use_decides_among_pools(backend: Backend, ipam: IpamService) -> Non
         take(ipam, "net.d", at="10.2.0.8")
 
 
-def test_pools_that_cannot_be_understood_are_told(backend: Backend) -> None:
-    """With their error, to callers that ask for them and to callers that find no other; the others serve."""
+def test_error_names_invalid_pools(backend: Backend) -> None:
+    """Callers that name such a pool get its error, and so do callers without any other pool. The other pools are used."""
     put_node(backend)
     put_pool(backend, "bad", "10.65.0.0/28", blockSize=30, nodeSelector="rack ==")
     for named in ({}, {4: ("bad",)}):
@@ -95,7 +95,7 @@ def test_pools_that_cannot_be_understood_are_told(backend: Backend) -> None:
     assert address.startswith("10.66.0.")
 
 
-@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server has both done by others
+@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # in the Kubernetes API other programs set these states
 @pytest.mark.parametrize(
     "state",
     [
@@ -103,8 +103,8 @@ def test_pools_that_cannot_be_understood_are_told(backend: Backend) -> None:
         {"status": {"conditions": [{"type": "Allocatable", "status": "False", "reason": "CIDROverlap"}]}},
     ],
 )
-def test_pools_out_of_use_serve_nobody(backend: Backend, ipam: IpamService, state: dict[str, Any]) -> None:
-    """Being deleted, or found unfit: as if they were disabled; what they gave is taken back."""
+def test_unusable_pools_are_treated_as_disabled(backend: Backend, ipam: IpamService, state: dict[str, Any]) -> None:
+    """A pool that is being deleted, or was found invalid, assigns no addresses. Its addresses can be released."""
     put_pool(backend, "a", "10.1.0.0/24")
     take(ipam, "net.c")
     metadata = {"name": "a"} | state.get("metadata", {})
@@ -120,8 +120,8 @@ def test_pools_out_of_use_serve_nobody(backend: Backend, ipam: IpamService, stat
 # reservations
 
 
-def test_reserved_addresses_are_not_assigned_by_themselves(backend: Backend, ipam: IpamService) -> None:
-    """They keep their place in the queue, and are assigned to callers that ask for them."""
+def test_reserved_addresses_are_assigned_only_on_request(backend: Backend, ipam: IpamService) -> None:
+    """They keep their position in the queue."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", "10.65.0.0/31", "10.65.0.4", " 10.65.0.5/32 ")
     assert [take(ipam, f"net.c{n}")[0] for n in range(4)] == [f"10.65.0.{n}" for n in (2, 3, 6, 7)]
@@ -134,8 +134,8 @@ def test_reserved_addresses_are_not_assigned_by_themselves(backend: Backend, ipa
     assert block_of(backend, "10.65.0.0").ordinals.unallocated() == [0, 1, 5]
 
 
-def test_a_reservation_made_later_leaves_what_is_assigned(backend: Backend, ipam: IpamService) -> None:
-    """And one that is withdrawn gives its addresses back, to a node that remembers it as well."""
+def test_later_reservation_keeps_existing_allocations(backend: Backend, ipam: IpamService) -> None:
+    """After a reservation is deleted, its addresses are assigned again, even by a node that had cached it."""
     put_pool(backend, "a", TINY, blockSize=29)
     take(ipam, "net.c0")
     put_reservation(backend, "res", "10.65.0.0/30")
@@ -145,26 +145,26 @@ def test_a_reservation_made_later_leaves_what_is_assigned(backend: Backend, ipam
     assert take(ipam, "net.c2") == ("10.65.0.1",)
 
 
-def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) -> None:
-    """However old the news of it are."""
+def test_reservations_are_read_again_before_a_refusal(backend: Backend) -> None:
+    """This holds even if no event has announced the deletion."""
 
-    class Deaf(Through):
+    class NoEvents(Through):
         def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
             return (1,) * len(kinds)
 
     put_node(backend)
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", TINY)
-    ipam = IpamService(Deaf(backend), NODE)
+    ipam = IpamService(NoEvents(backend), NODE)
     with pytest.raises(PeerError, match="no free IPv4 address"):
         take(ipam, "net.c")
     put_reservation(backend, "res", "10.65.0.0/30")
     assert take(ipam, "net.c") == ("10.65.0.4",)
 
 
-@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
-def test_malformed_reservations_are_passed_over(backend: Backend, ipam: IpamService) -> None:
-    """Each is logged with every assignment; the others hold."""
+@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server refuses such a reservation
+def test_malformed_reservations_are_skipped(backend: Backend, ipam: IpamService) -> None:
+    """Each assignment reports them. The other reservations apply."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", "10.65.0.0", "nonsense", None, 7, "10.65.0.1/99", "10.65.0.3/31")
     put(
@@ -178,8 +178,8 @@ def test_malformed_reservations_are_passed_over(backend: Backend, ipam: IpamServ
     assert ipam.assign(Assign("net.e", {}, pools={4: ("a",)})).faults == ()
 
 
-def test_pools_that_cannot_be_read_are_told(backend: Backend, ipam: IpamService) -> None:
-    """By every assignment that passes them, and by refusals."""
+def test_undecodable_pools_are_reported(backend: Backend, ipam: IpamService) -> None:
+    """Assignments that skip such a pool report it, and so do refusals."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_pool(backend, "b", "10.66.0.0/24", nodeSelector="rack = 'a'")
     fault = "IP pool 'b': spec.nodeSelector = \"rack = 'a'\" is not a selector"
@@ -194,8 +194,8 @@ def test_pools_that_cannot_be_read_are_told(backend: Backend, ipam: IpamService)
         assert fault in refusal.value.details
 
 
-def test_blocks_that_are_wholly_reserved_are_not_claimed(backend: Backend, ipam: IpamService) -> None:
-    """However many of them there are: a pool may be reserved but for its last block."""
+def test_completely_reserved_blocks_are_not_claimed(backend: Backend, ipam: IpamService) -> None:
+    """This holds for any number of blocks: all of the pool may be reserved except its last block."""
     put_pool(backend, "six", "fd65::/64", blockSize=122)
     put_reservation(backend, "res", *(f"fd65::/{length}" for length in (65, 66)), *_all_but_the_last_block())
     (got,) = take(ipam, "net.c", versions=(6,))
@@ -204,7 +204,7 @@ def test_blocks_that_are_wholly_reserved_are_not_claimed(backend: Backend, ipam:
 
 
 def _all_but_the_last_block() -> list[str]:
-    """The right half of what is left, again and again."""
+    """Return the networks that cover the pool except its last block."""
     found, first, length = [], int(Address("fd65::")), 64
     while length < 122:
         length += 1

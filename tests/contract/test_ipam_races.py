@@ -1,4 +1,4 @@
-"""Many callers at once, and a datastore that changes behind the caller's back."""
+"""Concurrent callers, and changes of the datastore by other writers."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -49,10 +49,10 @@ def store(backend: Backend) -> Backend:
     return backend
 
 
-def together(
-    store: Backend, make: Callable[[IpamService], Sequence[Call]], meanwhile: Callable[[], object] = lambda: None
+def in_one_batch(
+    store: Backend, make: Callable[[IpamService], Sequence[Call]], before_open: Callable[[], object] = lambda: None
 ) -> list[Any]:
-    """The outcomes of calls that were certainly carried out as one group: they wait behind a write that is held up."""
+    """Return the outcomes of calls in one batch. The batch forms because an earlier write is blocked."""
     gated = Blockable(store)
     ipam = IpamService(gated, NODE)
     calls = make(ipam)
@@ -63,25 +63,25 @@ def together(
         for call in calls:
             futures.append(pool.submit(call))
             wait_until_combined(ipam, len(futures))
-        meanwhile()
+        before_open()
         gated.open()
         wait([first, *futures], TIMEOUT_SECONDS)
     first.result()
     return [future.exception() or future.result() for future in futures]
 
 
-def taking(ipam: IpamService, *handles: str, **how: Any) -> list[Call]:
+def assignments(ipam: IpamService, *handles: str, **how: Any) -> list[Call]:
     return [lambda handle=handle: take(ipam, handle, **how) for handle in handles]  # type: ignore[misc]
 
 
-# one write for many
+# batches
 
 
-def test_waiting_requests_become_one_write(store: Backend) -> None:
-    """As many callers as fit into one, one write of the block, an address for each."""
+def test_waiting_requests_are_written_together(store: Backend) -> None:
+    """The block is written once, with an address for each caller."""
     recording = Recording(store)
     names = [f"net.c{n}" for n in range(MAX_BATCH)]
-    outcomes = together(recording, lambda ipam: taking(ipam, *names))
+    outcomes = in_one_batch(recording, lambda ipam: assignments(ipam, *names))
     assert len({address for (address,) in outcomes}) == MAX_BATCH > 30
     assert recording.written[-1] == ["create handle"] * MAX_BATCH + ["update block"]
     assert set(holdings(store)) == {"net.first", *names}
@@ -89,27 +89,27 @@ def test_waiting_requests_become_one_write(store: Backend) -> None:
     assert len(set(block.ordinal_sequences.values())) == 2
 
 
-def test_callers_without_any_order_get_different_addresses(store: Backend) -> None:
-    """As they come, in groups of any size: never more writes of the block than requests, and no address twice."""
+def test_concurrent_callers_get_different_addresses(store: Backend) -> None:
+    """Batches may have any size. The block is written at most once per request."""
     recording = Recording(store)
     ipam = IpamService(recording, NODE)
-    outcomes = in_threads(call for n in range(32) for call in taking(ipam, f"net.c{n}", versions=(4,)))
+    outcomes = in_threads(call for n in range(32) for call in assignments(ipam, f"net.c{n}", versions=(4,)))
     assert len({address for (address,) in outcomes}) == 32
     assert sum(call.count("update block") for call in recording.written) <= 32
     assert len(holdings(store)) == 32
 
 
-def test_a_group_spills_over_into_new_blocks(store: Backend) -> None:
-    """More requests than a block has room for, none of them short."""
+def test_batch_continues_in_new_blocks(store: Backend) -> None:
+    """It has more requests than a block has free addresses, and each gets its address."""
     put_pool(store, "pool4", "10.65.0.0/27", blockSize=29)
-    outcomes = together(store, lambda ipam: taking(ipam, *(f"net.c{n}" for n in range(31))))
+    outcomes = in_one_batch(store, lambda ipam: assignments(ipam, *(f"net.c{n}" for n in range(31))))
     assert len({address for (address,) in outcomes}) == 31
     assert len(blocks(store)) == 4
     require_whole_claims(store)
 
 
-def test_one_handle_may_be_assigned_and_released_in_one_group(store: Backend) -> None:
-    """In the order of their arrival; what the handle held before goes as well."""
+def test_batch_can_assign_and_release_one_handle(store: Backend) -> None:
+    """The requests apply in the order of their arrival, and earlier addresses of the handle are released too."""
     for order in ("assign, release", "release, assign"):
         take(IpamService(store, NODE), "net.c1")
         take(IpamService(store, NODE), "net.c1", at="10.65.0.200")
@@ -118,61 +118,62 @@ def test_one_handle_may_be_assigned_and_released_in_one_group(store: Backend) ->
             both = {"assign": lambda: take(ipam, "net.c1"), "release": lambda: free(ipam, "net.c1")}
             return [both[name] for name in order.split(", ")]
 
-        together(store, calls)
+        in_one_batch(store, calls)
         assert len(holdings(store).get("net.c1", ())) == (order == "release, assign")
         for handle in holdings(store):
             free(IpamService(store, NODE), handle)
         assert handles(store) == {}
 
 
-def test_many_handles_that_exist_already_do_not_exhaust_the_attempts(store: Backend) -> None:
-    """Each is a lost race for a caller that took it for new; they are learned of together."""
+def test_existing_handles_in_a_batch_cause_one_retry(store: Backend) -> None:
+    """The cache lists none of these handles. The first conflict makes the batch read all of them."""
     names = [f"net.c{n}" for n in range(ATTEMPTS + 20)]
-    assert len(in_threads(taking(IpamService(store, NODE), *names))) == len(names)
+    assert len(in_threads(assignments(IpamService(store, NODE), *names))) == len(names)
     recording = Recording(store)
-    outcomes = together(recording, lambda ipam: taking(ipam, *names))
+    outcomes = in_one_batch(recording, lambda ipam: assignments(ipam, *names))
     assert not [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert all(len(addresses) == 2 for handle, addresses in holdings(store).items() if handle != "net.first")
 
 
-# failures in a group
+# failures in a batch
 
 
-def test_a_refused_request_leaves_its_group_alone(store: Backend) -> None:
-    """Each refusal is of its own, so that no two threads raise the same object."""
-    outcomes = together(
-        store, lambda ipam: [*taking(ipam, "net.b1", "net.b2", pools={4: ("nosuch",)}), *taking(ipam, "net.c1", "net.c2")]
+def test_refused_request_does_not_affect_its_batch(store: Backend) -> None:
+    """Each refusal is a separate exception, because no two threads may raise the same object."""
+    outcomes = in_one_batch(
+        store,
+        lambda ipam: [*assignments(ipam, "net.b1", "net.b2", pools={4: ("nosuch",)}), *assignments(ipam, "net.c1", "net.c2")],
     )
     assert [type(outcome) for outcome in outcomes] == [CallerError, CallerError, tuple, tuple]
     assert outcomes[0] is not outcomes[1]
     assert set(holdings(store)) == {"net.first", "net.c1", "net.c2"}
 
 
-def test_a_request_that_cannot_be_stored_leaves_its_group_alone(store: Backend) -> None:
-    """A handle that is not valid text fails by itself."""
-    outcomes = together(store, lambda ipam: taking(ipam, "net.c1", "net.\ud800", "net.c2"))
+def test_unstorable_request_does_not_affect_its_batch(store: Backend) -> None:
+    """Only the request with a handle that is not valid text fails."""
+    outcomes = in_one_batch(store, lambda ipam: assignments(ipam, "net.c1", "net.\ud800", "net.c2"))
     assert [isinstance(outcome, tuple) for outcome in outcomes] == [True, False, True]
     assert set(holdings(store)) == {"net.first", "net.c1", "net.c2"}
 
 
-def test_an_unreachable_datastore_is_asked_once_for_a_group(store: Backend) -> None:
-    """Each call to it may take its full time-out: requests that were tried one by one would wait for hours."""
+def test_unreachable_datastore_is_called_once_per_batch(store: Backend) -> None:
+    """Each call may take a full timeout, so separate calls for each request could take hours."""
     take(IpamService(store, NODE), "net.c0")
     faults = Faults()
     counting = Through(FaultyBackend(store, faults))
 
     def break_down() -> None:
-        faults.arm(Kind.OUTAGE, 2, "get", "list", "write")  # the write that is held up still gets through
+        faults.arm(Kind.OUTAGE, 2, "get", "list", "write")  # the blocked write still succeeds
         counting.calls.update(get=0, list=0, write=0)
 
-    outcomes = together(counting, lambda ipam: [lambda: free(ipam, "net.c0")] * 16, break_down)
+    outcomes = in_one_batch(counting, lambda ipam: [lambda: free(ipam, "net.c0")] * 16, break_down)
     assert all(isinstance(outcome, StoreError) for outcome in outcomes)
     assert sum(counting.calls.values()) == 2
     assert len({id(outcome) for outcome in outcomes}) == 16
 
 
-class Harmed(Through):
-    """What is stored at some keys cannot be decoded."""
+class Undecodable(Through):
+    """A store whose values at some keys cannot be decoded."""
 
     keys: frozenset[Key] = frozenset()
 
@@ -185,25 +186,25 @@ class Harmed(Through):
         return Entries(entry for entry in super().list(query) if entry.key not in self.keys)
 
 
-def test_a_damaged_handle_is_its_owners_trouble_alone(store: Backend) -> None:
-    """Its release fails, and so does an assignment to it; others in the group are served."""
+def test_damaged_handle_fails_only_its_own_requests(store: Backend) -> None:
+    """Its release and assignments to it fail. Other requests of the batch succeed."""
     take(IpamService(store, NODE), "net.bad")
-    harmed = Harmed(store)
-    harmed.keys = frozenset({HandleKey("net.bad")})
-    outcomes = together(harmed, lambda ipam: taking(ipam, "net.bad", "net.c1"))
+    undecodable = Undecodable(store)
+    undecodable.keys = frozenset({HandleKey("net.bad")})
+    outcomes = in_one_batch(undecodable, lambda ipam: assignments(ipam, "net.bad", "net.c1"))
     assert [type(outcome) for outcome in outcomes] == [UndecodableEntry, tuple]
     with pytest.raises(UndecodableEntry):
-        free(IpamService(harmed, NODE), "net.bad")
+        free(IpamService(undecodable, NODE), "net.bad")
     assert len(holdings(store)["net.bad"]) == 1
 
 
-def test_a_damaged_block_does_not_stop_its_node(store: Backend) -> None:
-    """Addresses come from other blocks, and its claim stays for when it is repaired."""
+def test_damaged_block_does_not_stop_its_node(store: Backend) -> None:
+    """The node assigns from other blocks. The affinity stays, because the block may be repaired."""
     (got,) = take(IpamService(store, NODE), "net.c1")
     lost = block_of(store, got).cidr
-    harmed = Harmed(store)
-    harmed.keys = frozenset({BlockKey(lost)})
-    ipam = IpamService(harmed, NODE)
+    undecodable = Undecodable(store)
+    undecodable.keys = frozenset({BlockKey(lost)})
+    ipam = IpamService(undecodable, NODE)
     for number in range(3):
         (other,) = take(ipam, f"net.d{number}")
         assert block_of(store, other).cidr != lost
@@ -212,17 +213,17 @@ def test_a_damaged_block_does_not_stop_its_node(store: Backend) -> None:
     require_whole_claims(store)
 
 
-def test_a_damaged_block_does_not_stop_other_nodes(store: Backend) -> None:
-    """It looks free to them, and turns out not to be."""
+def test_damaged_block_does_not_stop_other_nodes(store: Backend) -> None:
+    """It looks free to them until they try to claim it."""
     pair = (Cidr("10.65.0.0/30"), Cidr("10.65.0.4/30"))
     put_pool(store, "pool4", "10.65.0.0/29", blockSize=30)
     for cidr in pair:
         put_block(store, str(cidr), "host:node2", ["net.theirs"] * 4)
     for cidr in pair:
-        harmed = Harmed(store)
-        harmed.keys = frozenset({BlockKey(cidr)})
+        undecodable = Undecodable(store)
+        undecodable.keys = frozenset({BlockKey(cidr)})
         with pytest.raises(PeerError, match="no free IPv4 address"):
-            take(IpamService(harmed, NODE), "net.c1")
+            take(IpamService(undecodable, NODE), "net.c1")
     assert handles(store) == {}
     assert affinities(store) == {}
 
@@ -230,8 +231,8 @@ def test_a_damaged_block_does_not_stop_other_nodes(store: Backend) -> None:
 # datastores that change between two calls
 
 
-class Lagging(Through):
-    """A datastore in which news of pools and nodes arrives late: caches cannot know that they are old."""
+class LateEvents(Through):
+    """A datastore whose events of pools and nodes arrive late, so that caches do not detect their age."""
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return (0,) * len(kinds)
@@ -239,14 +240,14 @@ class Lagging(Through):
 
 @pytest.fixture(params=[True, False], ids=["late news", "prompt news"])
 def ipam(store: Backend, request: pytest.FixtureRequest) -> IpamService:
-    """Warm: it has served a call before the datastore changes."""
-    warm = IpamService(Lagging(store) if request.param else store, NODE)
+    """Return an IPAM whose cache was filled before the datastore changes."""
+    warm = IpamService(LateEvents(store) if request.param else store, NODE)
     take(warm, "net.warm")
     return warm
 
 
-def test_refusals_are_never_given_from_memory(store: Backend, ipam: IpamService, open_store: OpenStore) -> None:
-    """A pool that another process made a moment ago can be named, selected, and asked for an address."""
+def test_refusal_reads_the_datastore_first(store: Backend, ipam: IpamService, open_store: OpenStore) -> None:
+    """A pool that another process has just created can be named, selected, and requested by address."""
     with pytest.raises(CallerError, match="does not exist"):
         take(ipam, "net.c1", pools={4: ("new",)})
     with pytest.raises(PeerError, match="no IPv6 pool"):
@@ -260,8 +261,8 @@ def test_refusals_are_never_given_from_memory(store: Backend, ipam: IpamService,
     assert take(ipam, "net.c3", at="10.67.0.1") == ("10.67.0.1",)
 
 
-def test_exhaustion_is_never_told_from_memory(store: Backend, ipam: IpamService) -> None:
-    """Another process of this node has released addresses in between, or another pool was made."""
+def test_exhaustion_error_reads_the_datastore_first(store: Backend, ipam: IpamService) -> None:
+    """Another process of this node has released addresses, or another pool was created."""
     put_pool(store, "tiny", "10.66.0.0/30", blockSize=30)
     for number in range(4):
         take(ipam, f"net.c{number}", pools={4: ("tiny",)})
@@ -271,8 +272,8 @@ def test_exhaustion_is_never_told_from_memory(store: Backend, ipam: IpamService)
     take(ipam, "net.late", pools={4: ("tiny",)})
 
 
-def test_a_node_that_is_selected_anew_is_served(store: Backend, ipam: IpamService) -> None:
-    """Its labels have changed, or the pool's selector has."""
+def test_newly_selected_node_gets_addresses(store: Backend, ipam: IpamService) -> None:
+    """Its labels or the selector of the pool have changed."""
     put_pool(store, "pool4", POOL, nodeSelector="zone == 'a'")
     with pytest.raises(PeerError, match="no IPv4 pool is available"):
         take(IpamService(store, NODE), "net.c1")
@@ -280,8 +281,8 @@ def test_a_node_that_is_selected_anew_is_served(store: Backend, ipam: IpamServic
     assert take(ipam, "net.c1")
 
 
-def test_a_node_that_is_selected_no_more_is_refused(store: Backend) -> None:
-    """As soon as the news of its labels arrive."""
+def test_node_that_is_no_longer_selected_is_refused(store: Backend) -> None:
+    """This holds after the event of its changed labels."""
     put_node(store, zone="a")
     put_pool(store, "pool4", POOL, nodeSelector="zone == 'a'")
     ipam = IpamService(store, NODE)
@@ -291,8 +292,8 @@ def test_a_node_that_is_selected_no_more_is_refused(store: Backend) -> None:
         take(ipam, "net.c2")
 
 
-def test_a_pool_made_anew_elsewhere_gives_its_new_addresses(store: Backend) -> None:
-    """The node's old blocks are outside every pool: they are left alone, with what is held in them."""
+def test_recreated_pool_with_another_cidr_is_used(store: Backend) -> None:
+    """The previous blocks of the node are in no pool. They and their allocations stay."""
     ipam = IpamService(store, NODE)
     (old,) = take(ipam, "net.old")
     remove(store, ResourceKey("IPPool", "pool4"))
@@ -305,8 +306,8 @@ def test_a_pool_made_anew_elsewhere_gives_its_new_addresses(store: Backend) -> N
     assert set(holdings(store)) == {"net.c1"}
 
 
-def test_disabled_pools_give_no_more_addresses(store: Backend) -> None:
-    """But take back those that they gave."""
+def test_disabled_pools_assign_no_addresses(store: Backend) -> None:
+    """Their addresses can be released."""
     ipam = IpamService(store, NODE)
     take(ipam, "net.c1")
     put_pool(store, "pool4", POOL, disabled=True)
@@ -317,8 +318,8 @@ def test_disabled_pools_give_no_more_addresses(store: Backend) -> None:
 
 
 @pytest.mark.parametrize("queries", [(BlockQuery(),), (AffinityQuery(),), IPAM_QUERIES], ids=["blocks", "affinities", "all"])
-def test_what_was_wiped_is_made_anew(store: Backend, ipam: IpamService, queries: tuple[Query, ...]) -> None:
-    """Of any of it: the next calls assign, release and hold as in an empty datastore."""
+def test_deleted_documents_are_created_again(store: Backend, ipam: IpamService, queries: tuple[Query, ...]) -> None:
+    """After a deletion of any kind of document, calls work as in an empty datastore."""
     free(ipam, "net.warm")
     wipe(store, *queries)
     assert not ipam.holds("net.warm", [Address("10.65.0.0")])
@@ -328,8 +329,8 @@ def test_what_was_wiped_is_made_anew(store: Backend, ipam: IpamService, queries:
     assert len(holdings(store)) == 70
 
 
-def test_a_datastore_wiped_to_the_ground_serves_again(store: Backend, ipam: IpamService) -> None:
-    """First there is neither pool nor node, then there is one again, in another place."""
+def test_emptied_datastore_is_used_again(store: Backend, ipam: IpamService) -> None:
+    """First pool and node are missing. Then they exist again, with another CIDR."""
     wipe(store, *EVERYTHING)
     with pytest.raises(PeerError, match="does not exist" if store.requires_node else "no IPv4 pool is available"):
         take(ipam, "net.c1")
@@ -341,36 +342,38 @@ def test_a_datastore_wiped_to_the_ground_serves_again(store: Backend, ipam: Ipam
     require_whole_claims(store)
 
 
-# rivals
+# conflicts
 
 
 @pytest.mark.parametrize("number", range(1, 4))
-def test_a_lost_race_is_run_again(store: Backend, number: int) -> None:
-    """Another process of the node changes the same block before each of our writes."""
+def test_conflict_is_retried(store: Backend, number: int) -> None:
+    """Another process of the node changes the same block before each write."""
     rival = IpamService(store, NODE)
     take(rival, "net.c1")
-    crossed = Interfering(store, number, lambda: take(rival, "net.rival"))
-    ipam = IpamService(crossed, NODE)
+    interrupted = Interfering(store, number, lambda: take(rival, "net.rival"))
+    ipam = IpamService(interrupted, NODE)
     take(ipam, "net.c2")
     free(ipam, "net.c1")
     take(ipam, "net.c3")
     assert set(holdings(store)) == {"net.c2", "net.c3", "net.rival"}
 
 
-def test_a_race_that_is_always_lost_ends(store: Backend) -> None:
-    """After a number of attempts, with a code of its own, and with nothing assigned."""
+def test_permanent_conflict_fails(store: Backend) -> None:
+    """After a number of attempts the call fails with its own error code, and nothing is assigned."""
     rival = IpamService(store, NODE)
     take(rival, "net.0")
 
-    class Cruel(Through):
+    class AlwaysConflicting(Through):
         def write(self, writes: Sequence[Any], *, durable: bool = False) -> Sequence[Entry | None]:
             take(rival, "net.busy")
             free(rival, "net.busy")
             return super().write(writes, durable=durable)
 
-    cruel = Cruel(store)
+    conflicting = AlwaysConflicting(store)
     with pytest.raises(PeerError, match="kept changing") as refusal:
-        take(IpamService(cruel, NODE), "net.c1")
+        take(IpamService(conflicting, NODE), "net.c1")
     assert refusal.value.code == Code.CONCURRENCY
-    assert cruel.calls["write"] == ATTEMPTS * (1 if store.atomic else 2)  # or what was counted is taken back each time
+    assert conflicting.calls["write"] == ATTEMPTS * (
+        1 if store.atomic else 2
+    )  # a non-atomic store reverts the count of the handle each time
     assert "net.c1" not in holdings(store)

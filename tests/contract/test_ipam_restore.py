@@ -1,4 +1,4 @@
-"""Addresses of live attachments, claimed again in a datastore that has lost their records."""
+"""Restoring the addresses of live attachments in a datastore that has lost their records."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def restore(ipam: IpamService, *addresses: Address, handle: str = "net.live") ->
     assert ipam.assign(Assign(handle, {"node": NODE}, addresses=addresses, restores=True)).addresses == addresses
 
 
-def test_settings_selectors_and_limits_do_not_count(backend: Backend, ipam: IpamService) -> None:
+def test_restore_ignores_settings_selectors_and_limits(backend: Backend, ipam: IpamService) -> None:
     put_pool(backend, "pool", POOL, blockSize=30, disabled=True, nodeSelector="has(nothing)")
     put_settings(backend, strict_affinity=True, auto_allocate_blocks=False)
     put_reservation(backend, "all", POOL)
@@ -43,7 +43,7 @@ def test_block_of_another_node_is_used(backend: Backend, ipam: IpamService) -> N
     assert ipam.holds("net.live", [HERE])
 
 
-def test_repetition_changes_nothing_and_a_lost_handle_is_counted_again(backend: Backend, ipam: IpamService) -> None:
+def test_repeated_restore_only_recreates_a_lost_handle(backend: Backend, ipam: IpamService) -> None:
     put_pool(backend, "pool", POOL, blockSize=30)
     restore(ipam, HERE)
     before = holdings(backend), handles(backend)
@@ -56,8 +56,8 @@ def test_repetition_changes_nothing_and_a_lost_handle_is_counted_again(backend: 
     assert handles(backend) == {}
 
 
-def test_foreign_holder_stays(backend: Backend, ipam: IpamService) -> None:
-    """And of several addresses none is assigned."""
+def test_address_of_another_handle_is_not_restored(backend: Backend, ipam: IpamService) -> None:
+    """None of the addresses of the request is assigned then."""
     put_pool(backend, "pool", POOL, blockSize=30)
     IpamService(backend, "node2").assign(Assign("net.stranger", {}, addresses=(HERE,)))
     with pytest.raises(CallerError, match=r"net\.stranger") as refused:
@@ -73,8 +73,8 @@ def test_address_in_no_pool_is_refused(backend: Backend, ipam: IpamService) -> N
         restore(ipam, Address("10.99.0.1"))
 
 
-def test_comparison_with_the_blocks(backend: Backend, ipam: IpamService) -> None:
-    """Found is an address that another handle or none holds, or that is in no pool."""
+def test_lost_addresses_are_found(backend: Backend, ipam: IpamService) -> None:
+    """These have another handle or none, or are in no pool."""
     put_pool(backend, "pool", POOL, blockSize=30)
     restore(ipam, HERE)
     held = ("net.live", HERE)

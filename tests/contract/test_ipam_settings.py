@@ -1,4 +1,4 @@
-"""The settings of address management, and the cooldown that is one of them."""
+"""The settings of address management, and the cooldown, which is one of them."""
 
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -45,8 +45,8 @@ def ipam(backend: Backend) -> IpamService:
 # reading and writing
 
 
-def test_defaults_hold_where_nothing_is_stored(backend: Backend) -> None:
-    """And reading stores nothing."""
+def test_defaults_apply_without_stored_settings(backend: Backend) -> None:
+    """Reading does not store anything."""
     assert read_settings(backend) == IpamConfig(auto_allocate_blocks=True)
     assert list(document(backend)) == []
 
@@ -59,8 +59,8 @@ def test_defaults_hold_where_nothing_is_stored(backend: Backend) -> None:
         IpamConfig(vm_address_persistence="Disabled", cooldown_seconds=30),
     ],
 )
-def test_what_is_stored_is_read(backend: Backend, settings: IpamConfig) -> None:
-    """Made, replaced, and told by the generation, so that caches learn of it."""
+def test_stored_settings_are_read(backend: Backend, settings: IpamConfig) -> None:
+    """Each write changes the generation, so that caches become invalid."""
     before = backend.generations((IPAM_CONFIG,))
     for stored in (IpamConfig(cooldown_seconds=1), settings):
         configure(backend, stored)
@@ -68,7 +68,7 @@ def test_what_is_stored_is_read(backend: Backend, settings: IpamConfig) -> None:
     assert backend.generations((IPAM_CONFIG,)) != before
 
 
-@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
+@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server refuses such documents
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
@@ -80,8 +80,8 @@ def test_what_is_stored_is_read(backend: Backend, settings: IpamConfig) -> None:
         ({"max_blocks_per_host": 5, "auto_allocate_blocks": False}, "2 errors"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(backend: Backend, fields: dict[str, Any], fault: str) -> None:
-    """And nothing is stored; readers take them as they are."""
+def test_contradictory_settings_are_refused(backend: Backend, fields: dict[str, Any], fault: str) -> None:
+    """Nothing is stored. Readers accept such settings if another program has stored them."""
     with pytest.raises(CallerError) as refusal:
         configure(backend, IpamConfig(**fields))
     assert fault in str(refusal.value)
@@ -90,8 +90,8 @@ def test_settings_that_contradict_each_other_are_refused(backend: Backend, field
     assert read_settings(backend) == IpamConfig(**fields)
 
 
-def test_one_limit_of_blocks_holds_in_every_datastore(backend: Backend) -> None:
-    """It is checked before anything is written, so that no store or API server has to refuse it."""
+def test_block_limit_has_the_same_maximum_in_every_datastore(backend: Backend) -> None:
+    """svc checks it before the write, so that no datastore has to refuse it."""
     configure(backend, IpamConfig(strict_affinity=True, max_blocks_per_host=MAX_BLOCKS_PER_HOST))
     for number in (MAX_BLOCKS_PER_HOST + 1, 2**31, 2**64 - 1, 10**20 - 1):
         with pytest.raises(CallerError, match=f"maxBlocksPerHost = {number} is more than 1000000: .*give 0 to 1000000"):
@@ -99,10 +99,10 @@ def test_one_limit_of_blocks_holds_in_every_datastore(backend: Backend) -> None:
     assert read_settings(backend).max_blocks_per_host == MAX_BLOCKS_PER_HOST
 
 
-def test_rival_writers_of_settings_both_succeed(backend: Backend) -> None:
-    """The later one's stay."""
-    crossed = Interfering(backend, 1, lambda: configure(backend, IpamConfig(cooldown_seconds=1)))
-    configure(crossed, IpamConfig(cooldown_seconds=2))
+def test_concurrent_writers_of_settings_both_succeed(backend: Backend) -> None:
+    """The settings of the later writer are stored."""
+    interrupted = Interfering(backend, 1, lambda: configure(backend, IpamConfig(cooldown_seconds=1)))
+    configure(interrupted, IpamConfig(cooldown_seconds=2))
     gone = Interfering(backend, 1, lambda: backend.write([Delete(IpamConfigKey())]))
     configure(gone, IpamConfig(cooldown_seconds=3))
     assert read_settings(backend).cooldown_seconds == 3
@@ -112,7 +112,7 @@ def test_rival_writers_of_settings_both_succeed(backend: Backend) -> None:
 
 
 def age(backend: Backend, seconds: int) -> None:
-    """As if everything that rests had been released earlier by so many seconds."""
+    """Change all release times to so many seconds earlier."""
     for block in blocks(backend).values():
         block.attributes = [
             Attribute(released_at=_earlier(each.released_at, seconds)) if each.released_at else each
@@ -127,8 +127,8 @@ def _earlier(text: str, seconds: int) -> str:
 
 
 @pytest.mark.parametrize("by_address", [False, True])
-def test_released_addresses_rest(backend: Backend, ipam: IpamService, by_address: bool) -> None:
-    """They have no owner, their handle is deleted, and they are not assigned before the cooldown has passed."""
+def test_released_addresses_are_in_cooldown(backend: Backend, ipam: IpamService, by_address: bool) -> None:
+    """They have no owner, and their handle is deleted. They are not assigned before the cooldown has passed."""
     put_settings(backend, cooldown_seconds=60)
     got = {take(ipam, f"net.c{n}")[0] for n in range(4)}
     (mine,) = map(str, holdings(backend)["net.c1"])
@@ -137,8 +137,8 @@ def test_released_addresses_rest(backend: Backend, ipam: IpamService, by_address
     else:
         free(ipam, "net.c1")
     assert holdings(backend).keys() == handles(backend).keys() == {"net.c0", "net.c2", "net.c3"}
-    resting = [each for each in block_of(backend, mine).attributes or () if each.released_at]
-    assert resting == [Attribute(released_at=resting[0].released_at)]
+    cooling = [each for each in block_of(backend, mine).attributes or () if each.released_at]
+    assert cooling == [Attribute(released_at=cooling[0].released_at)]
     for call in (partial(take, ipam, "net.late"), partial(ipam.require_capacity, (4,), {})):
         with pytest.raises(PeerError, match="no free IPv4 address"):
             call()
@@ -152,8 +152,8 @@ def test_released_addresses_rest(backend: Backend, ipam: IpamService, by_address
     assert {str(address) for held in holdings(backend).values() for address in held} == got
 
 
-def test_the_cooldown_of_the_moment_counts(backend: Backend, ipam: IpamService) -> None:
-    """Not the one of the release: an administrator who shortens it needs the addresses now."""
+def test_current_cooldown_applies(backend: Backend, ipam: IpamService) -> None:
+    """The setting at the time of the release does not count. An administrator who shortens it needs the addresses at once."""
     put_settings(backend, cooldown_seconds=1000)
     for number in range(4):
         take(ipam, f"net.c{number}")
@@ -165,8 +165,8 @@ def test_the_cooldown_of_the_moment_counts(backend: Backend, ipam: IpamService) 
     assert {each.released_at for each in block_of(backend, "10.65.0.0").attributes or ()} == {None}
 
 
-def test_a_resting_block_is_not_empty(backend: Backend, ipam: IpamService) -> None:
-    """It is neither taken from its node nor given up before everything in it has rested."""
+def test_block_with_cooling_addresses_is_not_empty(backend: Backend, ipam: IpamService) -> None:
+    """It is neither reclaimed nor released before the cooldown of all its addresses has passed."""
     put_settings(backend, cooldown_seconds=60)
     (got,) = take(ipam, "net.c")
     free(ipam, "net.c")
@@ -179,8 +179,8 @@ def test_a_resting_block_is_not_empty(backend: Backend, ipam: IpamService) -> No
     assert {cidr for _, cidr in affinities(backend)} == {"10.66.0.0/30"}
 
 
-def test_a_repeated_release_does_not_prolong_the_rest(backend: Backend, ipam: IpamService) -> None:
-    """By handle it finds nothing, by address the answer is that the address is free."""
+def test_repeated_release_does_not_extend_the_cooldown(backend: Backend, ipam: IpamService) -> None:
+    """A release by handle finds no address. A release by address reports that it is free."""
     put_settings(backend, cooldown_seconds=60)
     take(ipam, "net.c")
     (address,) = holdings(backend)["net.c"]
@@ -192,9 +192,9 @@ def test_a_repeated_release_does_not_prolong_the_rest(backend: Backend, ipam: Ip
     assert document(backend) == before
 
 
-@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
-def test_times_that_cannot_be_read_are_long_ago(backend: Backend, ipam: IpamService) -> None:
-    """Another program's mistake holds no address for ever."""
+@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server refuses such documents
+def test_unreadable_release_times_count_as_long_ago(backend: Backend, ipam: IpamService) -> None:
+    """Otherwise an error of another program would block the address for ever."""
     put_settings(backend, cooldown_seconds=60)
     for number in range(4):
         take(ipam, f"net.c{number}")
@@ -205,8 +205,8 @@ def test_times_that_cannot_be_read_are_long_ago(backend: Backend, ipam: IpamServ
     assert take(ipam, "net.d")
 
 
-def test_now_is_after_what_was_just_released(backend: Backend, ipam: IpamService) -> None:
-    """Times are stored in UTC, to the second."""
+def test_release_time_is_never_in_the_future(backend: Backend, ipam: IpamService) -> None:
+    """Times are stored in UTC, in whole seconds."""
     put_settings(backend, cooldown_seconds=60)
     take(ipam, "net.c")
     earliest = datetime.now(timezone.utc).replace(microsecond=0)

@@ -1,4 +1,4 @@
-"""Pools whose blocks were of another size before: what is left of these is never covered a second time."""
+"""Pools whose block size has changed: new blocks never overlap the old ones."""
 
 import pytest
 
@@ -25,7 +25,7 @@ POOL = "10.65.0.0/28"
 
 @pytest.fixture
 def store(backend: Backend) -> Backend:
-    """With a pool of four blocks, and two nodes."""
+    """Return a store with a pool of four blocks and two nodes."""
     for node in (NODE, "node2"):
         put_node(backend, node)
     put_pool(backend, "pool4", POOL, blockSize=30)
@@ -33,8 +33,8 @@ def store(backend: Backend) -> Backend:
 
 
 @pytest.mark.parametrize("size", [28, 29, 31, 32])
-def test_blocks_of_another_size_are_never_covered_twice(store: Backend, size: int) -> None:
-    """A pool was deleted and created again with other blocks while addresses of the old ones are held."""
+def test_new_blocks_do_not_overlap_old_ones(store: Backend, size: int) -> None:
+    """A pool was deleted and created again with another block size, while addresses of old blocks are allocated."""
     old = [take(IpamService(store, NODE), f"net.old{n}")[0] for n in range(6)]
     put_pool(store, "pool4", POOL, blockSize=size)
     for number in range(16):
@@ -47,8 +47,8 @@ def test_blocks_of_another_size_are_never_covered_twice(store: Backend, size: in
     assert len({address for held in holdings(store).values() for address in held}) == len(handles(store)) >= 6
 
 
-def test_an_address_whose_block_would_overlap_another_is_refused(store: Backend) -> None:
-    """Nothing is made for it; addresses that the other block has can be asked for."""
+def test_address_whose_block_would_overlap_is_refused(store: Backend) -> None:
+    """No block is created. Addresses that the other block contains can be requested."""
     present = {"10.65.0.0/30", "10.65.0.4/30"}
     for cidr in present:
         put_block(store, cidr, "host:node2")
@@ -60,7 +60,7 @@ def test_an_address_whose_block_would_overlap_another_is_refused(store: Backend)
     assert (set(blocks(store)), affinities(store)) == (present, {})
 
 
-def test_a_broken_off_claim_is_not_finished_over_another_block(store: Backend) -> None:
+def test_interrupted_claim_is_not_completed_over_another_block(store: Backend) -> None:
     """The pool was created again, and another node has claimed a larger block there."""
     put_affinity(store, "10.65.0.4/30", PENDING)
     put_pool(store, "pool4", POOL, blockSize=29)
@@ -69,8 +69,8 @@ def test_a_broken_off_claim_is_not_finished_over_another_block(store: Backend) -
     assert set(blocks(store)) == {"10.65.0.0/29", "10.65.0.8/29"}
 
 
-def test_a_pool_inside_an_old_block_has_no_block_of_its_own(store: Backend) -> None:
-    """The pool shrank below the size of the block that is there."""
+def test_pool_inside_an_old_block_has_no_blocks(store: Backend) -> None:
+    """The pool is now smaller than the existing block."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
     put_block(store, "10.65.0.0/28", "host:node2", ["net.old"])
     with pytest.raises(PeerError, match="no free IPv4 address"):

@@ -1,7 +1,7 @@
-"""Two stress processes with two node names share one datastore, and one of them is killed repeatedly.
+"""Two stress processes with different node names share a datastore, and one is killed repeatedly.
 
-What they were told is held against each other by what they noted outside the datastore; at the end the datastore must hold
-exactly what was not released, and nothing once that is released too.
+Their ledgers, which are outside the datastore, are compared. At the end the datastore must contain exactly the allocations that
+were not released, and none after their release.
 """
 
 import os
@@ -32,8 +32,8 @@ STORES = {"embedded": ("harness.stress:embedded", 5500), "piecemeal": ("harness.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-def test_no_address_is_held_twice_and_none_is_lost(tmp_path: Path, name: str) -> None:
-    """Blocks are few, so that they borrow from each other; every assignment is released in the end, but for a few."""
+def test_no_address_is_assigned_twice_or_lost(tmp_path: Path, name: str) -> None:
+    """There are few blocks, so that the nodes borrow. All but a few allocations are released at the end."""
     opener, operations = STORES[name]
     with closing(getattr(stress, opener.partition(":")[2])(str(tmp_path))) as backend:
         put_pool(backend, "pool4", "10.65.0.0/24", blockSize=28)
@@ -55,19 +55,19 @@ def test_no_address_is_held_twice_and_none_is_lost(tmp_path: Path, name: str) ->
 
 
 def stress_and_kill(opener: str, where: Path, ledger: Path, operations: int) -> None:
-    """Until the process has survived long enough to do what is left."""
+    """Kill the process repeatedly, until it survives long enough to complete its operations."""
     dice = random.Random(1)
     for kill in range(KILLS):
         with running(opener, where, "node2", ledger, operations, kill + 1) as victim:
             _wait_for(victim, ledger, size=_size(ledger) + dice.randrange(operations * 80 // KILLS))
             victim.send_signal(signal.SIGKILL)
-            assert victim.wait(TIMEOUT_SECONDS) == -signal.SIGKILL, "it was done before it was killed"
+            assert victim.wait(TIMEOUT_SECONDS) == -signal.SIGKILL, "the process ended before it was killed"
     with running(opener, where, "node2", ledger, operations, KILLS + 1) as last:
         assert last.wait(TIMEOUT_SECONDS) == 0
 
 
 def require_no_overlap(stays: dict[str, Stay]) -> None:
-    """Of the times between the answer to an assignment and the request to release it."""
+    """Require that the times from the reply to an assignment until the request to release it do not overlap."""
     by_address: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for handle, stay in stays.items():
         for address in stay.addresses:
@@ -75,8 +75,8 @@ def require_no_overlap(stays: dict[str, Stay]) -> None:
     for address, times in by_address.items():
         times.sort()
         for (_, until, first), (since, _, second) in pairwise(times):
-            assert until <= since, f"{address} was held by {first} and {second} at once"
-    assert max(map(len, by_address.values())) > 1, "no address was ever used again"
+            assert until <= since, f"{address} was assigned to {first} and {second} at the same time"
+    assert max(map(len, by_address.values())) > 1, "no address was assigned a second time"
 
 
 @contextmanager
@@ -98,5 +98,5 @@ def _size(path: Path) -> int:
 def _wait_for(process: "subprocess.Popen[bytes]", path: Path, size: int) -> None:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while _size(path) < size and process.poll() is None:
-        assert time.monotonic() < deadline, "it does not get on"
+        assert time.monotonic() < deadline, "the process makes no progress"
         time.sleep(0.002)

@@ -1,4 +1,4 @@
-"""Assignments whose outcome is unknown, and handles that are lost: a release leaves nothing behind."""
+"""Assignments with an unknown outcome, and deleted handles: a release leaves no allocation."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from svc.model.keys import BlockQuery, HandleKey
 
 
 class Late(Through):
-    """Carries the write of an assignment out at a signal, after its caller has given up."""
+    """Keeps the write of an assignment until the test applies it, after the caller has given up."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
@@ -32,8 +32,8 @@ def held(store: Backend) -> int:
 
 
 @pytest.mark.only_over("embedded", "etcdv3")
-def test_an_assignment_in_flight_is_not_carried_out_after_its_release(backend: Backend) -> None:
-    """On stores that write handle and block together; on others the handle is there before the block."""
+def test_assignment_in_flight_is_not_applied_after_its_release(backend: Backend) -> None:
+    """This holds for stores that write handle and block together. Others have the handle before the block."""
     put_pool(backend, "pool4", "10.65.0.0/24")
     put_node(backend, "node1")
     late = Late(backend)
@@ -46,7 +46,7 @@ def test_an_assignment_in_flight_is_not_carried_out_after_its_release(backend: B
     assert held(backend) == 0
 
 
-def test_a_release_finds_what_blocks_show_where_the_handle_is_lost(backend: Backend) -> None:
+def test_release_finds_the_addresses_of_a_deleted_handle(backend: Backend) -> None:
     put_pool(backend, "pool4", "10.65.0.0/24")
     put_node(backend, "node1")
     ipam = IpamService(backend, "node1")

@@ -1,4 +1,4 @@
-"""Blocks of Windows nodes in a mixed cluster: their reservations stay, and other nodes do not use the rest."""
+"""Blocks of Windows nodes in a mixed cluster: their reserved addresses stay, and other nodes do not use the rest."""
 
 import pytest
 
@@ -21,14 +21,14 @@ PUT_ASIDE = [0, 0, 0, None, None, None, None, 0]
 
 
 def windows_block(claimed_at: str) -> Block:
-    """As such a node makes its blocks."""
+    """Return a block as a Windows node creates it."""
     ordinals = Ordinals.load(PUT_ASIDE, [3, 4, 5, 6])
     return Block(THEIRS, "host:win1", ordinals, 1000, claimed_at, [SET_ASIDE], dict.fromkeys((0, 1, 2, 7), 999))
 
 
 @pytest.fixture
 def store(backend: Backend) -> Backend:
-    """A pool of two blocks: one is a Windows node's, with a pod in it; the other one is full."""
+    """Return a store with a pool of two blocks. One belongs to a Windows node and has a pod; the other one is full."""
     for node in (NODE, "win1"):
         put_node(backend, node)
     put_pool(backend, "pool4", "10.65.0.0/28", blockSize=29)
@@ -44,8 +44,8 @@ def allocations(store: Backend) -> list[int | None]:
     return blocks(store)[str(THEIRS)].ordinals.allocations()
 
 
-def test_nobody_borrows_from_a_windows_node(store: Backend) -> None:
-    """Neither any address nor one by name; its owner goes on."""
+def test_blocks_of_windows_nodes_are_not_borrowed_from(store: Backend) -> None:
+    """Neither automatic assignment nor a request by address borrows. The Windows node can assign."""
     before = blocks(store)[str(THEIRS)]
     with pytest.raises(PeerError, match="no free IPv4 address for node 'node1'"):
         take(IpamService(store, NODE), "net.late")
@@ -59,8 +59,8 @@ def test_nobody_borrows_from_a_windows_node(store: Backend) -> None:
     assert allocations(store) == [0, 0, 0, 1, 2, None, None, 0]
 
 
-def test_what_is_set_aside_is_not_released(store: Backend) -> None:
-    """Without an owner: no handle counts it, and an address by itself is refused."""
+def test_windows_reserved_addresses_cannot_be_released(store: Backend) -> None:
+    """They have no handle, and a release by address is refused."""
     ipam = IpamService(store, NODE)
     freed = ipam.release_addresses([ReleaseTarget(Address("10.65.0.7")), ReleaseTarget(Address("10.65.0.0"), RESERVED_HANDLE)])
     assert freed.freed == ()
@@ -70,15 +70,15 @@ def test_what_is_set_aside_is_not_released(store: Backend) -> None:
     assert allocations(store) == PUT_ASIDE
 
 
-def test_an_empty_block_is_taken_over_whole(store: Backend) -> None:
-    """From an owner that has not used it for long: it is created again, without reservations."""
+def test_idle_windows_block_is_reclaimed_completely(store: Backend) -> None:
+    """It is created again, without reserved addresses."""
     free(IpamService(store, "win1"), "net.theirs")
     assert take(IpamService(store, NODE), "net.late") == ("10.65.0.0",)
     assert blocks(store)[str(THEIRS)].affinity == f"host:{NODE}"
 
 
-def test_a_windows_node_that_is_removed_leaves_its_pods(store: Backend) -> None:
-    """Their block is unclaimed then, and lends what is not reserved; it is deleted with the last address."""
+def test_removed_windows_node_leaves_its_allocations(store: Backend) -> None:
+    """The block becomes unclaimed. Other nodes borrow its unreserved addresses, and the last release deletes it."""
     assert remove_host(store, "win1") == 1
     assert take(IpamService(store, NODE), "net.late") == ("10.65.0.4",)
     for handle in ("net.late", "net.theirs"):
@@ -86,8 +86,8 @@ def test_a_windows_node_that_is_removed_leaves_its_pods(store: Backend) -> None:
     assert str(THEIRS) not in blocks(store)
 
 
-def test_what_is_set_aside_keeps_no_pool(store: Backend) -> None:
-    """It goes with the pool, when no pod is left."""
+def test_windows_reserved_addresses_do_not_keep_a_pool(store: Backend) -> None:
+    """They are deleted with the pool if no pod is left."""
     for key in (BlockKey(MINE), AffinityKey(NODE, MINE)):
         store.write([Delete(key)])
     with pytest.raises(CallerError, match="1 address is taken"):

@@ -1,4 +1,4 @@
-"""Claims on the names of nodes: one claimant a name, others only after its counter stands still."""
+"""Node claims: one claimant per node name. Another machine takes it over only if the claimant's counter has stopped."""
 
 import threading
 import time
@@ -65,8 +65,11 @@ def test_all_processes_of_a_state_directory_share_a_claim(backend: Backend, clai
     assert not another.had_recent_predecessor()
 
 
-def test_living_claimant_keeps_its_name(backend: Backend, claim_of: MakeClaim) -> None:
-    """The newcomer's error names both sides; it goes on watching, and has the name once the other has stopped."""
+def test_live_claimant_keeps_its_name(backend: Backend, claim_of: MakeClaim) -> None:
+    """The error of the newcomer names both machines.
+
+    It continues to watch, and gets the name after the other machine has stopped.
+    """
     holder, newcomer = claim_of(HERE, renews=True), claim_of(THERE)
     holder.require()
     with pytest.raises(PeerError) as unknown:
@@ -100,8 +103,8 @@ def test_claim_of_a_stopped_claimant_is_taken_over(backend: Backend, claim_of: M
     assert abs(found.ended - time.time()) < 60
 
 
-def test_rows_of_the_living_claimant_are_copies(backend: Backend, claim_of: MakeClaim) -> None:
-    """A cloned machine has the rows of the original. It releases nothing, and does not wait for the name to become free."""
+def test_rows_of_a_live_claimant_are_copies(backend: Backend, claim_of: MakeClaim) -> None:
+    """A cloned machine has the rows of the original. It releases nothing, and does not wait for the name."""
     original, clone = claim_of(HERE, renews=True), claim_of(THERE)
     original.require()
     with pytest.raises(PeerError) as unknown:
@@ -129,7 +132,7 @@ def test_rows_of_the_living_claimant_are_copies(backend: Backend, claim_of: Make
 def test_rows_of_the_former_claimant(
     backend: Backend, claim_of: MakeClaim, monkeypatch: pytest.MonkeyPatch, newcomer: Claimant, releases: bool
 ) -> None:
-    """Those of another machine may be live attachments for some time."""
+    """For some time the rows of another machine may belong to live attachments."""
     claim_of(HERE).require()
     claim = claim_of(newcomer)
     claim.require_decided()
@@ -142,7 +145,7 @@ def test_rows_of_the_former_claimant(
     claim.require_release(HERE.boot)
 
 
-def test_of_two_newcomers_one_gets_the_name(backend: Backend, claim_of: MakeClaim) -> None:
+def test_one_of_two_newcomers_gets_the_name(backend: Backend, claim_of: MakeClaim) -> None:
     claim_of(HERE).require()
     newcomers = [claim_of(THERE, renews=True), claim_of(AFTER_REBOOT, renews=True)]
     waits = [newcomer.decision() for newcomer in newcomers]
@@ -159,7 +162,7 @@ def test_counter_moves_while_the_datastore_is_locked(backend: Backend, claim_of:
     wait_until(lambda: stored(backend).counter > 2)
 
 
-def test_claim_that_was_deleted_is_made_again(backend: Backend, claim_of: MakeClaim) -> None:
+def test_deleted_claim_is_created_again(backend: Backend, claim_of: MakeClaim) -> None:
     claim = claim_of(HERE, renews=True)
     claim.require()
     backend.write([Delete(NodeClaimKey("node1"))])
@@ -169,7 +172,7 @@ def test_claim_that_was_deleted_is_made_again(backend: Backend, claim_of: MakeCl
 
 @pytest.mark.only_over("embedded", "etcdv3")
 def test_writes_of_a_replaced_claimant_fail(backend: Backend, claim_of: MakeClaim) -> None:
-    """In one transaction with the question; nothing of them is applied."""
+    """The check of the claim and the writes are one transaction, so no write applies."""
     claim = _ready_claim(backend, claim_of)
     (stale,) = claim.checks()
     claim_of(THERE).require_decided()
@@ -182,10 +185,13 @@ def test_writes_of_a_replaced_claimant_fail(backend: Backend, claim_of: MakeClai
 
 @pytest.mark.only_over("etcdv3")
 @pytest.mark.parametrize("noticed", [False, True], ids=["not noticed", "noticed by the renewal"])
-def test_assignment_planned_before_a_takeover_never_lands(
+def test_assignment_planned_before_a_takeover_fails(
     backend: Backend, claim_of: MakeClaim, monkeypatch: pytest.MonkeyPatch, noticed: bool
 ) -> None:
-    """It fails, with both sides named. A release under the lost name lands once no call from before the loss can be left."""
+    """Its error names both machines.
+
+    A release under the lost name applies once no call from before the loss can be in flight.
+    """
     put_node(backend, "node1")
     put_pool(backend, "pool", "10.65.0.0/28", blockSize=28)
     claim = _ready_claim(backend, claim_of)
@@ -218,7 +224,7 @@ def test_assignment_planned_before_a_takeover_never_lands(
     assert handles(backend) == {}
 
 
-def test_fence_cuts_off_earlier_processes_and_not_the_own_session(backend: Backend, claim_of: MakeClaim) -> None:
+def test_fence_fails_writes_of_earlier_processes_only(backend: Backend, claim_of: MakeClaim) -> None:
     claim = _ready_claim(backend, claim_of)
     stale = claim.checks()
     claim.fence()
@@ -230,7 +236,7 @@ def test_fence_cuts_off_earlier_processes_and_not_the_own_session(backend: Backe
 
 
 @pytest.mark.only_over("embedded", "etcdv3")
-def test_write_claims_again_where_the_claim_is_gone(backend: Backend, claim_of: MakeClaim) -> None:
+def test_write_recreates_a_deleted_claim(backend: Backend, claim_of: MakeClaim) -> None:
     claim = _ready_claim(backend, claim_of)
     backend.write([Delete(NodeClaimKey("node1")), Delete(NodeFenceKey("node1"))])
     ready_checked(DatastoreReadiness(backend), claim).write([Create(HandleKey("net.c1"), Handle({}))])

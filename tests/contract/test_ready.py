@@ -1,4 +1,4 @@
-"""Whether a datastore takes changes, asked by itself and by the writes that depend on it."""
+"""Whether a datastore is unlocked, checked alone and by the writes that depend on it."""
 
 import threading
 
@@ -23,7 +23,7 @@ def put_ready(backend: Backend, ready: bool | None, **spec: str) -> None:
     backend.write([Update(KEY, value, present.revision)])
 
 
-def is_there(backend: Backend, name: str) -> bool:
+def exists(backend: Backend, name: str) -> bool:
     try:
         backend.get(HandleKey(name))
     except NotFound:
@@ -46,7 +46,7 @@ def test_store_without_the_flag_is_refused(backend: Backend) -> None:
         DatastoreReadiness(backend).require()
 
 
-def test_flag_is_read_anew_each_time(backend: Backend) -> None:
+def test_flag_is_read_for_each_call(backend: Backend) -> None:
     readiness = DatastoreReadiness(backend)
     for ready in (True, False, True):
         put_ready(backend, ready)
@@ -57,24 +57,24 @@ def test_flag_is_read_anew_each_time(backend: Backend) -> None:
                 readiness.require()
 
 
-def test_guarded_writes_notice_a_lock_behind_their_back(backend: Backend) -> None:
-    """Also when what was read last said otherwise; and nothing is written."""
+def test_guarded_writes_detect_a_concurrent_lock(backend: Backend) -> None:
+    """The last read said that the datastore is unlocked. Nothing is written."""
     put_ready(backend, True)
     store = ready_checked(DatastoreReadiness(backend))
-    if not backend.atomic:  # it cannot ask within a write
+    if not backend.atomic:  # it cannot check within a write
         assert store is backend
         return
     assert store.write([Create(HandleKey("a"), handle(1))]) == [backend.get(HandleKey("a"))]
     put_ready(backend, False)
     with pytest.raises(DatastoreLocked):
         store.write([Create(HandleKey("b"), handle(1))])
-    assert not is_there(backend, "b")
+    assert not exists(backend, "b")
     put_ready(backend, True)
     store.write([Create(HandleKey("b"), handle(1))])
-    assert is_there(backend, "b")
+    assert exists(backend, "b")
 
 
-def test_change_of_something_else_in_the_flags_resource_is_no_lock(backend: Backend) -> None:
+def test_other_changes_of_the_resource_are_not_a_lock(backend: Backend) -> None:
     put_ready(backend, True)
     store = ready_checked(DatastoreReadiness(backend))
     create(store, HandleKey("a"), handle(1))
@@ -82,7 +82,7 @@ def test_change_of_something_else_in_the_flags_resource_is_no_lock(backend: Back
     create(store, HandleKey("b"), handle(1))
 
 
-def test_other_conflicts_are_told_as_they_are(backend: Backend) -> None:
+def test_other_conflicts_are_raised_unchanged(backend: Backend) -> None:
     put_ready(backend, True)
     store = ready_checked(DatastoreReadiness(backend))
     create(store, HandleKey("a"), handle(1))
@@ -91,7 +91,7 @@ def test_other_conflicts_are_told_as_they_are(backend: Backend) -> None:
     assert caught.value.key == HandleKey("a")
 
 
-def test_many_ask_at_once(backend: Backend) -> None:
+def test_concurrent_checks_succeed(backend: Backend) -> None:
     put_ready(backend, True)
     readiness, failures = DatastoreReadiness(backend), list[BaseException]()
 

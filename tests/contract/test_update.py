@@ -1,4 +1,4 @@
-"""Finding a key, and changing it with the retries of `Backend.update`."""
+"""`Backend.find`, and the retries of `Backend.update`."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_find_returns_the_entry_or_none(backend: Backend) -> None:
 
 
 def test_update_creates_changes_and_deletes(backend: Backend) -> None:
-    """Each time it returns the entry as it is then."""
+    """Each call returns the resulting entry."""
     created = backend.update(KEY, one_more)
     assert created is not None
     assert created.value == handle(1)
@@ -42,8 +42,8 @@ def test_update_writes_nothing_for_the_same_object(backend: Backend) -> None:
     assert backend.get(KEY).revision == entry.revision
 
 
-def test_update_repeats_after_changes_of_others(backend: Backend) -> None:
-    """Of a key that was changed, created or deleted between the reading and the write."""
+def test_update_retries_after_concurrent_changes(backend: Backend) -> None:
+    """The key is changed, created or deleted between the read and the write."""
     seen: list[Handle | None] = []
 
     def change(present: Handle | None) -> Handle:
@@ -63,7 +63,7 @@ def test_update_repeats_after_changes_of_others(backend: Backend) -> None:
 
 
 def test_update_gives_up_after_many_attempts(backend: Backend) -> None:
-    """With an error that names the key; other errors of the change are not repeated."""
+    """The error names the key. Other errors of the change are not retried."""
     calls = 0
 
     def conflicting(_: Handle | None) -> Handle:

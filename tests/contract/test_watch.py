@@ -1,4 +1,4 @@
-"""Watches and generations: how a cache learns that it is old, in every datastore."""
+"""Watches and generations, by which caches detect changes, in every datastore."""
 
 import queue
 import threading
@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from contract.samples import TIMEOUT_SECONDS, bare, create, handle, pool
+from contract.samples import TIMEOUT_SECONDS, create, handle, pool, without_server_fields
 from svc.datastore.api import (
     Backend,
     Delete,
@@ -30,7 +30,7 @@ OpenStore = Callable[[], Backend]
 
 @contextmanager
 def events(watch: Watch) -> Iterator["queue.Queue[Event | None]"]:
-    """The events of a watch, read by a thread of its own; None when the iteration ends."""
+    """Yield the events of a watch, which another thread reads, and None when the iteration ends."""
     told: queue.Queue[Event | None] = queue.Queue()
 
     def read() -> None:
@@ -55,7 +55,7 @@ def next_event(told: "queue.Queue[Event | None]") -> Event:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether a condition comes true in time: what a remote store tells may lag."""
+    """Return whether the condition becomes true in time, because the events of a remote store may be late."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     pause = threading.Event()
     while not condition():
@@ -66,7 +66,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 def test_generation_changes_with_its_kind(backend: Backend) -> None:
-    """By create, update and delete of a resource."""
+    """A create, an update and a delete of a resource each change it."""
     seen = [backend.generations(("IPPool",))]
 
     def changed() -> bool:
@@ -83,7 +83,7 @@ def test_generation_changes_with_its_kind(backend: Backend) -> None:
 
 
 def test_generation_stays_while_nothing_changes(backend: Backend) -> None:
-    """Reading, and writing what is not a resource, leaves a cache valid."""
+    """Reads, and writes of other keys than resources, leave a cache valid."""
     create(backend, ResourceKey("IPPool", "a"), pool("a"))
     assert eventually(lambda: backend.generations(("IPPool",)) == backend.generations(("IPPool",)))
     before = backend.generations(("IPPool",))
@@ -92,16 +92,15 @@ def test_generation_stays_while_nothing_changes(backend: Backend) -> None:
     assert backend.generations(("IPPool",)) == before
 
 
-def test_generation_changes_for_other_sessions(open_store: OpenStore) -> None:
-    """Another process may be the writer."""
+def test_writes_of_other_sessions_change_the_generation(open_store: OpenStore) -> None:
     mine, theirs = open_store(), open_store()
     before = mine.generations(("Node",))
     create(theirs, ResourceKey("Node", "n"), Resource("Node", {"name": "n"}))
     assert eventually(lambda: mine.generations(("Node",)) != before)
 
 
-def test_watch_tells_what_is_present_then_what_changes(backend: Backend) -> None:
-    """In the order of the writes; a deletion has no entry."""
+def test_watch_returns_existing_entries_then_changes(backend: Backend) -> None:
+    """Changes have the order of the writes. The event of a deletion has no entry."""
     present = [create(backend, ResourceKey("IPPool", name), pool(name)) for name in ("a", "b")]
     with events(backend.watch(ResourceQuery("IPPool"))) as told:
         assert [next_event(told), next_event(told)] == [Event(entry.key, entry) for entry in present]
@@ -113,8 +112,8 @@ def test_watch_tells_what_is_present_then_what_changes(backend: Backend) -> None
         assert next_event(told) == Event(created.key, None)
 
 
-def test_watch_leaves_out_what_was_not_asked_for(backend: Backend) -> None:
-    """Other kinds, other prefixes, and writes that failed."""
+def test_watch_returns_only_matching_changes(backend: Backend) -> None:
+    """It skips other kinds, other prefixes and failed writes."""
     with events(backend.watch(ResourceQuery("IPPool", prefix="a"))) as told:
         create(backend, ResourceKey("IPPool", "b"), pool("b"))
         create(backend, ResourceKey("Node", "a"), Resource("Node", {"name": "a"}))
@@ -124,8 +123,8 @@ def test_watch_leaves_out_what_was_not_asked_for(backend: Backend) -> None:
         assert next_event(told) == Event(wanted.key, wanted)
 
 
-def test_watch_misses_nothing_while_it_starts(backend: Backend) -> None:
-    """A writer is busy from before the watch began until after: the last word is the truth, and revisions never go back."""
+def test_watch_misses_no_change_during_its_start(backend: Backend) -> None:
+    """A writer runs before, during and after the start. The last event has the final value, and revisions never decrease."""
     key = ResourceKey("IPPool", "a")
     entry = create(backend, key, pool("a", "0"))
     started = threading.Event()
@@ -154,7 +153,7 @@ def test_watch_misses_nothing_while_it_starts(backend: Backend) -> None:
 
 
 def test_watchers_do_not_share_values(backend: Backend) -> None:
-    """A change that one reader makes to its entry is not visible to others."""
+    """If one reader changes its entry, the others do not see the change."""
     with closing(backend.watch(ResourceQuery("IPPool"))) as first, closing(backend.watch(ResourceQuery("IPPool"))) as second:
         create(backend, ResourceKey("IPPool", "a"), pool("a"))
         seen = next(first).entry
@@ -163,11 +162,11 @@ def test_watchers_do_not_share_values(backend: Backend) -> None:
         seen.value.spec.clear()
         again = next(second).entry
         assert again is not None
-        assert bare(again.value) == bare(pool("a"))
+        assert without_server_fields(again.value) == without_server_fields(pool("a"))
 
 
-def test_closing_ends_a_waiting_watch(backend: Backend) -> None:
-    """From another thread, and for good; twice does no harm."""
+def test_close_ends_a_waiting_watch(backend: Backend) -> None:
+    """Another thread may call it, and it can be called twice."""
     watch = backend.watch(ResourceQuery("IPPool"))
     with events(watch) as told:
         entry = create(backend, ResourceKey("IPPool", "a"), pool("a"))
@@ -179,7 +178,7 @@ def test_closing_ends_a_waiting_watch(backend: Backend) -> None:
 
 
 def test_closing_the_store_ends_its_watches(open_store: OpenStore) -> None:
-    """A waiting reader gets the end of the stream."""
+    """A waiting reader gets the end of the iteration."""
     backend = open_store()
     with events(backend.watch(HandleQuery())) as told:
         entry = create(backend, HandleKey("h"), handle(1))
