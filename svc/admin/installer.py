@@ -155,7 +155,7 @@ def require_own_list(path: Path, recorded: str | None, names: Names) -> None:
 
 
 def _keep(file: File, recorded: str | None) -> Path | None:
-    """Keep what `file` will replace under another name, and return that; None if svc wrote it, with the digest `recorded`."""
+    """Keep what `file` will replace, unless svc wrote it with the digest `recorded`; return the name of the copy, or None."""
     try:
         data = file.path.read_bytes()
     except FileNotFoundError:

@@ -96,7 +96,7 @@ def _refused(source: Path, reason: str) -> CallerError:
 
 
 def _keep(path: Path, now: datetime) -> Path | None:
-    """Checkpoint the store and link it to a second name; return that, None without a store. Raise PeerError if it is open."""
+    """Checkpoint the store, link it to a second name and return that; None without a store. Raise PeerError if it is open."""
     kept = path.with_name(f"{path.name}.{now:%Y-%m-%dT%H%M%SZ}")
     try:
         with closing(sqlite.connect(path)) as connection:

@@ -49,7 +49,7 @@ def open_backend(settings: dict[str, str], state_dir: Path, names: Names, *, cre
 
 
 def open_client(settings: Mapping[str, str]) -> "Client":
-    """Open a session with an API server, for other requests, with settings of `orch`. Raise CallerError if they are invalid."""
+    """Open a session with an API server alone, from the settings of `orch`. Raise CallerError if they are invalid."""
     with _extra("orch"), whole_imports():
         from svc.datastore.orch.auth import ApiAuth
         from svc.datastore.orch.client import Client

@@ -77,7 +77,7 @@ class EndpointStatusFiles:
         else:
             with self._lock:
                 watch = self._directories.setdefault(directory, DirectoryWatch(directory))
-            watch.add(name, wait)
+            watch.add(wait)
         return wait
 
     def close(self) -> None:
@@ -91,18 +91,18 @@ class DirectoryWatch:
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._waiting: dict[str, set[PolicyWait]] = {}
+        self._waiting: set[PolicyWait] = set()
         self._thread: threading.Thread | None = None
         self._inotify: Inotify | None = None
 
-    def add(self, name: str, wait: PolicyWait) -> None:
+    def add(self, wait: PolicyWait) -> None:
         with self._lock:
             if self._thread is None:  # first, because the system may refuse a thread
                 thread = threading.Thread(target=self._run, name="endpoint-status", daemon=True)
                 thread.start()
                 self._thread = thread
-            self._waiting.setdefault(name, set()).add(wait)
-        wait.then(lambda: self._remove(name, wait))
+            self._waiting.add(wait)
+        wait.then(lambda: self._remove(wait))
         _end_ready([wait])  # the file may have appeared before the wait was added
 
     def close(self) -> None:
@@ -113,12 +113,9 @@ class DirectoryWatch:
         if thread is not None:
             thread.join()
 
-    def _remove(self, name: str, wait: PolicyWait) -> None:
+    def _remove(self, wait: PolicyWait) -> None:
         with self._lock:
-            waits = self._waiting[name]
-            waits.discard(wait)
-            if not waits:
-                del self._waiting[name]
+            self._waiting.discard(wait)
             if not self._waiting and self._inotify is not None:
                 self._inotify.wake()
 
@@ -162,11 +159,11 @@ class DirectoryWatch:
 
     def _all(self) -> list[PolicyWait]:
         with self._lock:
-            return [wait for waits in self._waiting.values() for wait in waits]
+            return list(self._waiting)
 
     def _named(self, names: set[str]) -> list[PolicyWait]:
         with self._lock:
-            return [wait for name in names & self._waiting.keys() for wait in self._waiting[name]]
+            return [wait for wait in self._waiting if os.path.basename(wait.path) in names]
 
 
 def _end_ready(waits: Sequence[PolicyWait]) -> None:

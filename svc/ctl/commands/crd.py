@@ -13,11 +13,6 @@ from svc.deploy import cluster
 from svc.names import Names
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_RULE: Final = "lower-case letters, digits{} and '-', a letter or digit first and last"
-_KINDS: Final = {  # characters at most, form, remedy
-    "namespace": (63, re.compile(_LABEL), _RULE.format("")),
-    "service account": (253, re.compile(rf"{_LABEL}(\.{_LABEL})*"), _RULE.format(", '.'")),
-}
 
 
 def _api_version(context: click.Context, _option: click.Parameter, group: str) -> str:
@@ -36,16 +31,20 @@ _group_option = click.option(
 )
 
 
-def _object_name(kind: str) -> Callable[[click.Context, click.Parameter, str], str]:
+def _object_name(kind: str, longest: int, form: str, allowed: str) -> Callable[[click.Context, click.Parameter, str], str]:
     """Return the callback of an option with a name that the API server must accept."""
-    longest, form, rule = _KINDS[kind]
 
     def check(_context: click.Context, _option: click.Parameter, name: str) -> str:
-        if len(name) > longest or not form.fullmatch(name):
-            raise click.BadParameter(f"{name!r} is not the name of a {kind}: give up to {longest} {rule}")
+        if len(name) > longest or not re.fullmatch(form, name):
+            rule = f"give up to {longest} lower-case letters, {allowed}, a letter or digit first and last"
+            raise click.BadParameter(f"{name!r} is not the name of a {kind}: {rule}")
         return name
 
     return check
+
+
+_check_namespace = _object_name("namespace", 63, _LABEL, "digits and '-'")
+_check_account = _object_name("service account", 253, rf"{_LABEL}(\.{_LABEL})*", "digits, '.' and '-'")
 
 
 @click.group()
@@ -72,14 +71,14 @@ def print_role(context: CliContext, api_version: str) -> None:
 @crd.command("binding")
 @click.option(
     "--service-account",
-    callback=_object_name("service account"),
+    callback=_check_account,
     required=True,
     metavar="NAME",
     help="Account that gets the rights of the ClusterRole.",
 )
 @click.option(
     "--namespace",
-    callback=_object_name("namespace"),
+    callback=_check_namespace,
     default="kube-system",
     show_default=True,
     metavar="NAME",
