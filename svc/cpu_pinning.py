@@ -43,7 +43,6 @@ class CpuPinning:
             self._lock.release()
 
     def unpin(self) -> None:
-        """Unpin all threads now."""
         with self._lock, suppress(OSError):
             self._unpin()
 

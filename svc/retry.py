@@ -26,11 +26,9 @@ class Backoff:
         return max(self._minimum, delay * random.uniform(1 - self._jitter, 1))  # noqa: S311 no secret
 
     def sleep(self) -> None:
-        """Sleep until the next attempt."""
         time.sleep(self.next())
 
     def reset(self) -> None:
-        """Set the delay to the minimum."""
         self._delay = self._minimum
 
 

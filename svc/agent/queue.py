@@ -94,7 +94,6 @@ class AdmissionQueue:
             self._admit(job)
 
     def is_parked(self, key: str) -> bool:
-        """Return True if a job of this key is parked."""
         with self._lock:
             return key in self._parked
 

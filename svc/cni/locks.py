@@ -57,7 +57,6 @@ class Holder:
 
     @property
     def fix(self) -> str:
-        """Return the fix for the operator."""
         if not self.pid:
             return "find the process with `fuser`, and end it"
         if self.purpose == AGENT and not self.is_stopped:
@@ -129,11 +128,9 @@ class LockFile:
         return next((Holder(pid) for pid in self._pids()), Holder())
 
     def free(self) -> None:
-        """Unlock the file."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Unlock and close the file."""
         os.close(self._file)
 
     def _use(self, file: int) -> None:
@@ -142,7 +139,7 @@ class LockFile:
 
     def _pids(self) -> list[int]:
         """Return the PIDs of the processes that hold the lock, from /proc/locks (proc_locks(5))."""
-        inode = f":{os.fstat(self._file).st_ino}"
+        inode = f":{self._inode}"
         with suppress(OSError):
             rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
             return [int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].endswith(inode)]
@@ -166,8 +163,7 @@ class StateLock:
             self._lock = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / STATE, reads=reads)))
             self._start = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / START, reads=reads)))
             self._last = opened.enter_context(closing(LockFile(state_dir / LAST_STATE, guarded=False, reads=reads)))
-            last_calls = LockFile(state_dir / LAST_CALLS, guarded=False, reads=reads)
-            self._last_calls = opened.enter_context(closing(last_calls))
+            self._last_calls = opened.enter_context(closing(LockFile(state_dir / LAST_CALLS, guarded=False, reads=reads)))
             self._opened = opened.pop_all()
         self._locks = self._lock, self._last, self._last_calls
 
@@ -227,7 +223,6 @@ class StateLock:
             lock.free()
 
     def close(self) -> None:
-        """Unlock and close all files."""
         self._opened.close()
 
     def _take_now(self) -> bool:
@@ -269,7 +264,6 @@ class SocketLock:
         return self._lock.stands()
 
     def close(self) -> None:
-        """Unlock and close the files."""
         self._opened.close()
 
 

@@ -80,7 +80,6 @@ class Invocation:
         return delegated_source(self.netconf, self.inputs.environment, self.where.node)
 
     def attachment(self, sandbox: Sandbox | None) -> Attachment:
-        """Return the attachment of the call."""
         return Attachment(self.id, self.workload(self.args()), sandbox, self.where, source=self.source)
 
     @contextmanager

@@ -152,7 +152,6 @@ class IpamCache:
         self._own[cidr.version] = tuple(own for own in self.own_blocks(cidr.version) if own != cidr)
 
     def invalidate_block(self, cidr: Cidr) -> None:
-        """Invalidate a block that another writer has changed."""
         self._blocks.pop(cidr, None)
 
     def invalidate_blocks(self) -> None:

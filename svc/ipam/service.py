@@ -4,7 +4,7 @@ Calls that wait at the same time become one batch: one plan and one write. After
 read and planned again. A request is refused only after the cache was reloaded.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from svc._core.cidr import Address, Cidr
 from svc.batching import Batcher
@@ -129,7 +129,6 @@ class IpamService:
         self._cache.avoid(addresses)
 
     def has_pools(self) -> bool:
-        """Return whether a pool exists."""
         return bool(read_pools(self._backend).all)
 
     def not_held(self, held: Iterable[tuple[str, Address]]) -> set[tuple[str, Address]]:
@@ -164,15 +163,13 @@ class IpamService:
         pool = read_pools(self._backend).pool_of(address)
         return None if pool is None else pool.cidr
 
-    def require_capacity(
-        self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
-    ) -> tuple[str, ...]:
+    def require_capacity(self, versions: Sequence[int], pools: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
         """Check, with a new cache, that an ADD with these settings would get addresses now. Raise SvcError if it would not.
 
         Return the fault of each unreadable pool and reservation, which such an ADD skips.
         """
         plan = Plan(self._backend, IpamCache(self._backend, self._host), self._host, {})
-        request = Assign("", {}, tuple(versions), pools, namespace_labels=dict(namespace_labels or {}))
+        request = Assign("", {}, tuple(versions), pools)
         finder = BlockFinder(RequestChanges(plan))
         for version in versions:
             finder.require_free(version, pools_for(plan, version, request))

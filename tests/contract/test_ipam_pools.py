@@ -42,7 +42,7 @@ def test_namespace_selectors_are_matched(backend: Backend, ipam: IpamService, na
     put_pool(backend, "c", "10.3.0.0/24")
     for number in range(2):
         assert pool_of(take(ipam, f"net.c{number}", namespace_labels=namespace)[0]) == expected
-    ipam.require_capacity((4,), {}, namespace)
+    ipam.require_capacity((4,), {})
 
 
 def test_error_lists_namespace_selectors_that_do_not_match(backend: Backend, ipam: IpamService) -> None:
