@@ -47,11 +47,8 @@ def move_row(context: Context, record: Record, session: DatastoreSession) -> Non
 def is_alternative(context: Context, old: SessionKey, session: DatastoreSession) -> bool:
     """Return whether the session reaches the datastore of `old` by other settings, with the same names and node."""
     names, settings = context.names_of(old.profile), without_secrets(session.settings)
-    if (names, old.node, old.datastore.get("kind")) != (
-        session.names,
-        session.node,
-        settings["kind"],
-    ) or settings == old.datastore:
+    same = (session.names, session.node, settings["kind"]) == (names, old.node, old.datastore.get("kind"))
+    if not same or settings == old.datastore:
         return False
     known = stored_identity(context.journal, note_name(names.plugin, old.datastore))
     return known is not None and known.guid != "" and known.guid == session.identity.guid

@@ -142,11 +142,8 @@ class StoreIdentity:
 
     def _under_other_settings(self, guid: str, position: Position) -> Known | None:
         """Return the identity of the same datastore under its former settings, such as replaced endpoints, if any."""
-        if self._journal is None or not guid:
-            return None
-        found = [
-            known for known in map(_decoded, self._journal.notes(self._others)) if known is not None and known.guid == guid
-        ]
+        notes = self._journal.notes(self._others) if self._journal is not None and guid else ()
+        found = (known for known in map(_decoded, notes) if known is not None and known.guid == guid)
         return max(found, key=lambda known: (known.cluster == position.cluster, known.revision), default=None)
 
     def _setback(self, backend: Backend, position: Position) -> str:

@@ -30,7 +30,7 @@ from svc.netconf.installed import Installed, add_installed
 
 pytestmark = pytest.mark.root
 
-# An agent that retries every moment, and waits less for a datastore that does not answer.
+# An agent that retries several times a second, and waits less for a datastore that does not answer.
 AGENT = agent_with(
     {
         f"{server.__name__}.PERIOD_SECONDS": 0.5,
@@ -54,7 +54,7 @@ class Moving:
     _undo: ExitStack = field(default_factory=ExitStack)
 
     def open_new(self) -> None:
-        """From now on the datastore is reached by the new settings too."""
+        """Make the datastore reachable by the new settings."""
         if isinstance(self.node.site, OrchSite):
             Path(self.new["orch"]["kubeconfig"]).write_bytes(self.node.site.kubeconfig.read_bytes())
         else:
@@ -65,7 +65,7 @@ class Moving:
         self._undo.callback(PortForward(self.node.netns, port).close)
 
     def close_old(self) -> None:
-        """From now on it is not reached by the old settings. A running agent has read the kubeconfig, so it starts again."""
+        """Make it unreachable by the old settings. Restart a running agent that has read the old kubeconfig."""
         if not isinstance(self.node.site, OrchSite):
             self._undo.enter_context(self.node.cut_off())
             return
@@ -82,7 +82,7 @@ class Moving:
         add_installed(self.node.state_dir, Installed("", str(self.node.bin_dir), (), str(path)))
 
     def settings(self) -> list[str]:
-        """The place of the datastore in each row."""
+        """Return the location of the datastore in each row."""
         with closing(Journal(self.node.state_dir / "journal.db")) as journal:
             return [record.settings.get("etcd_endpoints") or record.settings["kubeconfig"] for record in journal.all()]
 
@@ -134,12 +134,12 @@ def pod_on(moving: Moving, sandbox: Callable[[], Netns]) -> MakePod:
 
 
 def by(pod: Pod, settings: dict[str, Any]) -> Pod:
-    """The same attachment, as calls with these settings tell of it."""
+    """Return the same attachment, for calls with these settings."""
     return pod.copy(config=pod.config | settings)
 
 
 @WITH_OR_WITHOUT
-def test_del_after_the_change(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
+def test_del_by_the_new_settings_releases_everything(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
     pod = pod_on()
     pod.add()
     if not agent:
@@ -152,7 +152,7 @@ def test_del_after_the_change(moving: Moving, pod_on: MakePod, *, agent: bool) -
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
-def test_del_if_the_former_server_says_nothing(moving: Moving, pod_on: MakePod) -> None:
+def test_del_succeeds_while_the_former_server_is_silent(moving: Moving, pod_on: MakePod) -> None:
     pods = [pod_on(f"web-{number}") for number in range(3)]
     for pod in pods:
         pod.add()
@@ -163,8 +163,8 @@ def test_del_if_the_former_server_says_nothing(moving: Moving, pod_on: MakePod) 
     assert remains([moving.node]) == []
 
 
-def test_pending_release_is_paid_by_the_new_settings(moving: Moving, pod_on: MakePod) -> None:
-    """The agent finds them in the installed network; no further call comes."""
+def test_agent_retries_pending_releases_by_the_new_settings(moving: Moving, pod_on: MakePod) -> None:
+    """The agent reads them from the installed network list, without another call."""
     pod = pod_on()
     pod.add()
     moving.close_old()
@@ -177,7 +177,7 @@ def test_pending_release_is_paid_by_the_new_settings(moving: Moving, pod_on: Mak
 
 
 def test_live_attachments_are_verified_by_the_new_settings(moving: Moving, pod_on: MakePod) -> None:
-    """Their allocations are lost, and claimed again."""
+    """Their allocations are lost, and the agent claims them again."""
     pods = [pod_on(f"web-{number}") for number in range(3)]
     for pod in pods:
         pod.add()
@@ -193,21 +193,21 @@ def test_live_attachments_are_verified_by_the_new_settings(moving: Moving, pod_o
 
 
 @WITH_OR_WITHOUT
-def test_gc_frees_older_attachments_and_pending_releases(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
-    owed, unknown = pod_on("owed"), pod_on("unknown")
-    owed.add()
+def test_gc_releases_older_attachments_and_pending_releases(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
+    pending, unknown = pod_on("pending"), pod_on("unknown")
+    pending.add()
     unknown.add()
     if not agent:
         moving.node.stop_agent()
     moving.close_old()
-    owed.delete()
+    pending.delete()
     moving.open_new()
     collected = by(unknown, moving.new | {"cni.dev/valid-attachments": []}).call("GC")
     assert collected.status == 0, collected
     assert remains([moving.node]) == []
 
 
-def test_add_of_a_container_with_a_pending_release(moving: Moving, pod_on: MakePod) -> None:
+def test_add_completes_a_pending_release_by_the_new_settings(moving: Moving, pod_on: MakePod) -> None:
     pod = pod_on()
     pod.add()
     moving.node.stop_agent()
@@ -244,8 +244,8 @@ def other_etcd(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
 @WITH_OR_WITHOUT
-def test_another_datastore_gets_no_release(moving: Moving, other_etcd: Cluster, pod_on: MakePod, *, agent: bool) -> None:
-    """The network is moved to another etcd: what older pods hold is released in their own."""
+def test_release_is_not_sent_to_another_datastore(moving: Moving, other_etcd: Cluster, pod_on: MakePod, *, agent: bool) -> None:
+    """The network is moved to another etcd. The addresses of older pods are released in their own one."""
     node = moving.node
     other = {"etcd_endpoints": other_etcd.endpoints}
     with session(EtcdSite(other_etcd)) as store:

@@ -33,7 +33,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def observe(journal: Journal, endpoint: str, guid: str, cluster: str, revision: int, *, kind: str = "etcdv3") -> StoreIdentity:
-    """What a process that starts now knows after the first answer of the datastore."""
+    """Return the identity in a new process after the first answer of the datastore."""
     name = note_name("svc", {"kind": kind, "etcd_endpoints": endpoint})
     identity = StoreIdentity("datastore etcdv3", journal, name, OTHERS.replace("etcdv3", kind))
     identity.observe(cast("Backend", _Store(cluster, revision)), guid)
