@@ -22,11 +22,12 @@ from harness.gate_pods import LONG
 from harness.gate_server import GateServer, status
 from harness.lock_holder import held_by, open_to_all
 from harness.netns import Netns
-from harness.node import BIN, START_SECONDS, Node, netconf
+from harness.node import BIN, START_SECONDS, Node, agent_with, netconf
 from harness.pod import Pod
 from harness.policy_pods import begin, file_of, is_set_up, make
 from harness.polling import wait_until
 from harness.state import audit, disagreements, remains
+from svc.attach import recovery
 from svc.attach.journal import Journal
 from svc.attach.record import ADDING
 from svc.cni.locks import LAST_CALLS, LAST_SOCKET, LAST_STATE
@@ -135,7 +136,7 @@ def test_killed_waiting_add_leaves_a_row_that_expires(own_pods: MakePod, node: N
     adding.kill()
     assert [record.state for record in audit(node).records] == ["waiting"]
     time.sleep(2)
-    node.start_agent()
+    node.start_agent(*agent_with({f"{recovery.__name__}.CONTINUE_SECONDS": 0.0}))
     assert remains(node) == []
 
 
