@@ -319,8 +319,14 @@ _FLOCKS = {
 
 
 def _name_of(file: File) -> str:
-    path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file.name
-    return path.rpartition("/")[2]
+    identity = _identity(file)
+    if identity not in _NAMES:
+        path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file.name
+        _NAMES[identity] = path.rpartition("/")[2]
+    return _NAMES[identity]
+
+
+_NAMES: dict[object, str] = {}  # by file: no lock file is renamed or removed while schedules run
 
 
 def _identity(file: File) -> object:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from functools import cache
 from typing import NoReturn
 
 from simulation.blocking import Current
@@ -138,18 +139,18 @@ class RemoteStore(Backend):
         self.atomic = atomic
 
     def get(self, key: Key) -> Entry:
-        self._step(f"get {key}")
+        self._step(f"get {_text(key)}")
         return self.cluster.read(key)
 
     def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
-        self._step(f"get {', '.join(map(str, keys))}")
+        self._step(f"get {', '.join(map(_text, keys))}")
         return [found_by(self.cluster.read, key) for key in keys]
 
     def check_writable(self) -> None:
         return
 
     def list(self, query: Query) -> Entries:
-        self._step(f"list {query}")
+        self._step(f"list {_text(query)}")
         return self.cluster.entries(query)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
@@ -191,7 +192,7 @@ class RemoteStore(Backend):
     def _request(self, writes: Sequence[Write]) -> Sequence[Entry | None]:
         """One write that the server takes whole. Its values are those of this moment."""
         writes = [_frozen(write) for write in writes]
-        text = "; ".join(f"{type(write).__name__.lower()} {write.key}" for write in writes)
+        text = "; ".join(f"{type(write).__name__.lower()} {_text(write.key)}" for write in writes)
         faults = _FAULTS if self.atomic or not any(_is_endpoint(write) for write in writes) else _FAULTS_OF_PODS
         fault = Current.scheduler.step(f"store: {text}", *faults)
         if self.cluster.down or fault == "refused":
@@ -225,6 +226,9 @@ class RemoteStore(Backend):
         fault = Current.scheduler.step(f"store: {text}", "kill", "refused")
         if self.cluster.down or fault:
             raise unanswered()
+
+
+_text = cache(str)  # of keys, which are few
 
 
 def _is_endpoint(write: Write) -> bool:

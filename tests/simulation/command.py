@@ -1,16 +1,19 @@
 """The command line: explore schedules in parallel processes, or replay one with its trace."""
 
 import argparse
+import gc
 import logging
 import multiprocessing
 import os
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from multiprocessing.queues import Queue
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from simulation.explore import Found, deviations, random_schedules, replay
@@ -23,6 +26,7 @@ from simulation.world import Stage, directory
 
 ENOUGH = 10  # kinds of unknown violations, after which exploring ends
 _PROGRESS_SECONDS = 10.0
+_POLL_SECONDS = 0.5  # after which an interruption is noticed
 _CHUNK = 50  # schedules, after which a process tells how far it is
 
 
@@ -31,12 +35,15 @@ class Tally:
     """The violations found, by kind: how often, and the first name that replays it."""
 
     schedules: int = 0
+    seeds: int = 0  # of the schedules, the random ones
     steps: int = 0
+    failure: str = ""  # why not all schedules were run
     count: dict[str, int] = field(default_factory=dict)
     first: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, found: Found) -> None:
         self.schedules += 1
+        self.seeds += found.name.startswith("seed:")
         self.steps += found.outcome.steps
         if found.outcome.violation:
             kind = kind_of(found.outcome.violation)
@@ -45,6 +52,7 @@ class Tally:
 
     def merge(self, other: "Tally") -> None:
         self.schedules += other.schedules
+        self.seeds += other.seeds
         self.steps += other.steps
         for kind, number in other.count.items():
             self.count[kind] = self.count.get(kind, 0) + number
@@ -67,7 +75,7 @@ class Work:
 
 
 def main() -> int:
-    """Return the exit status: 1 when an unknown violation was found."""
+    """Return the exit status: 1 when an unknown violation was found, or when not all schedules were run."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1000, help="random schedules to run [1000]")
     parser.add_argument("--seed", type=int, default=0, help="the first seed [0]")
@@ -89,7 +97,6 @@ def main() -> int:
     scenarios = tuple(options.scenario or SCENARIOS)
     seeds = range(options.seed, options.seed + options.schedules)
     jobs, every = options.jobs, options.every
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the directory is removed then, too
     with directory() as root:
         works = [
             Work(
@@ -97,7 +104,7 @@ def main() -> int:
             )
             for part in range(jobs)
         ]
-        return _report(_explore(works, len(seeds)))
+        return report(_explore(works, seeds))
 
 
 def run_alone(names: list[str]) -> list[Outcome]:
@@ -127,46 +134,73 @@ def _regressions() -> int:
     return 0
 
 
-def _explore(works: list[Work], seeds: int) -> Tally:
+def _explore(works: list[Work], seeds: range) -> Tally:
+    """Do the work in one process each. Return what they found until all had ended, or until the run was interrupted."""
     total, began, said = Tally(), time.monotonic(), time.monotonic()
+
+    def interrupt(*_: object) -> None:
+        total.failure = "interrupted"
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    print(f"{len(seeds)} random schedules from seed {seeds.start} on, {len(works)} processes", flush=True)
     context = multiprocessing.get_context("fork")
-    queue: Queue[Tally | None] = context.Queue()
-    processes = [context.Process(target=_work, args=(work, queue), daemon=True) for work in works]
-    for process in processes:
-        process.start()
-    running = len(processes)
-    while running and len(total.unknown()) < ENOUGH:
-        tally = queue.get()
-        if tally is None:
-            running -= 1
-            continue
-        total.merge(tally)
+    processes: dict[Connection[Tally, Tally], BaseProcess] = {}
+    for work in works:
+        reader, writer = context.Pipe(duplex=False)
+        processes[reader] = context.Process(target=_work, args=(work, writer), daemon=True)
+        processes[reader].start()
+        writer.close()  # so that the reader notices the end of the process
+    running = list(processes)
+    while running and not total.failure and len(total.unknown()) < ENOUGH:
+        ready = wait(running, _POLL_SECONDS)
+        for reader in [reader for reader in running if reader in ready]:
+            try:
+                _merge(total, reader.recv())
+            except EOFError:
+                running.remove(reader)
         if time.monotonic() - said > _PROGRESS_SECONDS:
             said = time.monotonic()
-            rate = total.schedules / (said - began)
-            found = sum(total.count.values())
-            print(
-                f"{total.schedules} schedules ({seeds} random ones wanted), {rate:.0f} a second, {found} violations", flush=True
-            )
-    for process in processes:
-        process.terminate()
-    print(f"{total.schedules} schedules, {total.steps} steps, {time.monotonic() - began:.1f} s")
+            print(_progress(total, len(seeds), said - began), flush=True)
+    for reader, process in processes.items():
+        if reader in running:
+            process.kill()
+        process.join()
+        if reader not in running and process.exitcode:
+            total.failure = "a process ended with an error"
+    print(f"{_progress(total, len(seeds), time.monotonic() - began)}, {total.steps} steps")
     return total
 
 
-def _work(work: Work, queue: "Queue[Tally | None]") -> None:
+def _merge(total: Tally, tally: Tally) -> None:
+    """Add the tally of one process. Print violations of new kinds at once."""
+    for kind in tally.count.keys() - total.count.keys():
+        print(_found(tally, kind), flush=True)
+    total.merge(tally)
+
+
+def _progress(total: Tally, seeds: int, seconds: float) -> str:
+    return (
+        f"{total.schedules} schedules ({total.seeds} of {seeds} random ones), {total.schedules / seconds:.0f} a second, "
+        f"{sum(total.count.values())} violations"
+    )
+
+
+def _work(work: Work, writer: "Connection[Tally, Tally]") -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
     tally = Tally()
-    try:
-        with closing(Stage(work.root)) as stage, models(stage.files):
-            prepare(stage)
-            for found in _schedules(stage, work):
-                tally.add(found)
-                if tally.schedules >= _CHUNK:
-                    queue.put(tally)
-                    tally = Tally()
-        queue.put(tally)
-    finally:
-        queue.put(None)
+    with closing(Stage(work.root)) as stage, models(stage.files):
+        prepare(stage)
+        gc.freeze()
+        gc.disable()  # its passes during schedules would take a tenth of the time
+        for found in _schedules(stage, work):
+            tally.add(found)
+            if tally.schedules >= _CHUNK:
+                writer.send(tally)
+                tally = Tally()
+                gc.collect()
+    writer.send(tally)
 
 
 def _schedules(stage: Stage, work: Work) -> Iterator[Found]:
@@ -176,13 +210,17 @@ def _schedules(stage: Stage, work: Work) -> Iterator[Found]:
     yield from random_schedules(stage, work.seeds)
 
 
-def _report(total: Tally) -> int:
-    for kind, number in sorted(total.count.items(), key=lambda each: -each[1]):
-        name, violation = total.first[kind]
-        reason = reason_of(kind)
-        print(f"{number} times: {violation}\n    {f'known: {reason}' if reason else 'UNKNOWN'}\n    replay: {_command(name)}")
-    return 1 if total.unknown() else 0
+def report(total: Tally) -> int:
+    for kind in sorted(total.count, key=lambda kind: -total.count[kind]):
+        print(_found(total, kind))
+    if total.failure:
+        print(total.failure)
+    return 1 if total.unknown() or total.failure else 0
 
 
-def _command(name: str) -> str:
-    return f"PYTHONPATH=tests python -m simulation --replay {name}"
+def _found(tally: Tally, kind: str) -> str:
+    """Describe the violations of a kind, and how to replay one."""
+    name, violation = tally.first[kind]
+    reason = reason_of(kind)
+    command = f"PYTHONPATH=tests python -m simulation --replay {shlex.quote(name)}"
+    return f"{tally.count[kind]} times: {violation}\n    {f'known: {reason}' if reason else 'UNKNOWN'}\n    replay: {command}"

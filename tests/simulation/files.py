@@ -7,6 +7,7 @@ it begins, never inside: SQLite's own lock sees to that in reality.
 import re
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ class Connection:
         if not self._open:
             raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
         if not self._real.in_transaction and Current.scheduler.is_inside():
-            if statement.lstrip().upper().startswith("PRAGMA"):
-                return self._real.execute("SELECT 1") if "=" in statement else self._real.execute(statement, parameters)
+            if statement.startswith("PRAGMA"):
+                return self._real.execute("SELECT 'ok'" if "=" in statement or "quick_check" in statement else statement)
             self._step(statement, parameters)
         return self._real.execute(statement, parameters)
 
@@ -105,12 +106,18 @@ class Connection:
         return
 
     def _step(self, statement: str, parameters: Sequence[Any]) -> None:
-        writes = _WRITES.match(statement)
-        arguments = ", ".join(str(each) for each in parameters if not isinstance(each, bytes))
-        text = f"{self._name}: {' '.join(statement.split())[:60]} [{arguments}]"
-        fault = Current.scheduler.step(text, "kill", *(("full", "locked") if writes else ()))
+        text, faults = _operation(statement)
+        arguments = ", ".join([str(each) for each in parameters if not isinstance(each, bytes)])
+        fault = Current.scheduler.step(f"{self._name}: {text} [{arguments}]", *faults)
         if fault:
             raise sqlite3.OperationalError(_FULL if fault == "full" else _LOCKED)
+
+
+@cache
+def _operation(statement: str) -> tuple[str, tuple[str, ...]]:
+    """Return how a trace shows the statement, and what may go wrong with it."""
+    writes = ("full", "locked") if _WRITES.match(statement) else ()
+    return " ".join(statement.split())[:60], ("kill", *writes)
 
 
 def _rows(connection: sqlite3.Connection) -> Rows:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from simulation.cluster import CODEC
 from simulation.machine import Link
@@ -11,13 +12,13 @@ from svc.attach.record import ADDED, DELETING, Record
 from svc.ipam.blocks import allocation_of
 from svc.model.endpoint import KIND
 from svc.model.ipam import Block, Handle
-from svc.model.keys import BlockKey, HandleKey, ResourceKey
+from svc.model.keys import BlockKey, HandleKey, Key, ResourceKey
 from svc.model.resource import Resource
 
 
 @dataclass(frozen=True)
 class Store:
-    """What a datastore holds. Addresses and endpoints by handle and container."""
+    """What a datastore, or a document of it, holds. Addresses and endpoints by handle and container."""
 
     allocations: dict[str, str]  # address: handle
     handles: dict[str, int]
@@ -87,7 +88,7 @@ class Invariants:
         version = connection.total_changes
         if node not in self._rows or self._rows[node][0] != version:
             found = connection.execute("SELECT record FROM attachments").fetchall()
-            self._rows[node] = version, [Record.from_bytes(row[0]) for row in found]
+            self._rows[node] = version, [_record(row[0]) for row in found]
         return self._rows[node][1]
 
     def store(self, node: str) -> Store:
@@ -96,15 +97,14 @@ class Invariants:
         if world.is_shared:
             version = world.cluster.changes
             if "" not in self._stores or self._stores[""][0] != version:
-                found = ((key, data) for key, data, _ in world.cluster.data.values())
-                self._stores[""] = version, _read([(key, CODEC.decode(key, data)) for key, data in found])
+                self._stores[""] = version, _joined(_read(key, data) for key, data, _ in world.cluster.data.values())
             return self._stores[""][1]
         connection = self._files[node]
         version = connection.total_changes
         if node not in self._stores or self._stores[node][0] != version:
             rows = connection.execute("SELECT path, value FROM entries").fetchall()
             keys = ((CODEC.key(path), data) for path, data in rows)
-            self._stores[node] = version, _read([(key, CODEC.decode(key, data)) for key, data in keys if key is not None])
+            self._stores[node] = version, _joined(_read(key, data) for key, data in keys if key is not None)
         return self._stores[node][1]
 
     def _versions(self) -> object:
@@ -178,16 +178,28 @@ class Invariants:
                     raise Violation(f"at rest interface {link.name} is left")
 
 
-def _read(entries: list[tuple[object, object]]) -> Store:
+_record = lru_cache(1000)(Record.from_bytes)  # most documents are the same as at the last look
+
+
+@lru_cache(1000)
+def _read(key: Key, data: bytes) -> Store:
+    store, value = Store({}, {}, {}), CODEC.decode(key, data)
+    if isinstance(key, BlockKey) and isinstance(value, Block):
+        store.allocations.update(_held(value))
+    elif isinstance(key, HandleKey) and isinstance(value, Handle):
+        store.handles[key.handle] = sum(value.blocks.values())
+    elif isinstance(key, ResourceKey) and key.kind == KIND and isinstance(value, Resource):
+        networks = [str(text).partition("/")[0] for text in value.spec.get("ipNetworks") or ()]
+        store.endpoints[str(value.spec.get("containerID"))] = networks
+    return store
+
+
+def _joined(documents: Iterator[Store]) -> Store:
     store = Store({}, {}, {})
-    for key, value in entries:
-        if isinstance(key, BlockKey) and isinstance(value, Block):
-            store.allocations.update(_held(value))
-        elif isinstance(key, HandleKey) and isinstance(value, Handle):
-            store.handles[key.handle] = sum(value.blocks.values())
-        elif isinstance(key, ResourceKey) and key.kind == KIND and isinstance(value, Resource):
-            networks = [str(text).partition("/")[0] for text in value.spec.get("ipNetworks") or ()]
-            store.endpoints[str(value.spec.get("containerID"))] = networks
+    for each in documents:
+        store.allocations.update(each.allocations)
+        store.handles.update(each.handles)
+        store.endpoints.update(each.endpoints)
     return store
 
 

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from datetime import datetime
-from types import ModuleType
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import svc.attach.context
 import svc.attach.delete
 import svc.attach.gc
 import svc.attach.intent
+import svc.attach.journal
 import svc.attach.recovery
 import svc.attach.teardown
 import svc.attach.transaction
@@ -26,6 +29,9 @@ from simulation import blocking
 from simulation.blocking import Current, FileLocks
 from simulation.files import Files
 from simulation.machine import ModelForwarding, ModelKernel, ModelReaper, model_stands, model_wire
+from svc._core.netns import own_netns_identity
+from svc.attach.journal_file import identity
+from svc.private_directory import make_private
 
 _MODULES = {"threading": blocking.Threading, "time": blocking.Time, "fcntl": blocking.FileLocks, "datetime": blocking.Clock}
 _PRIMITIVES = {
@@ -41,6 +47,16 @@ class Random:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(Current.random, name)
+
+
+class SystemFile:
+    """In place of the path of a file of the machine, which does not change."""
+
+    def __init__(self, path: str) -> None:
+        self._text = Path(path).read_text()
+
+    def read_text(self) -> str:
+        return self._text
 
 
 class Hooks:
@@ -67,10 +83,17 @@ def models(files: Files) -> Iterator[None]:
                 _put_factories(value, put)
     for name, model in (("Kernel", ModelKernel), ("Reaper", ModelReaper), ("ForwardingSysctls", ModelForwarding)):
         put(svc.attach.context, name, model)
+    put(svc.attach.context, "Path", cache(SystemFile))
+    put(svc.attach.context, "netns", SimpleNamespace(own_netns_identity=cache(own_netns_identity)))
+    put(svc.attach.context, "_this_claimant", cache(svc.attach.context._this_claimant))
     put(svc.attach.transaction, "wire", model_wire)
     put(svc.attach.intent, "stands", model_stands)
     put(svc.attach.teardown, "remove_inside", lambda *_: False)  # no program moves interfaces here
     put(svc.datastore.sqlite, "connect", files.connect)
+    put(svc.datastore.sqlite, "identity", cache(svc.datastore.sqlite.identity))  # no file is replaced here
+    put(svc.attach.journal, "identity", cache(identity))
+    put(svc.cni.locks, "make_private", cache(make_private))
+    put(svc.cni.oneshot, "find_agent_elsewhere", lambda *_: None)  # it would read the notes of lock files
     put(svc.cni.oneshot, "is_agent_listening", lambda node: Hooks.is_agent_listening(node))
     put(svc.cni.oneshot, "_steps", lambda *arguments: Hooks.steps(*arguments))
     put(svc.cni.oneshot, "_forward_to_agent", lambda *arguments: Hooks.forward(*arguments))

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from simulation.scheduler import TICK, Move, Task
 
@@ -20,12 +20,11 @@ class RandomPolicy:
         self._haste = self._random.choice((0.0, 0.0, 0.01))
         self.calm = False
 
-    def choose(self, runnable: list[Task], last: Task | None, *, can_wait: bool) -> Move:
+    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: bool) -> Move:
         rnd = self._random
         if can_wait and not self.calm and rnd.random() < self._haste:
             return TICK
-        task = last if last in runnable and rnd.random() >= self._restless else rnd.choice(runnable)
-        assert task is not None
+        task = last if last is not None and rnd.random() >= self._restless else rnd.choice(runnable())
         faults = task.operation.faults
         if faults and self._harms and not self.calm and rnd.random() < self._harm:
             self._harms -= 1
@@ -49,22 +48,23 @@ class ScriptedPolicy:
         self.menus: list[list[Move]] = []
         self.calm = False
 
-    def choose(self, runnable: list[Task], last: Task | None, *, can_wait: bool) -> Move:
-        if self._held is not None and not self.calm and not self._fault:
-            runnable = [task for task in runnable if not self._held.search(task.operation.text)] or runnable
-        task = last if last in runnable and last is not None else max(runnable, key=_precedence)
+    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: bool) -> Move:
         number, self._count = self._count, self._count + 1
         if self.calm:
             self.menus.append([])
-        else:
-            others = [Move(other.number) for other in runnable if other is not task]
-            self.menus.append([*others, *(Move(task.number, fault) for fault in task.operation.faults)])
-            move = self._script.get(number)
-            if move is not None and any(other.number == move.task for other in runnable):
-                return move
-            if self._fault and self._held is not None and self._held.search(task.operation.text):
-                fault, self._held = self._fault, None
-                return Move(task.number, fault)
+            return Move((last or max(runnable(), key=_precedence)).number)
+        tasks = runnable()
+        if self._held is not None and not self._fault:
+            tasks = [task for task in tasks if not self._held.search(task.operation.text)] or tasks
+        task = last if last is not None and last in tasks else max(tasks, key=_precedence)
+        others = [Move(other.number) for other in tasks if other is not task]
+        self.menus.append([*others, *(Move(task.number, fault) for fault in task.operation.faults)])
+        move = self._script.get(number)
+        if move is not None and any(other.number == move.task for other in tasks):
+            return move
+        if self._fault and self._held is not None and self._held.search(task.operation.text):
+            fault, self._held = self._fault, None
+            return Move(task.number, fault)
         return Move(task.number)
 
 

@@ -5,10 +5,12 @@ One schedule is the sequence of the policy's decisions, so the same decisions gi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from greenlet import getcurrent, greenlet
+
+from svc.values import dataclass
 
 MAX_STEPS = 30_000  # of one schedule; more means that tasks keep each other busy for ever
 
@@ -75,8 +77,8 @@ class Move:
 class Policy(Protocol):
     """Chooses among the tasks that can run."""
 
-    def choose(self, runnable: list[Task], last: Task | None, *, can_wait: bool) -> Move:
-        """`last` ran before; `can_wait` tells whether the clock may advance although tasks can run."""
+    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: bool) -> Move:
+        """`last` ran before and can go on; `can_wait` tells whether the clock may advance although tasks can run."""
 
 
 TICK = Move(-1)
@@ -157,21 +159,21 @@ class Scheduler:
         last: Task | None = None
         while True:
             self.tasks = [task for task in self.tasks if not task.over]
-            runnable = [task for task in self.tasks if (task.ready is None and task.wake_at is None) or self._is_due(task)]
-            timers = [task.wake_at for task in self.tasks if task.wake_at is not None and task not in runnable]
-            if not runnable:
-                if not timers or all(task.daemon for task in self.tasks):
+            present = last if last is not None and not last.over and self._can_run(last) else None
+            if present is None and not self._runnable():
+                if not self._has_timer() or all(task.daemon for task in self.tasks):
                     return
-                self._advance(min(timers))
+                self._advance()
                 continue
-            move = self.policy.choose(runnable, last, can_wait=bool(timers))
+            move = self.policy.choose(self._runnable, present, can_wait=self._has_timer())
             self.moves.append(move)
             if len(self.moves) > MAX_STEPS:
                 raise Violation("the tasks keep each other busy for ever")
             if move is TICK:
-                self._advance(min(timers))
+                self._advance()
                 continue
-            last = next(task for task in runnable if task.number == move.task)
+            if last is None or last.number != move.task:
+                last = next(task for task in self.tasks if task.number == move.task)
             self._resume(last, move.fault)
 
     def _resume(self, task: Task, fault: str) -> None:
@@ -215,13 +217,21 @@ class Scheduler:
         finally:
             task.over = True
 
-    def _is_due(self, task: Task) -> bool:
-        if task.ready is not None and task.ready():
+    def _runnable(self) -> list[Task]:
+        return [task for task in self.tasks if self._can_run(task)]
+
+    def _can_run(self, task: Task) -> bool:
+        if task.ready is None or task.ready():
             return True
         return task.wake_at is not None and task.wake_at <= self.now
 
-    def _advance(self, moment: float) -> None:
-        self.now = max(self.now, moment)
+    def _has_timer(self) -> bool:
+        return any(task.wake_at is not None and not self._can_run(task) for task in self.tasks)
+
+    def _advance(self) -> None:
+        """Set the clock to the next time at which a task that cannot run wakes up."""
+        times = [task.wake_at for task in self.tasks if task.wake_at is not None and not self._can_run(task)]
+        self.now = max(self.now, min(times))
 
     @staticmethod
     def _demand_alive(task: Task) -> None:

@@ -61,6 +61,31 @@ def test_random_schedules_keep_every_invariant() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_interrupted_run_tells_how_far_it_came() -> None:
+    command = [sys.executable, "-m", "simulation", "--bound=-1", "--schedules=1000000"]
+    environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONHASHSEED": "0"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("1000000 random schedules from seed 0 on, ")
+        process.terminate()
+        end = process.stdout.read().splitlines()
+    assert process.returncode == 1
+    assert "of 1000000 random ones), " in end[-2]
+    assert end[-1] == "interrupted"
+
+
+def test_unknown_violation_fails_with_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from simulation.command import Tally, report
+    from simulation.explore import Found
+    from simulation.schedule import Outcome
+
+    tally = Tally()
+    tally.add(Found("add-add-agent-orch:9:5!kill", Outcome("an address is leaked", [], 9)))
+    assert report(tally) == 1
+    replay = "replay: PYTHONPATH=tests python -m simulation --replay 'add-add-agent-orch:9:5!kill'"
+    assert capsys.readouterr().out.splitlines()[-1].strip() == replay
+
+
 def test_schedule_replays_exactly() -> None:
     """Also in another process."""
     first, second = (simulate("--replay=seed:7").stdout.replace("svc-simulation-", "") for _ in range(2))
