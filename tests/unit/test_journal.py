@@ -1,4 +1,4 @@
-"""The journal: what is put comes back, from any thread and process; what cannot be used says so."""
+"""Journal: stored records, generations, migration of older files and refusal of newer ones."""
 
 import os
 import shutil
@@ -32,19 +32,19 @@ def journal(path: Path) -> Iterator[Journal]:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_record_comes_back_as_it_was_put(journal: Journal, durable: bool) -> None:
-    """Every field of it, tuples included."""
+def test_record_is_read_as_it_was_written(journal: Journal, durable: bool) -> None:
+    """All fields are equal, tuples included."""
     journal.begin(record(), durable=durable)
     assert journal.get(ID) == record()
 
 
-def test_record_that_was_never_put_is_none(journal: Journal) -> None:
+def test_unknown_record_is_none(journal: Journal) -> None:
     assert journal.get(ID) is None
     journal.remove(record())
 
 
 def test_row_of_an_earlier_version_is_read(journal: Journal, path: Path) -> None:
-    """It knew no profiles: its names are our own. It is written as a row of today."""
+    """Rows of earlier versions have no profile, which means the names of svc. An update writes a current row."""
     old = record().to_bytes().replace(b',"profile":""', b"")
     assert b"profile" not in old
     with closing(sqlite3.connect(path)) as earlier, earlier:
@@ -58,7 +58,7 @@ def test_row_of_an_earlier_version_is_read(journal: Journal, path: Path) -> None
 
 
 def test_later_record_replaces_the_earlier(journal: Journal) -> None:
-    """Of the same attachment; there is never more than one."""
+    """An attachment has at most one row."""
     journal.begin(record(state=ADDING, host_name="svc0"))
     journal.begin(record(state=ADDED, host_name="svc1"))
     assert journal.all() == [record(state=ADDED, host_name="svc1")]
@@ -76,7 +76,7 @@ def test_each_part_of_the_identity_counts(journal: Journal, other: AttachmentId)
     assert journal.all() == [record(other, DELETING)]
 
 
-def test_records_are_found_by_what_they_share(journal: Journal) -> None:
+def test_records_are_found_by_container_network_and_interface(journal: Journal) -> None:
     first, second = record(), record(AttachmentId("net", "c1", "eth1"), host_name="svc1")
     other, foreign = record(AttachmentId("net", "c2", "eth0")), record(AttachmentId("net2", "c1", "eth0"), DELETING)
     for each in (first, second, other, foreign):
@@ -88,8 +88,8 @@ def test_records_are_found_by_what_they_share(journal: Journal) -> None:
     assert len(journal.all()) == 4
 
 
-def test_names_may_be_anything(journal: Journal) -> None:
-    """They come from outside, and never become part of a statement."""
+def test_names_may_contain_any_character(journal: Journal) -> None:
+    """Names come from outside, and never become part of an SQL statement."""
     odd = AttachmentId("net' OR 1=1 --", 'c"1', "é\u20ac")
     journal.begin(record())
     other = record(odd)
@@ -99,8 +99,8 @@ def test_names_may_be_anything(journal: Journal) -> None:
     assert journal.all() == [record()]
 
 
-def test_records_outlive_the_process_that_put_them(journal: Journal, path: Path) -> None:
-    """Without a flush to disk, and however it ends."""
+def test_records_survive_a_killed_process(journal: Journal, path: Path) -> None:
+    """No flush to disk is necessary for this."""
     script = f"""
 import os
 from pathlib import Path
@@ -118,7 +118,7 @@ os.kill(os.getpid(), 9)
     assert [each.id.container_id for each in journal.all()] == ["c1", "of-the-killed"]
 
 
-def test_threads_and_processes_share_it(journal: Journal, path: Path) -> None:
+def test_threads_and_processes_share_the_file(journal: Journal, path: Path) -> None:
     """Two journals on one file stand for two processes."""
     together = threading.Barrier(8)
 
@@ -141,7 +141,7 @@ def test_threads_and_processes_share_it(journal: Journal, path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, to see what is flushed")
-def test_only_a_durable_put_is_flushed(path: Path, tmp_path: Path) -> None:
+def test_only_durable_writes_are_flushed(path: Path, tmp_path: Path) -> None:
     """A flush is expensive, so only pending releases cause one."""
     script = f"""
 import os
@@ -164,8 +164,8 @@ journal.close()
 # generations
 
 
-def test_update_after_the_row_is_gone_creates_none(journal: Journal) -> None:
-    """Who removed it has answered that nothing of the container is left."""
+def test_update_does_not_restore_a_removed_row(journal: Journal) -> None:
+    """The call that removed it has answered that nothing of the container is left."""
     one = record(state=ADDING)
     journal.begin(one)
     journal.require(one)
@@ -178,7 +178,7 @@ def test_update_after_the_row_is_gone_creates_none(journal: Journal) -> None:
 
 
 def test_row_of_a_later_intent_is_not_touched(journal: Journal) -> None:
-    """Neither by an update nor by a removal of the one before."""
+    """The earlier intent can neither update nor remove it."""
     earlier, later = record(state=ADDING), record(state=ADDING, host_name="svc1")
     journal.begin(earlier)
     journal.begin(later)
@@ -191,8 +191,8 @@ def test_row_of_a_later_intent_is_not_touched(journal: Journal) -> None:
     assert journal.all() == [record(state=ADDING, host_name="svc1")]
 
 
-def test_generation_comes_back_with_the_record(journal: Journal) -> None:
-    """A recovery after a start works on the row that it has read, and on no other."""
+def test_generation_is_read_with_the_record(journal: Journal) -> None:
+    """Recovery changes only the row that it has read."""
     one = record()
     journal.begin(one)
     found = journal.get(ID)
@@ -201,8 +201,8 @@ def test_generation_comes_back_with_the_record(journal: Journal) -> None:
     assert b"generation" not in found.to_bytes()
 
 
-def test_generations_of_processes_are_never_the_same(journal: Journal, path: Path) -> None:
-    """Nor after the file was closed and opened again."""
+def test_generations_of_processes_differ(journal: Journal, path: Path) -> None:
+    """They also differ after the file was closed and opened again."""
     seen = set()
     with closing(Journal(path)) as other:
         for each in (journal, other, journal):
@@ -216,8 +216,8 @@ def test_generations_of_processes_are_never_the_same(journal: Journal, path: Pat
     assert len(seen) == 4
 
 
-def test_pending_release_is_noted_without_a_row(journal: Journal) -> None:
-    """What was taken for an attachment whose row is gone is still to be released."""
+def test_pending_release_is_recorded_without_a_row(journal: Journal) -> None:
+    """Addresses of an attachment whose row was removed must still be released."""
     one = record(state=ADDING)
     journal.begin(one)
     journal.remove(one)
@@ -228,8 +228,8 @@ def test_pending_release_is_noted_without_a_row(journal: Journal) -> None:
 # versions of the file
 
 
-def unversioned(path: Path, *rows: Record, column: str = "") -> None:
-    """As the first releases made it."""
+def create_unversioned(path: Path, *rows: Record, column: str = "") -> None:
+    """Create a journal as the first releases did."""
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
@@ -248,9 +248,9 @@ def unversioned(path: Path, *rows: Record, column: str = "") -> None:
 
 @pytest.mark.parametrize("column", ["", ", extra TEXT"], ids=["as it was", "with an extra column"])
 def test_file_without_a_version_is_migrated(path: Path, column: str) -> None:
-    """All rows of it, and each has a generation of its own."""
+    """It keeps all rows, and each gets its own generation."""
     rows = [record(AttachmentId("net", f"c{number}", "eth0")) for number in range(3)]
-    unversioned(path, *rows, column=column)
+    create_unversioned(path, *rows, column=column)
     for _ in range(2):
         with closing(Journal(path)) as journal:
             assert journal.all() == rows
@@ -263,22 +263,22 @@ def test_file_without_a_version_is_migrated(path: Path, column: str) -> None:
 
 
 def test_processes_migrate_a_file_once(path: Path) -> None:
-    unversioned(path, record())
+    create_unversioned(path, record())
     together = threading.Barrier(6)
 
-    def opened() -> list[Record]:
+    def read_all() -> list[Record]:
         together.wait(20)
         with closing(Journal(path)) as journal:
             return journal.all()
 
     with ThreadPoolExecutor(6) as pool:
-        for done in [pool.submit(opened) for _ in range(6)]:
+        for done in [pool.submit(read_all) for _ in range(6)]:
             assert done.result(30) == [record()]
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["which names its release", "which names none"])
-def test_file_of_a_newer_version_is_refused_as_it_is(path: Path, named: bool) -> None:
-    """And the error says what to install."""
+def test_file_of_a_newer_version_is_refused_and_not_changed(path: Path, named: bool) -> None:
+    """The error says which release to install."""
     Journal(path).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA user_version = 3")
@@ -290,14 +290,14 @@ def test_file_of_a_newer_version_is_refused_as_it_is(path: Path, named: bool) ->
         assert connection.execute("PRAGMA user_version").fetchone() == (3,)
 
 
-def test_closed_journal_says_so(path: Path) -> None:
+def test_closed_journal_raises_an_error(path: Path) -> None:
     journal = Journal(path)
     journal.close()
     with pytest.raises(StoreError, match="closed"):
         journal.begin(record())
 
 
-def test_file_is_its_owners_alone(journal: Journal, path: Path) -> None:
+def test_only_the_owner_has_access_to_the_file(journal: Journal, path: Path) -> None:
     journal.begin(record())
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert set(modes) >= {"journal.db"}
@@ -310,8 +310,8 @@ def test_handle_is_shared_by_the_interfaces_of_a_container(key: AttachmentId, ha
     assert record(key).handle == handle
 
 
-def test_changed_settings_leave_the_rest_of_the_row(journal: Journal) -> None:
-    """Another call has changed it since the record was read."""
+def test_change_of_settings_keeps_the_other_fields(journal: Journal) -> None:
+    """Another call has changed the row since the record was read."""
     written = record()
     journal.begin(written)
     read = journal.get(ID)
@@ -327,7 +327,7 @@ def test_changed_settings_leave_the_rest_of_the_row(journal: Journal) -> None:
     assert found == written
 
 
-def test_changed_settings_write_no_row(journal: Journal) -> None:
+def test_change_of_settings_does_not_restore_a_removed_row(journal: Journal) -> None:
     written = record()
     journal.begin(written)
     journal.remove(written)

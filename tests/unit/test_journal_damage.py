@@ -1,4 +1,4 @@
-"""A journal that is damaged, locked or of another shape: what can be read is kept, and what cannot be used says so."""
+"""Damaged, locked and foreign journal files: readable rows are kept, and unusable files raise an error."""
 
 import os
 import re
@@ -30,8 +30,8 @@ def journal(path: Path) -> Iterator[Journal]:
         yield journal
 
 
-def with_a_bad_page(path: Path) -> None:
-    """The first leaf of the table is garbage."""
+def damage_a_page(path: Path) -> None:
+    """Overwrite the first leaf of the table."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:
@@ -41,12 +41,12 @@ def with_a_bad_page(path: Path) -> None:
         file.write(b"\xff" * 512)
 
 
-def as_a_directory(path: Path) -> None:
+def replace_by_directory(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
-def as_a_store(path: Path) -> None:
+def replace_by_store(path: Path) -> None:
     path.unlink()
     EmbeddedStore(path).close()
 
@@ -54,17 +54,17 @@ def as_a_store(path: Path) -> None:
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "garbage": lambda path: path.write_bytes(b"this is not a database, and it is longer than a header of one would be" * 20),
     "empty": lambda path: path.write_bytes(b""),
-    "a directory": as_a_directory,
-    "another program's": as_a_store,
-    "a page": with_a_bad_page,
+    "a directory": replace_by_directory,
+    "another program's": replace_by_store,
+    "a page": damage_a_page,
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_damaged_file_is_kept_beside_a_new_one(path: Path, damage: Callable[[Path], object]) -> None:
-    """With its log; and attachments may have lost their rows, which is not so of a sound file."""
+    """Attachments may have lost their rows, so the journal counts a loss. An intact file has none."""
     with closing(Journal(path)) as journal:
-        assert journal.losses == 1, "there was none"
+        assert journal.losses == 1, "a new file counts as a loss"
         for number in range(40):
             journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
     with closing(Journal(path)) as journal:
@@ -74,18 +74,18 @@ def test_damaged_file_is_kept_beside_a_new_one(path: Path, damage: Callable[[Pat
         assert journal.losses
         saved = journal.all()
         assert all(each == record(each.id) for each in saved)
-        assert (0 < len(saved) < 40) == (damage is with_a_bad_page), len(saved)
+        assert (0 < len(saved) < 40) == (damage is damage_a_page), len(saved)
         journal.begin(record())
         assert record() in journal.all()
     kept = [file.name for file in path.parent.iterdir() if ".damaged-" in file.name]
     assert any(re.fullmatch(r"journal\.db\.damaged-[0-9T.]+Z", name) for name in kept), kept
 
 
-def test_file_that_is_damaged_while_it_is_open(journal: Journal, path: Path) -> None:
-    """The call that meets it is served."""
+def test_damage_of_an_open_file_is_repaired(journal: Journal, path: Path) -> None:
+    """The call that finds the damage succeeds."""
     for number in range(40):
         journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
-    with_a_bad_page(path)
+    damage_a_page(path)
     journal._connection.execute("PRAGMA shrink_memory")
     journal.all()
     journal.begin(record())
@@ -93,8 +93,8 @@ def test_file_that_is_damaged_while_it_is_open(journal: Journal, path: Path) -> 
     assert journal.losses
 
 
-def test_damage_that_cannot_be_repaired_now(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error tells what becomes of the journal; a backup is of the store alone."""
+def test_failed_repair_raises_the_cause(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what happens to the journal. It suggests no backup, because backups contain only the store."""
 
     def damaged(*_: object) -> sqlite3.Connection:
         raise sqlite3.DatabaseError("database disk image is malformed")
@@ -108,14 +108,14 @@ def test_damage_that_cannot_be_repaired_now(journal: Journal, monkeypatch: pytes
 
 BAD_ROWS = {
     "broken JSON": b'{"id":',
-    "no object": b"[]",
+    "not an object": b"[]",
     "nothing": b"",
     "a field is missing": record().to_bytes().replace(b'"boot_id":"boot",', b""),
     "a field of another kind": record().to_bytes().replace(b'["10.65.0.7"]', b'"10.65.0.7"'),
-    "an address that is none": record().to_bytes().replace(b"10.65.0.7", b"10.65.0.700"),
-    "a state that is none": record().to_bytes().replace(b'"added"', b'"frozen"'),
+    "an invalid address": record().to_bytes().replace(b"10.65.0.7", b"10.65.0.700"),
+    "an unknown state": record().to_bytes().replace(b'"added"', b'"frozen"'),
     "another attachment's": record(AttachmentId("net", "c2", "eth0")).to_bytes(),
-    "no bytes": 7,
+    "not bytes": 7,
 }
 
 
@@ -123,7 +123,7 @@ BAD_ROWS = {
 def test_row_that_cannot_be_decoded_is_set_aside(
     journal: Journal, path: Path, bad: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is kept for diagnosis, with one line in the log; the other rows are as they were, and its attachment may be added."""
+    """It is kept for diagnosis and logged once. Other rows do not change, and its attachment can be added."""
     other = record(AttachmentId("net", "c3", "eth0"))
     for each in (record(), other):
         journal.begin(each)
@@ -142,7 +142,7 @@ def test_row_that_cannot_be_decoded_is_set_aside(
     assert record() in journal.all()
 
 
-def test_fields_of_a_newer_release_are_left_out(journal: Journal, path: Path) -> None:
+def test_fields_of_a_newer_release_are_ignored(journal: Journal, path: Path) -> None:
     journal.begin(record())
     newer = record().to_bytes().replace(b"{", b'{"invented_later":[1],', 1)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -150,7 +150,7 @@ def test_fields_of_a_newer_release_are_left_out(journal: Journal, path: Path) ->
     assert journal.get(ID) == record()
 
 
-def test_columns_of_others_are_tolerated(path: Path) -> None:
+def test_unknown_columns_are_ignored(path: Path) -> None:
     Journal(path).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("ALTER TABLE attachments ADD COLUMN extra TEXT")
@@ -160,14 +160,14 @@ def test_columns_of_others_are_tolerated(path: Path) -> None:
         assert journal.losses == 0
 
 
-def test_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+def test_error_says_that_the_directory_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be made"):
         Journal(tmp_path / "file" / "journal.db")
 
 
-def test_locked_file_says_so(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process has kept it for too long."""
+def test_error_names_the_process_that_locks_the_file(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process holds the lock for longer than the timeout."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.02)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -181,11 +181,11 @@ def test_locked_file_says_so(journal: Journal, path: Path, monkeypatch: pytest.M
     assert journal.all() == [record()]
 
 
-def test_threads_wait_for_a_locked_file_side_by_side(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_wait_for_a_locked_file_in_parallel(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers do not wait at all."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.5)
 
-    def seconds_until_refused(number: int) -> float:
+    def seconds_until_error(number: int) -> float:
         began = time.monotonic()
         with pytest.raises(StoreError, match="locked"):
             journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
@@ -193,7 +193,7 @@ def test_threads_wait_for_a_locked_file_side_by_side(journal: Journal, path: Pat
 
     with closing(sqlite3.connect(path, isolation_level=None)) as other, ThreadPoolExecutor(12) as pool:
         other.execute("BEGIN IMMEDIATE")
-        waits = [pool.submit(seconds_until_refused, number) for number in range(12)]
+        waits = [pool.submit(seconds_until_error, number) for number in range(12)]
         began = time.monotonic()
         assert journal.all() == []
         assert time.monotonic() - began < 0.4

@@ -1,4 +1,4 @@
-"""The journal's file is removed or replaced while it is open: its content is written back."""
+"""Journal file that is removed or replaced while it is open: its content is written back."""
 
 import re
 import sqlite3
@@ -59,7 +59,7 @@ def identity(number: int) -> AttachmentId:
 
 @pytest.mark.parametrize("lose", LOSSES)
 def test_content_is_written_back(journal: Journal, path: Path, lose: Callable[[Path], None]) -> None:
-    """Rows, generations and notes, also those that were written since; no row counts as lost."""
+    """This includes what was written after the loss. No row counts as lost."""
     first, second, third = (record(identity(number)) for number in range(3))
     journal.begin(first)
     journal.put_note("whose", "ours")
@@ -83,7 +83,7 @@ def test_content_is_written_back(journal: Journal, path: Path, lose: Callable[[P
     assert len({each.generation for each in journal.all()}) == 4
 
 
-def test_pending_release_is_never_noted_in_a_file_that_is_gone(journal: Journal, path: Path) -> None:
+def test_pending_release_is_not_recorded_in_a_removed_file(journal: Journal, path: Path) -> None:
     one = record()
     journal.begin(one)
     remove(path)
@@ -92,7 +92,7 @@ def test_pending_release_is_never_noted_in_a_file_that_is_gone(journal: Journal,
         assert [each.id for each in other.pending_releases()] == [one.id]
 
 
-def test_what_stood_in_its_place_is_kept(journal: Journal, path: Path) -> None:
+def test_file_that_replaced_the_journal_is_kept(journal: Journal, path: Path) -> None:
     replace_by_another(path)
     journal.restore_file()
     (kept,) = (file for file in path.parent.iterdir() if re.fullmatch(r"journal\.db\.damaged-[0-9T.]+Z", file.name))
@@ -100,8 +100,8 @@ def test_what_stood_in_its_place_is_kept(journal: Journal, path: Path) -> None:
         assert connection.execute("SELECT value FROM about WHERE name = 'whose'").fetchone() == ("another",)
 
 
-def test_file_that_stands_is_left_alone(journal: Journal, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also while another process opens and closes it."""
+def test_existing_file_is_not_written_again(journal: Journal, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """This holds also while another process opens and closes it."""
     before = path.stat().st_ino
     for _ in range(2):
         with closing(Journal(path)) as other:

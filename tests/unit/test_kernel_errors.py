@@ -1,4 +1,4 @@
-"""What the dataplane tells of refused settings."""
+"""Errors of kernel settings that cannot be read or written."""
 
 import errno
 
@@ -12,6 +12,6 @@ PATH = "/proc/sys/net/ipv4/ip_forward"
 @pytest.mark.parametrize("name", [PATH, PATH.removeprefix("/proc/sys/")], ids=["absolute", "relative"])
 @pytest.mark.parametrize("attempt", ["read", "write"])
 def test_setting_is_named_once(name: str, attempt: str) -> None:
-    """However the failure spells it."""
-    told = sysctl_failed(OSError(errno.EACCES, "Permission denied", name), attempt)
-    assert told.msg == f"cannot {attempt} {PATH}: Permission denied"
+    """The path is absolute even if the OSError has a relative one."""
+    error = sysctl_failed(OSError(errno.EACCES, "Permission denied", name), attempt)
+    assert error.msg == f"cannot {attempt} {PATH}: Permission denied"

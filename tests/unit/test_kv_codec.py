@@ -1,4 +1,4 @@
-"""The layout of a key-value store: documents of Calico are read, and written back byte for byte."""
+"""Layout of a key-value store: documents of Calico are read, and written back byte for byte."""
 
 import json
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ QUERIES: list[Query] = [
 
 
 @pytest.mark.parametrize(("path", "document"), CAPTURED, ids=[path.rpartition("/")[2] for path, _ in CAPTURED])
-def test_captured_documents_survive_byte_for_byte(path: str, document: str) -> None:
+def test_captured_documents_are_written_back_byte_for_byte(path: str, document: str) -> None:
     """A document that was read is written unchanged."""
     codec = Codec(CALICO)
     key = codec.key(path)

@@ -1,4 +1,4 @@
-"""Lanes of the admission queue: what a call waits behind, and how many workers a datastore may have."""
+"""Lanes of the admission queue: the lane of each call, and the workers that one datastore may have."""
 
 import json
 from typing import Any
@@ -15,8 +15,8 @@ def lane(verb: str = "ADD", **netconf: Any) -> Lane:
     return lane_of(verb, json.dumps(netconf).encode())
 
 
-def begun(busy: Busy, wanted: Lane, most: int) -> int:
-    """How many of so many may begin."""
+def begin_up_to(busy: Busy, wanted: Lane, most: int) -> int:
+    """Begin at most this number of calls, and return how many could begin."""
     count = 0
     while count < most and not busy.is_full(wanted):
         busy.change(wanted, 1)
@@ -24,7 +24,7 @@ def begun(busy: Busy, wanted: Lane, most: int) -> int:
     return count
 
 
-def test_a_store_on_this_node_has_a_lane_of_its_own() -> None:
+def test_store_on_this_node_has_its_own_lane() -> None:
     assert lane(**EMBEDDED) == Lane("ADD-local", "embedded")
 
 
@@ -37,7 +37,7 @@ def test_a_store_on_this_node_has_a_lane_of_its_own() -> None:
     ],
     ids=["plugin", "kubeconfig", "api root"],
 )
-def test_whatever_else_is_waited_for_makes_it_another_lane(changes: dict[str, Any]) -> None:
+def test_calls_that_also_use_other_services_have_another_lane(changes: dict[str, Any]) -> None:
     found = lane(**EMBEDDED | changes)
     assert found.name == "ADD-remote"
     assert found.store != "embedded"
@@ -50,28 +50,28 @@ def test_each_datastore_has_its_lanes() -> None:
     assert lane("DEL", **ETCD).store == lane(**ETCD).store
 
 
-def test_status_waits_behind_no_datastore() -> None:
+def test_status_does_not_wait_for_a_datastore() -> None:
     assert lane("STATUS", **ETCD).store == ""
 
 
-def test_one_datastore_has_half_of_the_workers_at_most() -> None:
+def test_one_datastore_has_at_most_half_of_the_workers() -> None:
     busy = Busy()
     add, delete = lane(**ETCD), lane("DEL", **ETCD)
-    adds = begun(busy, add, 200)
-    assert adds < SHARED, "some are left for its DELs"
-    assert begun(busy, delete, 200) == SHARED - adds
+    adds = begin_up_to(busy, add, 200)
+    assert adds < SHARED, "no worker is left for the DELs"
+    assert begin_up_to(busy, delete, 200) == SHARED - adds
 
 
 def test_another_datastore_always_has_its_share() -> None:
     busy = Busy()
-    begun(busy, lane(**ETCD), 200)
-    begun(busy, lane("DEL", **ETCD), 200)
-    assert begun(busy, lane("DEL", etcd_endpoints="http://10.0.0.2:2379"), 200) == GUARANTEED
-    assert begun(busy, lane(**EMBEDDED), 200) == 8
-    assert begun(busy, lane("STATUS", **ETCD), 3) == 3
+    begin_up_to(busy, lane(**ETCD), 200)
+    begin_up_to(busy, lane("DEL", **ETCD), 200)
+    assert begin_up_to(busy, lane("DEL", etcd_endpoints="http://10.0.0.2:2379"), 200) == GUARANTEED
+    assert begin_up_to(busy, lane(**EMBEDDED), 200) == 8
+    assert begin_up_to(busy, lane("STATUS", **ETCD), 3) == 3
 
 
-def test_what_has_ended_is_forgotten() -> None:
+def test_ended_calls_are_not_counted() -> None:
     busy = Busy()
     busy.change(lane(**ETCD), 1)
     busy.change(lane(**ETCD), -1)

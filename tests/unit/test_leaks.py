@@ -1,4 +1,4 @@
-"""The leak gate sees what it is there for, and nothing that was there before."""
+"""Leak check of the tests: it reports and removes leftovers of a test, and nothing older or foreign."""
 
 import os
 import signal
@@ -16,20 +16,20 @@ from harness.netns import MARK, Netns, run
 from harness.polling import wait_until
 from harness.shim import ROOT
 
-LINK = f"svc{MARK[-8:]}"  # of this process alone: others may run these tests at the same time
+LINK = f"svc{MARK[-8:]}"  # unique to this process: other processes may run these tests at the same time
 
 
-def test_nothing_new_is_no_leak() -> None:
+def test_unchanged_process_has_no_leak() -> None:
     assert left_since(Footprint.take(), timeout=0) == []
 
 
-def test_open_descriptor_is_told_with_its_target() -> None:
+def test_open_descriptor_is_reported_with_its_target() -> None:
     before = Footprint.take()
     with open("/etc/hostname") as file:
         assert left_since(before, timeout=0) == [f"descriptor {file.fileno()}: /etc/hostname"]
 
 
-def test_descriptor_in_place_of_another_is_no_leak() -> None:
+def test_descriptor_that_replaces_another_is_not_a_leak() -> None:
     old = os.open("/etc/hostname", os.O_RDONLY)
     before = Footprint.take()
     os.close(old)
@@ -37,9 +37,9 @@ def test_descriptor_in_place_of_another_is_no_leak() -> None:
         assert left_since(before, timeout=0) == []
 
 
-def test_descriptor_that_only_garbage_holds_is_no_leak() -> None:
+def test_descriptor_of_unreachable_object_is_not_a_leak() -> None:
     class Cycle:
-        """Unreachable from outside, but closed by the collector alone."""
+        """Unreachable object with a descriptor that only the garbage collector closes."""
 
         def __init__(self) -> None:
             self.me = self
@@ -53,29 +53,29 @@ def test_descriptor_that_only_garbage_holds_is_no_leak() -> None:
     assert left_since(before) == []
 
 
-def test_running_child_is_told_and_ended() -> None:
+def test_running_child_is_reported_and_ended() -> None:
     before = Footprint.take()
     with subprocess.Popen(["sleep", "60"]) as child:
-        wait_until(lambda: left_since(before, timeout=0) == [f"process {child.pid}: sleep 60"])  # its name comes during exec
+        wait_until(lambda: left_since(before, timeout=0) == [f"process {child.pid}: sleep 60"])  # exec sets its name
         remove_since(before)
     assert left_since(before) == []
 
 
-def test_orphan_of_a_child_is_told() -> None:
+def test_orphan_of_a_child_is_reported() -> None:
     before = Footprint.take()
     subprocess.run(["/bin/sh", "-c", "sleep 60 & exit"], stdout=subprocess.DEVNULL, check=True)
-    wait_until(lambda: any(told.endswith(": sleep 60") for told in left_since(before, timeout=0)))
+    wait_until(lambda: any(leak.endswith(": sleep 60") for leak in left_since(before, timeout=0)))
     remove_since(before)
     assert left_since(before) == []
 
 
-def test_child_that_has_ended_is_no_leak() -> None:
+def test_ended_child_is_not_a_leak() -> None:
     before = Footprint.take()
     with subprocess.Popen(["true"]):
         assert left_since(before) == []
 
 
-def test_thread_is_told_until_it_ends() -> None:
+def test_thread_is_reported_until_it_ends() -> None:
     before, go = Footprint.take(), threading.Event()
     thread = threading.Thread(target=go.wait, name="left-over")
     thread.start()
@@ -85,7 +85,7 @@ def test_thread_is_told_until_it_ends() -> None:
 
 
 @pytest.mark.root
-def test_namespace_is_told_and_removed() -> None:
+def test_namespace_is_reported_and_removed() -> None:
     before = Footprint.take()
     namespace = Netns("leak")
     assert f"network namespace {namespace.name}" in left_since(before, timeout=0)
@@ -97,8 +97,8 @@ def test_namespace_is_told_and_removed() -> None:
 @pytest.mark.parametrize(
     "name", [f"svc-node-{os.getpid()}-0", f"svc-node-{2**22}-0", "leak-gate-cni"], ids=["mine", "dead", "cni"]
 )
-def test_namespace_without_the_mark_is_no_leak(name: str) -> None:
-    """Another run of the harness, one that was killed, and a container runtime."""
+def test_namespace_without_the_mark_is_not_a_leak(name: str) -> None:
+    """It may belong to another run of the harness, to a killed one or to a container runtime."""
     before = Footprint.take()
     run("ip", "netns", "add", name)
     try:
@@ -110,7 +110,7 @@ def test_namespace_without_the_mark_is_no_leak(name: str) -> None:
 
 
 @pytest.mark.root
-def test_link_of_the_host_is_told_and_removed() -> None:
+def test_link_of_the_host_is_reported_and_removed() -> None:
     before = Footprint.take()
     run("ip", "link", "add", LINK, "type", "bridge")
     run("ip", "link", "set", LINK, "alias", MARK)
@@ -120,7 +120,7 @@ def test_link_of_the_host_is_told_and_removed() -> None:
 
 
 @pytest.mark.root
-def test_link_to_a_sandbox_is_told_and_removed() -> None:
+def test_link_to_a_sandbox_is_reported_and_removed() -> None:
     with Netns("leak") as sandbox:
         before = Footprint.take()
         run("ip", "link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", sandbox.name)
@@ -130,7 +130,7 @@ def test_link_to_a_sandbox_is_told_and_removed() -> None:
 
 
 @pytest.mark.root
-def test_link_without_the_mark_is_no_leak() -> None:
+def test_link_without_the_mark_is_not_a_leak() -> None:
     before = Footprint.take()
     run("ip", "link", "add", LINK, "type", "bridge")
     try:
@@ -142,7 +142,7 @@ def test_link_without_the_mark_is_no_leak() -> None:
 
 
 @pytest.mark.root
-def test_mount_is_told_and_removed(tmp_path: Path) -> None:
+def test_mount_is_reported_and_removed(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     before = Footprint.take(tmp_path)
@@ -153,7 +153,7 @@ def test_mount_is_told_and_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_mount_elsewhere_is_no_leak(tmp_path: Path) -> None:
+def test_mount_elsewhere_is_not_a_leak(tmp_path: Path) -> None:
     place, own = tmp_path / "place", tmp_path / "own"
     place.mkdir()
     before = Footprint.take(own)
@@ -163,29 +163,29 @@ def test_mount_elsewhere_is_no_leak(tmp_path: Path) -> None:
     run("umount", str(place))
 
 
-def test_orphans_of_children_from_before_are_not_adopted(tmp_path: Path) -> None:
+def test_orphans_of_earlier_children_are_not_adopted(tmp_path: Path) -> None:
     """A shell that started another program may become pytest by `exec`."""
-    go, told = tmp_path / "go", tmp_path / "told"
+    go, pid_file = tmp_path / "go", tmp_path / "pid"
     other = 'until test -e "$2"; do sleep 0.01; done; sleep 1000002 & echo $! >"$3.new"; mv "$3.new" "$3"'
     program = (
         "import sys; from harness.leaks import Footprint, adopt_orphans, left_since; adopt_orphans();"
         "before = Footprint.take(); print(flush=True); sys.stdin.read(); print(left_since(before, timeout=0))"
     )
     with subprocess.Popen(
-        ["sh", "-c", f'{{ {other}; }} >/dev/null & exec "$0" -c "$1"', sys.executable, program, go, told],
+        ["sh", "-c", f'{{ {other}; }} >/dev/null & exec "$0" -c "$1"', sys.executable, program, go, pid_file],
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests")}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdin
         assert process.stdout
         process.stdout.readline()
         go.touch()
-        wait_until(told.exists)
+        wait_until(pid_file.exists)
         process.stdin.close()
         assert process.stdout.read() == "[]\n"
-        os.kill(int(told.read_text()), signal.SIGKILL)
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
-def test_patience_ends() -> None:
+def test_wait_for_leaks_has_a_timeout() -> None:
     before, started = Footprint.take(), time.monotonic()
     with open("/etc/hostname"):
         assert left_since(before, timeout=0.2) != []

@@ -1,4 +1,4 @@
-"""The agent's socket against clients that are slow, broken, greedy or gone."""
+"""Listener of the agent: requests, deadlines, and clients that are slow, broken or disconnected."""
 
 import array
 import json
@@ -20,14 +20,14 @@ from svc.agent.listener import Listener
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
 
-TIMEOUT_SECONDS = 20.0  # seconds
-SHORT = 0.1  # seconds, for deadlines that a test waits for
+TIMEOUT_SECONDS = 20.0
+SHORT_SECONDS = 0.1  # for deadlines that a test waits for
 FRAME = CallInput("svc", {"CNI_COMMAND": "ADD"}, b"{}")
 REQUEST = pack_request(FRAME)
 
 
 class Server:
-    """A listener on a thread of its own; what it hands on is answered with the length of its input."""
+    """Listener with its own thread; it answers each request with the length of its input."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,14 +82,14 @@ def connect(server: Server) -> Iterator[Callable[[], socket.socket]]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + TIMEOUT_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < until, "it never came to pass"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.001)
 
 
 def answer(client: socket.socket) -> bytes:
-    """All that comes until the connection is closed; empty when it was dropped."""
+    """Return all bytes until the connection is closed; empty if the listener dropped it."""
     received = b""
     with suppress(ConnectionResetError):
         while data := client.recv(1 << 16):
@@ -104,53 +104,53 @@ def send_descriptors(client: socket.socket, data: bytes, fds: list[int]) -> None
 Connect = Callable[[], socket.socket]
 
 
-def test_whole_request_is_handed_on(server: Server, connect: Connect) -> None:
+def test_complete_request_is_forwarded(server: Server, connect: Connect) -> None:
     client = connect()
     client.sendall(REQUEST)
     assert answer(client) == b"2"
     assert (server.frames, server.descriptors) == ([FRAME], [-1])
 
 
-def test_request_may_come_byte_by_byte(server: Server, connect: Connect) -> None:
+def test_request_may_arrive_byte_by_byte(server: Server, connect: Connect) -> None:
     client = connect()
     for place in range(len(REQUEST)):
         client.sendall(REQUEST[place : place + 1])
     assert answer(client) == b"2"
 
 
-def test_large_request_comes_whole(server: Server, connect: Connect) -> None:
-    """Larger than any buffer on its way."""
+def test_large_request_arrives_complete(server: Server, connect: Connect) -> None:
+    """It is larger than any buffer on its way."""
     client = connect()
     client.sendall(pack_request(CallInput("svc", {}, b"x" * 1_000_000)))
     assert answer(client) == b"1000000"
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, len(REQUEST) - 1])
-def test_half_a_request_is_dropped_at_its_deadline(
+def test_incomplete_request_is_dropped_at_its_deadline(
     server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Not before, not much later; and it delays no other client."""
-    monkeypatch.setattr(listening, "READ_SECONDS", SHORT)
+    """It is not dropped earlier or much later, and it delays no other client."""
+    monkeypatch.setattr(listening, "READ_SECONDS", SHORT_SECONDS)
     started = time.monotonic()
     slow, quick = connect(), connect()
     slow.sendall(REQUEST[:size])
     quick.sendall(REQUEST)
     assert answer(quick) == b"2"
     assert answer(slow) == b""
-    assert SHORT <= time.monotonic() - started < 10
+    assert SHORT_SECONDS <= time.monotonic() - started < 10
     assert server.frames == [FRAME]
 
 
-def test_trickle_does_not_move_the_deadline(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts from the connection, not from the last byte."""
-    monkeypatch.setattr(listening, "READ_SECONDS", SHORT)
-    client, until = connect(), time.monotonic() + TIMEOUT_SECONDS
+def test_slow_bytes_do_not_extend_the_deadline(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time counts from the connection, not from the last byte."""
+    monkeypatch.setattr(listening, "READ_SECONDS", SHORT_SECONDS)
+    client, deadline = connect(), time.monotonic() + TIMEOUT_SECONDS
     client.sendall(pack_request(CallInput("svc", {}, b"x" * 1_000_000))[:20])
     with suppress(BrokenPipeError, ConnectionResetError):
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             client.sendall(b"x")
-            time.sleep(SHORT / 20)
-    assert time.monotonic() < until
+            time.sleep(SHORT_SECONDS / 20)
+    assert time.monotonic() < deadline
     assert server.frames == []
 
 
@@ -160,7 +160,7 @@ def test_trickle_does_not_move_the_deadline(server: Server, connect: Connect, mo
     ids=["http", "lengths of the last release", "lengths", "surplus", "noise"],
 )
 def test_garbage_is_dropped_at_once(server: Server, connect: Connect, garbage: bytes) -> None:
-    """Without waiting for the deadline, and without harm to others."""
+    """The listener does not wait for the deadline, and goes on serving other clients."""
     client = connect()
     with suppress(BrokenPipeError, ConnectionResetError):
         client.sendall(garbage)
@@ -170,8 +170,8 @@ def test_garbage_is_dropped_at_once(server: Server, connect: Connect, garbage: b
     assert answer(other) == b"2"
 
 
-def test_other_version_is_told_what_to_install(server: Server, connect: Connect) -> None:
-    """In a reply that names both."""
+def test_reply_to_another_version_says_what_to_install(server: Server, connect: Connect) -> None:
+    """The reply names both versions."""
     client = connect()
     client.sendall(b"SVC7" + b"9.8.7".ljust(28, b"\0") + bytes(1000))
     reply = parse_reply(answer(client))
@@ -181,8 +181,8 @@ def test_other_version_is_told_what_to_install(server: Server, connect: Connect)
     assert "install" in error["details"]
 
 
-def test_what_was_refused_leaves_a_line(server: Server, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """One for many, with the process that sent it."""
+def test_refused_requests_are_logged_once(server: Server, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """The line names the process that sent them."""
     for _ in range(50):
         client = connect()
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -192,7 +192,7 @@ def test_what_was_refused_leaves_a_line(server: Server, connect: Connect, caplog
 
 
 @pytest.mark.parametrize("size", [0, 7, len(REQUEST) - 1])
-def test_client_that_goes_early_is_forgotten(server: Server, connect: Connect, size: int) -> None:
+def test_client_that_disconnects_early_is_removed(server: Server, connect: Connect, size: int) -> None:
     client = connect()
     client.sendall(REQUEST[:size])
     client.close()
@@ -202,16 +202,16 @@ def test_client_that_goes_early_is_forgotten(server: Server, connect: Connect, s
     wait_for(lambda: not server.listener._clients)
 
 
-def test_client_that_goes_after_its_request_is_served(server: Server, connect: Connect) -> None:
-    """Whether that is worth anything is for those who answer to say: a DEL is."""
+def test_request_of_a_disconnected_client_is_forwarded(server: Server, connect: Connect) -> None:
+    """The worker decides whether to carry it out: it does so for a DEL."""
     client = connect()
     client.sendall(REQUEST)
     client.close()
     wait_for(lambda: server.frames == [FRAME])
 
 
-def test_descriptor_comes_with_its_request(server: Server, connect: Connect) -> None:
-    """It is forwarded, and belongs to its receiver."""
+def test_descriptor_is_forwarded_with_its_request(server: Server, connect: Connect) -> None:
+    """The receiver has to close it."""
     client = connect()
     with open("/etc/hostname", "rb") as file:
         send_descriptors(client, REQUEST, [file.fileno()])
@@ -221,7 +221,7 @@ def test_descriptor_comes_with_its_request(server: Server, connect: Connect) -> 
 
 @pytest.mark.parametrize("number", [2, 4, 50])
 def test_surplus_descriptors_are_closed(server: Server, connect: Connect, number: int) -> None:
-    """The first one counts; of the others nothing stays open."""
+    """The listener forwards the first and closes the others."""
     before = len(os.listdir("/proc/self/fd"))
     client = connect()
     with open("/etc/hostname", "rb") as file:
@@ -237,7 +237,7 @@ def test_surplus_descriptors_are_closed(server: Server, connect: Connect, number
 def test_descriptor_of_a_dropped_client_is_closed(
     server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(listening, "READ_SECONDS", SHORT if end == "deadline" else TIMEOUT_SECONDS)
+    monkeypatch.setattr(listening, "READ_SECONDS", SHORT_SECONDS if end == "deadline" else TIMEOUT_SECONDS)
     before = len(os.listdir("/proc/self/fd"))
     client = connect()
     with open("/etc/hostname", "rb") as file:
@@ -248,8 +248,8 @@ def test_descriptor_of_a_dropped_client_is_closed(
     wait_for(lambda: len(os.listdir("/proc/self/fd")) == before)
 
 
-def test_many_clients_at_once_are_all_served(server: Server, connect: Connect) -> None:
-    """Half of them never finish, and cost the others nothing."""
+def test_many_clients_are_served_at_once(server: Server, connect: Connect) -> None:
+    """Half of them never complete their request, which does not delay the others."""
     clients = [connect() for _ in range(300)]
     for number, client in enumerate(clients):
         client.sendall(REQUEST if number % 2 else REQUEST[:10])
@@ -257,8 +257,8 @@ def test_many_clients_at_once_are_all_served(server: Server, connect: Connect) -
     assert len(server.frames) == 150
 
 
-def test_client_of_another_user_is_turned_away(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if it has got past the permissions of the file."""
+def test_client_of_another_user_is_refused(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused even if the permissions of the file let it connect."""
     monkeypatch.setattr(listening, "_peer", lambda connection: (1, os.geteuid() + 1))
     client = connect()
     with suppress(BrokenPipeError):
@@ -267,7 +267,7 @@ def test_client_of_another_user_is_turned_away(server: Server, connect: Connect,
     assert server.frames == []
 
 
-def test_socket_is_its_owners_alone(server: Server) -> None:
+def test_only_the_owner_can_use_the_socket(server: Server) -> None:
     assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
 
 
@@ -283,9 +283,9 @@ def test_socket_that_a_killed_agent_left_is_replaced(tmp_path: Path) -> None:
     server.close()
 
 
-def test_close_drops_what_is_never_whole(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And takes the socket away, so that the next call starts without an agent at once."""
-    monkeypatch.setattr(listening, "LAST_SECONDS", SHORT)
+def test_close_drops_incomplete_requests(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket is removed, so that the next call runs without an agent at once."""
+    monkeypatch.setattr(listening, "LAST_SECONDS", SHORT_SECONDS)
     half = connect()
     half.sendall(REQUEST[:10])
     wait_for(lambda: len(server.listener._clients) == 1)
@@ -294,8 +294,8 @@ def test_close_drops_what_is_never_whole(server: Server, connect: Connect, monke
     assert not server.path.exists()
 
 
-def test_close_hands_on_what_comes_in_time(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that was connected is served; one that comes later is refused."""
+def test_close_forwards_requests_that_arrive_in_time(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connected client is served; a later one is refused."""
     monkeypatch.setattr(listening, "LAST_SECONDS", TIMEOUT_SECONDS)
     half = connect()
     half.sendall(REQUEST[:10])
@@ -311,30 +311,30 @@ def test_close_hands_on_what_comes_in_time(server: Server, connect: Connect, mon
     assert server.frames == [FRAME]
 
 
-def test_wake_may_come_again_and_again(server: Server) -> None:
-    """As signals do, also while what was accepted is being finished."""
+def test_wake_can_be_repeated(server: Server) -> None:
+    """A signal handler calls it any number of times, also after the listener was closed."""
     for _ in range(10_000):
         server.listener.wake()
     server.close()
     server.listener.wake()
 
 
-def test_release_ends_the_turns_of_all_threads(server: Server) -> None:
-    """Even where one of them takes turn after turn, as a worker that finishes what is queued does."""
-    greedy_done = threading.Event()
+def test_wake_all_ends_the_polls_of_all_threads(server: Server) -> None:
+    """One thread polls all the time, like a worker that finishes the queued calls."""
+    polling_done = threading.Event()
     waiting = [threading.Thread(target=server.listener.poll, kwargs={"wait": True}) for _ in range(8)]
     for thread in waiting:
         thread.start()
 
-    def be_greedy() -> None:
-        while not greedy_done.is_set():
+    def poll_repeatedly() -> None:
+        while not polling_done.is_set():
             server.listener.poll(wait=False)
 
-    greedy = threading.Thread(target=be_greedy)
-    greedy.start()
+    polling = threading.Thread(target=poll_repeatedly)
+    polling.start()
     server.listener.wake_all()
     for thread in waiting:
         thread.join(TIMEOUT_SECONDS)
-    greedy_done.set()
-    greedy.join(TIMEOUT_SECONDS)
+    polling_done.set()
+    polling.join(TIMEOUT_SECONDS)
     assert not any(thread.is_alive() for thread in waiting)

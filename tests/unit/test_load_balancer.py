@@ -1,4 +1,4 @@
-"""Handles of services: what others have stored must be found."""
+"""Handles of services, which must equal those that other programs store."""
 
 import pytest
 
@@ -12,8 +12,8 @@ from svc.ipam.load_balancer import attributes_of, handle_of
         (("Default", "Web", "0B5D3C4E-1111-2222-3333-444455556666"), "lb-Yot6TrpHLNLwuccr5bq3gdxwUsXDo0C5MQri9ZPBKE"),
     ],
 )
-def test_handles_are_hashes_without_signs(service: tuple[str, str, str], expected: str) -> None:
-    """Of name, namespace and uid in lower case (base64 for URLs, without its signs and padding)."""
+def test_handles_are_hashes_without_punctuation(service: tuple[str, str, str], expected: str) -> None:
+    """They are hashes of name, namespace and uid in lower case, in base64 for URLs without its signs and padding."""
     assert handle_of(*service) == expected
 
 

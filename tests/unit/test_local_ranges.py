@@ -1,4 +1,4 @@
-"""Whether host-local has an address left, by the files that it keeps."""
+"""Detection of exhausted host-local ranges from the files of host-local."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from svc.attach.sources.local_ranges import exhausted
 
 
-def full(folder: Path, *given: str, groups: Any = (), **ipam: Any) -> str:
+def full_range(folder: Path, *given: str, groups: Any = (), **ipam: Any) -> str:
     (folder / "net").mkdir(parents=True)
     for name in (*given, "lock", "last_reserved_ip.0"):
         (folder / "net" / name).touch()
@@ -28,16 +28,16 @@ def full(folder: Path, *given: str, groups: Any = (), **ipam: Any) -> str:
         ({"subnet": "fd00::/64"}, ["fd00::2", "10.1.0.2"], False),
     ],
 )
-def test_a_range_is_full_without_a_free_address(tmp_path: Path, item: Any, given: list[str], is_full: bool) -> None:
-    assert bool(full(tmp_path, *given, groups=[[item]])) == is_full
+def test_range_without_a_free_address_is_full(tmp_path: Path, item: Any, given: list[str], is_full: bool) -> None:
+    assert bool(full_range(tmp_path, *given, groups=[[item]])) == is_full
 
 
-def test_each_group_needs_one_address_and_any_of_its_ranges_has_it(tmp_path: Path) -> None:
+def test_each_group_needs_a_free_address_in_any_of_its_ranges(tmp_path: Path) -> None:
     first, second = {"subnet": "10.1.0.0/30"}, {"subnet": "10.2.0.0/30"}
-    assert full(tmp_path / "a", "10.1.0.2", groups=[[first, second]]) == ""
-    assert full(tmp_path / "b", "10.1.0.2", groups=[[second], [first]]) == "10.1.0.0/30"
-    assert full(tmp_path / "c", "10.1.0.2", **first) == "10.1.0.0/30"
+    assert full_range(tmp_path / "a", "10.1.0.2", groups=[[first, second]]) == ""
+    assert full_range(tmp_path / "b", "10.1.0.2", groups=[[second], [first]]) == "10.1.0.0/30"
+    assert full_range(tmp_path / "c", "10.1.0.2", **first) == "10.1.0.0/30"
 
 
-def test_ranges_that_cannot_be_read_are_left_to_the_plugin(tmp_path: Path) -> None:
-    assert full(tmp_path, groups=[[{"subnet": "usePodCidr"}]]) == ""
+def test_unreadable_ranges_do_not_count_as_full(tmp_path: Path) -> None:
+    assert full_range(tmp_path, groups=[[{"subnet": "usePodCidr"}]]) == ""

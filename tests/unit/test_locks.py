@@ -1,4 +1,4 @@
-"""Locks between processes: of the state, of the socket, those of the last release, and what a waiting process says."""
+"""Locks between processes: state, socket, locks of the last release, and messages of waiting processes."""
 
 import fcntl
 import os
@@ -22,8 +22,8 @@ def state_dir(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def taken(state_dir: Path, purpose: str = "ADD c1 eth0", seconds: float = 0) -> bool:
-    """Return whether a process of one call gets the lock, which it gives back."""
+def can_take(state_dir: Path, purpose: str = "ADD c1 eth0", seconds: float = 0) -> bool:
+    """Return whether a one-shot gets the lock; it releases the lock again."""
     with closing(StateLock(state_dir, purpose)) as lock:
         try:
             return lock.take(seconds)
@@ -34,16 +34,16 @@ def taken(state_dir: Path, purpose: str = "ADD c1 eth0", seconds: float = 0) -> 
 # the state
 
 
-def test_one_process_at_a_time(state_dir: Path) -> None:
+def test_lock_excludes_other_processes(state_dir: Path) -> None:
     with closing(StateLock(state_dir, "ADD c1 eth0")) as lock:
         assert lock.take(0)
-        assert not taken(state_dir)
+        assert not can_take(state_dir)
         lock.free()
-        assert taken(state_dir)
-    assert taken(state_dir)
+        assert can_take(state_dir)
+    assert can_take(state_dir)
 
 
-def test_waiting_has_an_end_that_names_the_holder(state_dir: Path) -> None:
+def test_timeout_names_the_holder(state_dir: Path) -> None:
     with closing(StateLock(state_dir, "ADD c1 eth0")) as first, closing(StateLock(state_dir, "DEL c1 eth0")) as second:
         first.take(0)
         with pytest.raises(PeerError) as raised:
@@ -54,8 +54,8 @@ def test_waiting_has_an_end_that_names_the_holder(state_dir: Path) -> None:
     assert f"kill -KILL {os.getpid()}" in raised.value.details
 
 
-def test_stopped_holder_is_said_to_be_stopped(state_dir: Path) -> None:
-    taken(state_dir)
+def test_error_says_that_the_holder_is_stopped(state_dir: Path) -> None:
+    can_take(state_dir)
     with held_by(state_dir / DIRECTORY / locks.STATE) as pid:
         os.kill(pid, signal.SIGSTOP)
         with closing(StateLock(state_dir, AGENT)) as lock:
@@ -65,7 +65,7 @@ def test_stopped_holder_is_said_to_be_stopped(state_dir: Path) -> None:
     assert f"kill -CONT {pid}" in raised.value.details
 
 
-def test_note_of_a_process_that_is_gone_does_not_count(state_dir: Path) -> None:
+def test_note_of_an_ended_process_is_ignored(state_dir: Path) -> None:
     with closing(StateLock(state_dir, "GC")) as lock:
         lock.take(0)
     with held_by(state_dir / DIRECTORY / locks.STATE) as pid, closing(StateLock(state_dir, "ADD")) as lock:
@@ -73,18 +73,18 @@ def test_note_of_a_process_that_is_gone_does_not_count(state_dir: Path) -> None:
             lock.take(0)
 
 
-def test_call_that_is_served_by_an_agent_does_not_wait(state_dir: Path) -> None:
+def test_call_that_an_agent_serves_does_not_wait(state_dir: Path) -> None:
     with closing(StateLock(state_dir, AGENT)) as agent, closing(StateLock(state_dir, "ADD")) as call:
         agent.take_as_agent(0)
         assert not call.take(20, unless=lambda: True)
 
 
-def test_call_that_has_not_begun_lets_an_agent_start_first(state_dir: Path) -> None:
-    taken(state_dir)
+def test_new_call_lets_an_agent_start_first(state_dir: Path) -> None:
+    can_take(state_dir)
     with held_by(state_dir / DIRECTORY / locks.START), closing(StateLock(state_dir, "ADD")) as lock:
         with pytest.raises(PeerError):
             lock.take(0, gives_way=True)
-        assert lock.take(0), "one that goes on after a wait does not"
+        assert lock.take(0), "a call that continues after a wait does not let the agent start first"
 
 
 def test_second_agent_is_refused_at_once(state_dir: Path) -> None:
@@ -94,7 +94,7 @@ def test_second_agent_is_refused_at_once(state_dir: Path) -> None:
             second.take_as_agent(20)
 
 
-def test_agent_waits_for_one_that_drains(state_dir: Path) -> None:
+def test_agent_waits_for_a_draining_agent(state_dir: Path) -> None:
     with closing(StateLock(state_dir, AGENT)) as first, closing(StateLock(state_dir, AGENT)) as second:
         first.take_as_agent(0)
         first.drain(0)
@@ -104,7 +104,7 @@ def test_agent_waits_for_one_that_drains(state_dir: Path) -> None:
         second.take_as_agent(0)
 
 
-def test_agent_says_once_for_whom_it_waits(
+def test_agent_logs_once_which_process_it_waits_for(
     state_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "_REPORT_SECONDS", 0.01)
@@ -115,39 +115,39 @@ def test_agent_says_once_for_whom_it_waits(
     assert caplog.text.count(f"process {os.getpid()} (ADD c1 eth0): it still changes attachments") == 1
 
 
-def test_replaced_directory_is_noticed(state_dir: Path, tmp_path: Path) -> None:
+def test_replaced_directory_is_detected(state_dir: Path, tmp_path: Path) -> None:
     with closing(StateLock(state_dir, AGENT)) as lock:
         lock.take_as_agent(0)
         lock.require()
         state_dir.rename(tmp_path / "elsewhere")
         with pytest.raises(PeerError, match="removed or replaced"):
             lock.require()
-        assert taken(state_dir)
+        assert can_take(state_dir)
         with pytest.raises(PeerError, match="removed or replaced"):
             lock.require()
 
 
-def test_lock_file_that_was_removed_is_made_again(state_dir: Path) -> None:
+def test_removed_lock_file_is_created_again(state_dir: Path) -> None:
     with closing(StateLock(state_dir, "ADD")) as lock:
         (state_dir / DIRECTORY / locks.STATE).unlink()
         assert lock.take(0)
         lock.require()
-        assert not taken(state_dir)
+        assert not can_take(state_dir)
 
 
 # the last release
 
 
 @pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
-def test_process_of_the_last_release_excludes_ours(state_dir: Path, name: str) -> None:
-    taken(state_dir)
+def test_lock_of_the_last_release_excludes_this_release(state_dir: Path, name: str) -> None:
+    can_take(state_dir)
     with held_by(state_dir / name):
-        assert not taken(state_dir)
-    assert taken(state_dir)
+        assert not can_take(state_dir)
+    assert can_take(state_dir)
 
 
 @pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
-def test_ours_excludes_a_process_of_the_last_release(state_dir: Path, name: str) -> None:
+def test_lock_of_this_release_excludes_the_last_release(state_dir: Path, name: str) -> None:
     with closing(StateLock(state_dir, "ADD")) as lock, closing(StateLock(state_dir, AGENT)) as agent:
         lock.take(0)
         assert not can_lock(state_dir / name)
@@ -176,12 +176,12 @@ def can_lock(path: Path) -> bool:
 @pytest.mark.root
 @pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
 def test_lock_of_another_user_does_not_count(state_dir: Path, name: str, tmp_path: Path) -> None:
-    """The user opened the file when the directory was open to all."""
+    """The other user opened the file while all users had access to the directory."""
     open_to_all(tmp_path)
     state_dir.mkdir(mode=0o755)
     (state_dir / name).touch(mode=0o644)
     with held_by(state_dir / name, "user"):
-        assert taken(state_dir)
+        assert can_take(state_dir)
     assert stat.S_IMODE(state_dir.stat().st_mode) == 0o700
     assert stat.S_IMODE((state_dir / name).stat().st_mode) == 0o600
 
@@ -206,7 +206,7 @@ def test_directory_of_another_user_is_refused(state_dir: Path) -> None:
     assert refused.value.fix == f"chown root {state_dir}"
 
 
-def test_directory_that_others_may_rename_is_refused(state_dir: Path, tmp_path: Path) -> None:
+def test_directory_that_other_users_may_rename_is_refused(state_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(UnsafeDirectory, match=r"has mode 0777") as refused:
@@ -251,7 +251,7 @@ def test_one_agent_in_a_run_directory(tmp_path: Path) -> None:
             second.take()
 
 
-def test_run_directory_that_is_made_again_is_locked_again(tmp_path: Path) -> None:
+def test_recreated_run_directory_is_locked_again(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with closing(SocketLock(run_dir)) as lock:
         lock.take()

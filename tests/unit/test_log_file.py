@@ -1,4 +1,4 @@
-"""The log file: appended to by many, rotated by any of them, and no line is lost or torn."""
+"""Log file: processes append and rotate in parallel, and no line is lost or split."""
 
 import fcntl
 import gzip
@@ -42,8 +42,8 @@ def content(path: Path) -> bytes:
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
-def test_lines_are_appended_and_directories_made(log: Path) -> None:
-    """Only root and the group read them."""
+def test_lines_are_appended_and_directories_created(log: Path) -> None:
+    """Only root and its group can read them."""
     assert not append(str(log), LINE, 1000)
     assert not append(str(log), LINE, 1000)
     assert log.read_bytes() == LINE * 2
@@ -51,7 +51,7 @@ def test_lines_are_appended_and_directories_made(log: Path) -> None:
 
 
 def test_file_that_would_grow_too_large_is_rotated(log: Path) -> None:
-    """Exactly as large as allowed is not too large."""
+    """A file of exactly the allowed size is not rotated."""
     assert [append(str(log), LINE, 300) for _ in range(4)] == [False, False, False, True]
     (old,) = rotated(log)
     assert ROTATED.fullmatch(old.name)
@@ -64,7 +64,7 @@ def test_line_that_is_too_large_by_itself_is_written(log: Path) -> None:
 
 
 def test_rotated_file_gets_no_further_line(log: Path) -> None:
-    """Not even from a writer that opened it before: it is marked by its permissions."""
+    """A writer that opened it before the rotation sees this from its permissions."""
     append(str(log), LINE, 100)
     append(str(log), LINE, 100)
     (old,) = rotated(log)
@@ -85,8 +85,8 @@ def test_target_of_a_link_is_rotated_where_it_is(tmp_path: Path) -> None:
     assert content(old) == LINE
 
 
-def test_lock_that_is_never_given_back_keeps_nobody_waiting(log: Path) -> None:
-    """The line is written, the rotation is put off."""
+def test_lock_that_is_never_released_does_not_block_writers(log: Path) -> None:
+    """The line is written, and the rotation is postponed."""
     append(str(log), LINE, 100)
     with log.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -95,7 +95,7 @@ def test_lock_that_is_never_given_back_keeps_nobody_waiting(log: Path) -> None:
     assert append(str(log), LINE, 100)
 
 
-def test_rotation_that_fails_costs_no_line(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rotation_loses_no_line(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(str(log), LINE, 100)
 
     def refuse(*_: object) -> None:
@@ -112,8 +112,8 @@ def test_devices_are_not_rotated() -> None:
         append("/dev/full", LINE, 10)
 
 
-def test_names_tell_the_moment() -> None:
-    """A file of the same millisecond is not overwritten."""
+def test_names_of_rotated_files_contain_the_time() -> None:
+    """The time has the precision of a millisecond."""
     assert rotated_name("/log/cni.log", 1_763_665_401.0421) == "/log/cni-2025-11-20T19-03-21.042.log"
     assert rotated_name("/log/cni", 0.0) == "/log/cni-1970-01-01T00-00-00.000"
 
@@ -129,7 +129,7 @@ def test_two_rotations_of_a_millisecond_keep_both_files(log: Path, monkeypatch: 
 
 
 def old_file(log: Path, age: float, text: bytes = LINE) -> Path:
-    """One that was rotated so many days ago."""
+    """Create a file that was rotated this number of days ago."""
     log.parent.mkdir(exist_ok=True)
     path = Path(rotated_name(str(log), time.time() - age * DAY))
     path.write_bytes(text)
@@ -137,7 +137,7 @@ def old_file(log: Path, age: float, text: bytes = LINE) -> Path:
 
 
 def test_rotated_files_are_compressed(log: Path) -> None:
-    """Whole, and with nothing left beside them."""
+    """The content stays complete, and no temporary file is left."""
     old = old_file(log, 1, LINE * 10_000)
     prune(str(log), 30, 10)
     (packed,) = rotated(log)
@@ -148,8 +148,8 @@ def test_rotated_files_are_compressed(log: Path) -> None:
     assert rotated(log) == [packed]
 
 
-def test_broken_off_compression_is_done_again(log: Path) -> None:
-    """Whether its process was killed before or after the packed file was complete."""
+def test_interrupted_compression_is_repeated(log: Path) -> None:
+    """The process may be killed before or after the compressed file is complete."""
     for age, leftover in ((1, ".gz.partial"), (2, ".gz")):
         old = old_file(log, age)
         old.with_name(old.name + leftover).write_bytes(b"half")
@@ -157,22 +157,22 @@ def test_broken_off_compression_is_done_again(log: Path) -> None:
     assert [content(path) for path in rotated(log)] == [LINE, LINE]
 
 
-def test_old_files_go(log: Path) -> None:
-    """By the date in their name; compressed by any program, and those whose compression was interrupted."""
-    kept, gone = old_file(log, 1.9), old_file(log, 2.1)
+def test_old_files_are_removed(log: Path) -> None:
+    """The date in the name decides. Files of any compression count, and files of an interrupted one."""
+    kept, expired = old_file(log, 1.9), old_file(log, 2.1)
     for ending in (".gz", ".zst", ".gz.partial"):
-        gone.with_name(gone.name + ending).write_bytes(b"")
+        expired.with_name(expired.name + ending).write_bytes(b"")
     prune(str(log), 2, 10)
     assert [path.name for path in rotated(log)] == [f"{kept.name}.gz"]
 
 
-def test_oldest_of_too_many_files_go(log: Path) -> None:
+def test_oldest_files_above_the_limit_are_removed(log: Path) -> None:
     files = [old_file(log, age) for age in (3, 1, 2, 4)]
     prune(str(log), 30, 2)
     assert {path.name for path in rotated(log)} == {f"{files[number].name}.gz" for number in (1, 2)}
 
 
-def test_other_files_of_the_directory_stay(log: Path) -> None:
+def test_other_files_of_the_directory_are_kept(log: Path) -> None:
     old_file(log, 100)
     others = {"cni-old.log", "other-2020-01-01T00-00-00.000.log", "cni-2020-01-01T00-00-00.000.txt", "cni.log.1"}
     for name in others:
@@ -181,7 +181,7 @@ def test_other_files_of_the_directory_stay(log: Path) -> None:
     assert {path.name for path in rotated(log)} == others
 
 
-def test_file_that_another_process_packs_is_left_to_it(log: Path) -> None:
+def test_file_that_another_process_compresses_is_skipped(log: Path) -> None:
     old = old_file(log, 1)
     with old.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -189,7 +189,7 @@ def test_file_that_another_process_packs_is_left_to_it(log: Path) -> None:
     assert rotated(log) == [old]
 
 
-def test_compression_on_a_full_disk_leaves_the_file(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compression_on_a_full_disk_keeps_the_file(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = old_file(log, 1)
 
     def full(*_: object) -> None:
@@ -201,8 +201,8 @@ def test_compression_on_a_full_disk_leaves_the_file(log: Path, monkeypatch: pyte
     assert rotated(log) == [old]
 
 
-def test_many_processes_lose_and_tear_no_line(log: Path) -> None:
-    """Across dozens of rotations, each followed by compressions and removals."""
+def test_parallel_processes_lose_and_split_no_line(log: Path) -> None:
+    """Dozens of rotations happen, each followed by compressions and removals."""
     writers, count = 6, 400
     commands = [[sys.executable, "-c", WRITER, str(log), f"w{number}", str(count), "4000"] for number in range(writers)]
     running = [subprocess.Popen(command) for command in commands]
@@ -212,7 +212,7 @@ def test_many_processes_lose_and_tear_no_line(log: Path) -> None:
     assert sorted(found) == sorted(f"w{writer} {number} {'x' * 80}" for writer in range(writers) for number in range(count))
 
 
-# Rights
+# rights
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077, 0o777])
@@ -241,13 +241,13 @@ def test_missing_directories_do_not_depend_on_the_umask(tmp_path: Path, umask: i
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o666, 0o660, 0o777, 0o604])
-def test_file_that_others_could_open_is_moved_aside(log: Path, mode: int) -> None:
-    """They may keep its lock for ever, which would prevent its rotation."""
+def test_file_that_other_users_could_open_is_moved_aside(log: Path, mode: int) -> None:
+    """Those users may hold its lock for ever, which would prevent its rotation."""
     log.parent.mkdir()
     log.write_bytes(LINE)
     log.chmod(mode)
-    with log.open("rb") as stranger:
-        fcntl.flock(stranger, fcntl.LOCK_EX)
+    with log.open("rb") as other_user:
+        fcntl.flock(other_user, fcntl.LOCK_EX)
         assert append(str(log), LINE * 2, 1000)
         (old,) = rotated(log)
         assert (old.read_bytes(), log.read_bytes()) == (LINE, LINE * 2)
@@ -256,7 +256,7 @@ def test_file_that_others_could_open_is_moved_aside(log: Path, mode: int) -> Non
     assert log.read_bytes() == LINE * 9
 
 
-def test_rotated_files_of_an_older_version_are_tightened(log: Path) -> None:
+def test_rotated_files_of_an_older_version_get_stricter_modes(log: Path) -> None:
     append(str(log), LINE, 1000)
     old = Path(f"{rotated_name(str(log), time.time())}.gz")
     old.write_bytes(gzip.compress(LINE))
@@ -265,8 +265,8 @@ def test_rotated_files_of_an_older_version_are_tightened(log: Path) -> None:
     assert old.stat().st_mode & 0o777 == 0o440
 
 
-def test_directory_that_everybody_may_write_is_refused(log: Path) -> None:
-    """Another user could put a file of its own in the place of the log."""
+def test_directory_that_all_users_may_write_is_refused(log: Path) -> None:
+    """Another user could replace the log by another file."""
     log.parent.mkdir()
     log.parent.chmod(0o777)
     with pytest.raises(OSError, match="everybody may write its directory"):
@@ -278,7 +278,7 @@ def test_directory_that_everybody_may_write_is_refused(log: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("what", ["directory", "parent", "file"])
-def test_what_belongs_to_another_user_is_refused(tmp_path: Path, what: str) -> None:
+def test_file_or_directory_of_another_user_is_refused(tmp_path: Path, what: str) -> None:
     log = tmp_path / "a" / "b" / "cni.log"
     log.parent.mkdir(parents=True)
     log.touch(0o640)

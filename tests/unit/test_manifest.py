@@ -1,4 +1,4 @@
-"""svcctl: manifests, and everything that can be wrong with one."""
+"""Manifests of svcctl, and their errors."""
 
 import json
 from datetime import datetime, timezone
@@ -30,15 +30,15 @@ def read(text: str) -> list[Resource]:
 
 
 def test_yaml_and_json_are_read() -> None:
-    """Several documents, empty ones between them, and lists."""
+    """A manifest may have several documents, empty documents and lists."""
     two = [document(metadata={"name": name}) for name in "ab"]
     for text in (yaml.safe_dump_all([two[0], None, two[1]]), json.dumps(two), yaml.safe_dump(two)):
         assert [resource.name for resource in read(text)] == ["a", "b"]
     assert [resource.name for resource in read(json.dumps(document()))] == ["p"]
 
 
-def test_what_the_datastore_adds_is_passed_over() -> None:
-    """What get prints can be applied."""
+def test_fields_that_the_datastore_adds_are_ignored() -> None:
+    """Therefore the output of `get` can be applied."""
     metadata = {"name": "p", "uid": "u", "creationTimestamp": NOW, "resourceVersion": "1", "labels": {"a": "b"}}
     (resource,) = read(yaml.safe_dump(document(metadata=metadata, status={"conditions": []})))
     assert resource == Resource("IPPool", {"name": "p", "labels": {"a": "b"}}, {"cidr": "10.0.0.0/24"})
@@ -66,8 +66,8 @@ def test_what_the_datastore_adds_is_passed_over() -> None:
     ],
     ids=str,
 )
-def test_faults_are_named(given: object, message: str) -> None:
-    """With the file, the place, the value and the remedy."""
+def test_errors_name_file_field_and_value(given: object, message: str) -> None:
+    """The details say how to correct the manifest."""
     with pytest.raises(CallerError) as caught:
         read(yaml.safe_dump(given))
     assert str(caught.value).startswith("pools.yaml: ")
@@ -76,15 +76,14 @@ def test_faults_are_named(given: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [("a: [", "neither YAML nor JSON"), ("", "is empty"), ("---\n---\n", "is empty")])
-def test_no_manifest_at_all_is_told(text: str, message: str) -> None:
-    """One line, also for what the parser says in several."""
+def test_text_that_is_not_a_manifest_is_refused(text: str, message: str) -> None:
+    """The message has one line, even if the parser writes several."""
     with pytest.raises(CallerError, match=message) as caught:
         read(text)
     assert "\n" not in str(caught.value)
 
 
-def test_binary_files_are_refused() -> None:
-    """With any content."""
+def test_binary_file_is_refused() -> None:
     with pytest.raises(CallerError, match="neither YAML nor JSON"):
         manifest.read(b"\xff\x00\x01", "x", DEFAULT.api_version, "IPPool")
 
@@ -117,12 +116,12 @@ def refused(text: str) -> str:
     "field", ["metadata.name", "metadata.labels.a", "metadata.annotations.a", "spec.cidr", "spec.nodeSelector"]
 )
 def test_text_without_quotes_is_shown_as_written(field: str, text: str, kind: str) -> None:
-    """With the remedy. YAML makes something else of it."""
+    """YAML converts such text to another type. The error says how to correct it."""
     section, _, name = field.partition(".")
     key, _, below = name.partition(".")
     value = f"{{{below}: {text}}}" if below else text
-    told = refused(f"{HEAD}{section}: {{{key}: {value}}}\n")
-    assert f"{field} = {text} is {kind}: {field} = {text}: put it in quotes" in told
+    message = refused(f"{HEAD}{section}: {{{key}: {value}}}\n")
+    assert f"{field} = {text} is {kind}: {field} = {text}: put it in quotes" in message
     if field != "metadata.labels.a" or ":" not in text:  # no label has a colon
         assert len(read(f"{HEAD}{section}: {{{key}: {value.replace(text, repr(text))}}}\n")) == 1
 
@@ -151,12 +150,12 @@ def test_other_dates_and_types_are_shown_as_written() -> None:
     ],
 )
 def test_repeated_keys_are_refused(text: str, message: str) -> None:
-    """None of the values is meant more than the others."""
+    """It is unknown which of the values is meant."""
     assert message in refused(text)
 
 
 def test_merged_keys_are_replaced() -> None:
-    """As YAML has it: the own key counts."""
+    """In YAML, a key of the mapping itself overrides a merged one."""
     text = f"{HEAD}metadata: {{<<: &other {{name: q}}, name: r}}\n"
     assert [resource.name for resource in read(text)] == ["r"]
 

@@ -1,4 +1,4 @@
-"""The agent's metrics: what is counted, and how it is exported."""
+"""Metrics of the agent: counters and their export."""
 
 import socket
 import urllib.error
@@ -28,7 +28,7 @@ def samples(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
-def test_sums_by_labels(metrics: Metrics) -> None:
+def test_counters_are_summed_by_labels(metrics: Metrics) -> None:
     metrics.count("calls_total", verb="ADD", outcome="ok")
     metrics.count("calls_total", verb="ADD", outcome="ok")
     metrics.count("calls_total", verb="DEL", outcome="error")
@@ -41,15 +41,15 @@ def test_sums_by_labels(metrics: Metrics) -> None:
     ]
 
 
-def test_every_family_has_a_meaning_and_a_type(metrics: Metrics) -> None:
+def test_every_family_has_a_help_text_and_a_type(metrics: Metrics) -> None:
     lines = exposition(metrics).splitlines()
     assert len(lines) % 2 == 0
-    for told, kind in zip(lines[::2], lines[1::2], strict=True):
-        assert told.startswith("# HELP svc_")
-        assert kind == f"# TYPE {told.split()[2]} counter"
+    for help_line, kind in zip(lines[::2], lines[1::2], strict=True):
+        assert help_line.startswith("# HELP svc_")
+        assert kind == f"# TYPE {help_line.split()[2]} counter"
 
 
-def test_no_count_is_lost_between_threads(metrics: Metrics) -> None:
+def test_threads_lose_no_count(metrics: Metrics) -> None:
     def count_many() -> None:
         for _ in range(2000):
             metrics.count("calls_total", verb="ADD", outcome="ok")
@@ -60,21 +60,21 @@ def test_no_count_is_lost_between_threads(metrics: Metrics) -> None:
     assert samples(exposition(metrics)) == ['svc_calls_total{verb="ADD",outcome="ok"} 16000']
 
 
-def test_figures_are_served(server: MetricsServer, metrics: Metrics) -> None:
+def test_metrics_are_served(server: MetricsServer, metrics: Metrics) -> None:
     metrics.count("policy_waits_total", outcome="timeout")
     with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as reply:
         assert reply.headers["Content-Type"] == CONTENT_TYPE
         assert 'svc_policy_waits_total{outcome="timeout"} 1' in reply.read().decode()
 
 
-def test_nothing_else_is_served(server: MetricsServer) -> None:
+def test_other_paths_are_not_served(server: MetricsServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/")
     assert caught.value.code == 404
     caught.value.close()
 
 
-def test_silent_client_keeps_nobody_from_the_figures(server: MetricsServer) -> None:
+def test_silent_client_does_not_block_other_clients(server: MetricsServer) -> None:
     with socket.create_connection(("127.0.0.1", server.server_port)):
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as reply:
             assert reply.status == 200

@@ -1,4 +1,4 @@
-"""Names stand in one record: nowhere else in the sources, and in the reference each with both values."""
+"""Names of the deployment occur only in their record, and the reference lists each with both values."""
 
 import ast
 import re
@@ -16,12 +16,17 @@ NAME = re.compile(
     r"svc\.internal|projectcalico|tigera|\bcali|/(lib|run|log)/(svc|calico)|k8s|kubernetes|^/?svc(-ipam|-controllers|-operator)?$|svc\.conf"
 )
 
-# Places in which such a word is not a name of a deployment.
-ACCESS = {"k8s_auth_token", "k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"}  # of the netconf's policy
+# Where such a word is not a name of a deployment.
+ACCESS = {
+    "k8s_auth_token",
+    "k8s_client_certificate",
+    "k8s_client_key",
+    "k8s_certificate_authority",
+}  # of the section policy of a network configuration
 FIELDS = {f"policy.{name}" for name in ACCESS}
 ALLOWED = {
     "svc/__init__.py": {"svc-cni"},  # the distribution's name
-    "svc/netconf/fields.py": {  # words of the specification and of the orchestrator, read under every profile
+    "svc/netconf/fields.py": {  # words of the specification and of Kubernetes, read under every profile
         "kubernetes", "k8s", "kubernetes.kubeconfig", "orch.k8s_api_root", "kubernetes.orch_api_root",
         "kubernetes.k8s_api_root", "kubernetes.node_name", "policy.k8s_api_root", *FIELDS,
     },
@@ -30,12 +35,12 @@ ALLOWED = {
     "svc/netconf/cross_checks.py": {"policy.k8s_client_certificate", "policy.k8s_client_key"},
     "svc/datastore/open.py": {"kubernetes"},  # a package
     "svc/datastore/orch/client.py": {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"},
-    "svc/deploy/cluster.py": {  # the API's own
+    "svc/deploy/cluster.py": {  # groups and fields of the Kubernetes API
         "apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields", "rbac.authorization.k8s.io", "coordination.k8s.io",
     },
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
-    "svc/model/pod_endpoint.py": {"k8s.v1.cni.cncf.io/network-status"},  # another program's
-    "svc/datastore/orch/auth.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # where every pod finds it
+    "svc/model/pod_endpoint.py": {"k8s.v1.cni.cncf.io/network-status"},  # of another program
+    "svc/datastore/orch/auth.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # the path in every pod
 }  # fmt: skip
 PLAIN = {
     "orch_section",
@@ -57,7 +62,7 @@ PLAIN = {
 
 
 def texts(source: Path) -> Iterator[str]:
-    """String literals, parts of formatted ones included, but for docstrings."""
+    """Yield the string literals, parts of f-strings included, except docstrings."""
     tree = ast.parse(source.read_text())
     prose = {
         id(node.body[0].value)
@@ -69,22 +74,22 @@ def texts(source: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_names_stand_nowhere_else() -> None:
+def test_names_occur_nowhere_else() -> None:
     """A name in another module breaks every other profile."""
     sources = [path for path in (ROOT / "svc").rglob("*.py") if path.parent.name != "names"]
     found = {(str(path.relative_to(ROOT)), text) for path in sources for text in texts(path) if NAME.search(text)}
     assert found - {(path, text) for path, allowed in ALLOWED.items() for text in allowed} == set()
 
 
-def test_allowed_words_are_still_there() -> None:
-    """An exception that nothing needs hides the next mistake."""
+def test_exceptions_are_still_necessary() -> None:
+    """An unused exception would hide the next mistake."""
     for path, allowed in ALLOWED.items():
         assert allowed <= set(texts(ROOT / path)), path
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Names)])
-def test_names_would_be_seen_elsewhere(name: str) -> None:
-    """The pattern knows our own names that are not plain words."""
+def test_pattern_matches_every_name(name: str) -> None:
+    """The pattern must match all names of svc that are not plain words."""
     value = getattr(DEFAULT, name)
     if isinstance(value, str) and name not in PLAIN:
         assert NAME.search(value), value
@@ -102,9 +107,9 @@ def shown(value: object) -> str:
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Names)])
-def test_reference_tells_every_name(name: str) -> None:
-    """Its purpose, and its value in each shipped profile."""
+def test_reference_lists_every_name(name: str) -> None:
+    """It has the purpose of the name, and its value in each shipped profile."""
     text = (ROOT / "docs" / "reference" / "names.md").read_text()
-    meaning, ours, calico = row(text, name)
+    meaning, default, calico = row(text, name)
     assert len(meaning) > 10
-    assert (ours, calico) == (shown(getattr(DEFAULT, name)), shown(getattr(load_profile("calico"), name)))
+    assert (default, calico) == (shown(getattr(DEFAULT, name)), shown(getattr(load_profile("calico"), name)))

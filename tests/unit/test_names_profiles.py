@@ -1,4 +1,4 @@
-"""Names profiles: the shipped ones, files of one's own, and everything that can be wrong with one."""
+"""Names profiles: shipped profiles, files, and their errors."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_own_names_are_the_default(file: Path) -> None:
-    """By any way to ask for them; the shipped file says the same as the code."""
+    """The shipped file and the code have the same names."""
     assert load_profile("") is load_profile("default") is DEFAULT
     assert load_profile(str(SHIPPED / "default.toml")) == DEFAULT
     file.write_text("")
@@ -32,14 +32,14 @@ def test_own_names_are_the_default(file: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", ["default", "calico"])
-def test_shipped_profiles_give_every_name(profile: str) -> None:
-    """None is inherited by oversight."""
+def test_shipped_profiles_set_every_name(profile: str) -> None:
+    """No name is inherited by mistake."""
     given = re.findall(r"^(\w+) =", (SHIPPED / f"{profile}.toml").read_text(), re.MULTILINE)
     assert given == [field.name for field in fields(Names)]
 
 
-def test_file_replaces_what_it_names(file: Path) -> None:
-    """The rest keeps our own names."""
+def test_file_replaces_only_the_names_that_it_sets(file: Path) -> None:
+    """The other names keep their defaults."""
     file.write_text('plugin = "other"\nnative_domains = ["a.org/"]\nendpoint_per_interface = false\n')
     names = load_profile(str(file))
     assert (names.plugin, names.native_domains, names.endpoint_per_interface) == ("other", ("a.org/",), False)
@@ -75,21 +75,21 @@ def test_file_replaces_what_it_names(file: Path) -> None:
         ("endpoint_per_interface = 1", "endpoint_per_interface = 1 is a number: give a boolean"),
     ],
 )
-def test_faulty_field_is_told(file: Path, line: str, message: str) -> None:
-    """With file, field, value and remedy."""
+def test_error_names_an_invalid_field(file: Path, line: str, message: str) -> None:
+    """The error has the file, the field, the value and the fix."""
     file.write_text(line)
     with pytest.raises(CallerError) as caught:
         load_profile(str(file))
-    told = str(caught.value)
-    assert str(file) in told
-    place, _, remedy = message.partition(": ")
-    assert place in told
-    assert remedy in told
+    text = str(caught.value)
+    assert str(file) in text
+    problem, _, fix = message.partition(": ")
+    assert problem in text
+    assert fix in text
     assert caught.value.details.partition(": ")[2]
 
 
-def test_all_faults_are_told_at_once(file: Path) -> None:
-    """The author of a file needs the whole list."""
+def test_one_error_lists_all_invalid_fields(file: Path) -> None:
+    """The author of the file can correct all of them at once."""
     file.write_text('key_root = "x"\nplugin = ""\nnovel = true\ninterface_prefix = "toolong"')
     with pytest.raises(CallerError, match="4 errors") as caught:
         load_profile(str(file))
@@ -97,8 +97,8 @@ def test_all_faults_are_told_at_once(file: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"plugin = ", b"\xff", b"plugin = 1\nplugin = 2"], ids=["cut", "not UTF-8", "twice"])
-def test_what_is_no_toml_is_told(file: Path, content: bytes) -> None:
-    """With its path."""
+def test_file_that_is_not_toml_is_refused(file: Path, content: bytes) -> None:
+    """The error has the path."""
     file.write_bytes(content)
     with pytest.raises(CallerError, match="is not TOML") as caught:
         load_profile(str(file))
@@ -106,16 +106,16 @@ def test_what_is_no_toml_is_told(file: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody", "../names/profiles/calico", "calico.toml", "."])
-def test_unknown_profile_is_told_with_the_known(name: str) -> None:
-    """A path outside is not a name of a profile."""
+def test_error_of_an_unknown_profile_lists_the_known_ones(name: str) -> None:
+    """A path outside the directory of the profiles is not a name of a profile."""
     with pytest.raises(CallerError) as caught:
         load_profile(name)
     assert "calico" in str(caught.value)
     assert "cannot be read" in caught.value.msg or "shipped are calico, default" in caught.value.details
 
 
-def test_missing_file_is_told(file: Path) -> None:
-    """Also by a cache that had it."""
+def test_missing_file_is_refused(file: Path) -> None:
+    """A cache that has read the file refuses it too."""
     profiles = Profiles()
     file.write_text('plugin = "p"')
     profiles.get(str(file))
@@ -125,8 +125,8 @@ def test_missing_file_is_told(file: Path) -> None:
             load(str(file))
 
 
-def test_cache_reads_a_file_again_when_it_changes(file: Path) -> None:
-    """And only then: the same object shares sessions."""
+def test_cache_reads_a_file_again_after_a_change(file: Path) -> None:
+    """Without a change it returns the same object, because calls with the same object share sessions."""
     profiles = Profiles()
     assert profiles.get("") is profiles.get("default") is DEFAULT
     assert profiles.get("calico") is profiles.get("calico")
@@ -139,27 +139,27 @@ def test_cache_reads_a_file_again_when_it_changes(file: Path) -> None:
     assert profiles.get(str(file)).plugin == "b"
 
 
-def test_recorded_form_needs_no_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The agent has another one."""
+def test_recorded_path_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The agent has another working directory."""
     monkeypatch.chdir(tmp_path)
     assert canonical("./names.toml") == f"{tmp_path}/names.toml"
     assert [canonical(name) for name in ("", "default", "calico")] == ["", "", "calico"]
 
 
-def test_own_names_need_no_file() -> None:
-    """Importing them reads none, and loads no parser: that is part of every one-shot call."""
+def test_default_names_need_no_file() -> None:
+    """Importing them loads no parser, because every one-shot imports them."""
     program = "import sys, svc.netconf.names_profiles; print([name for name in ('tomllib', 'tomli') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
 
 
-# What the incumbent calls things
+# names that Calico uses
 
 POD = Workload("c2", "web-0", "default")
 
 
-def test_incumbents_host_interfaces() -> None:
-    """As it was seen to call them: a pod's by its name, a bare container's by the start of its id."""
+def test_host_interfaces_have_the_names_of_calico() -> None:
+    """Calico derives them from the name of the pod, or from the start of the ID of a container without a pod."""
     assert host_interface(CALICO, Workload("c1"), "eth0") == "calic1"
     assert host_interface(CALICO, Workload("0123456789abcdef"), "eth0") == "cali0123456789a"
     assert host_interface(CALICO, POD, "eth0") == "cali0d7763386da"
@@ -169,14 +169,14 @@ def test_incumbents_host_interfaces() -> None:
 @pytest.mark.parametrize("names", [DEFAULT, CALICO], ids=["default", "calico"])
 @pytest.mark.parametrize("workload", [POD, Workload("0123456789abcdef")], ids=["pod", "container"])
 def test_every_interface_of_a_workload_has_its_own_host_interface(names: Names, workload: Workload) -> None:
-    """Within the kernel's limit."""
+    """The names are not longer than the kernel permits."""
     found = {host_interface(names, workload, ifname) for ifname in ("eth0", "eth1", "net1")}
     assert len(found) == 3
     assert all(name.startswith(names.interface_prefix) and len(name) <= 15 for name in found)
 
 
-def test_policy_agents_that_know_one_endpoint_get_one() -> None:
-    """That of a pod's first interface; containers without a pod have only their own."""
+def test_calico_has_one_endpoint_per_pod() -> None:
+    """It is the endpoint of the first interface. Containers without a pod have one for each interface."""
     assert all(has_endpoint(DEFAULT, POD, ifname) for ifname in ("eth0", "eth1"))
     assert [has_endpoint(CALICO, POD, ifname) for ifname in ("eth0", "eth1")] == [True, False]
     assert has_endpoint(CALICO, Workload("c1"), "eth1")

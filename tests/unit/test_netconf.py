@@ -1,4 +1,4 @@
-"""The network configuration: every field, every wrong type, and all faults in one error."""
+"""Network configuration: parsing, errors, and lenient parsing."""
 
 import copy
 from contextlib import suppress
@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {"name": "net", "type": "svc", "datastore_type": "embedde
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """A good configuration with changes: `a__b=1` sets `b` in the section `a`."""
+    """Return a valid configuration with changes: `a__b=1` sets `b` in the section `a`."""
     data = copy.deepcopy(GOOD)
     for path, value in changes.items():
         put(data, tuple(path.split("__")), value)
@@ -47,7 +47,7 @@ def refused(data: dict[str, Any] | bytes, code: Code = Code.INVALID_NETCONF, *, 
     return caught.value
 
 
-# What is read.
+# what is read
 
 
 def test_smallest_configuration_has_every_default() -> None:
@@ -86,7 +86,7 @@ def test_smallest_configuration_has_every_default() -> None:
     )
 
 
-def test_full_configuration_is_read_whole() -> None:
+def test_all_fields_are_read() -> None:
     data = config(
         cniVersion="1.1.0",
         nodename=" node-1 ",
@@ -128,7 +128,7 @@ def test_unknown_fields_are_kept_and_ignored() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bridge", "ptp", "x"])
-def test_another_main_plugin_may_delegate_to_us(kind: str) -> None:
+def test_another_main_plugin_may_delegate_to_svc(kind: str) -> None:
     assert parsed(config(type=kind)).type == kind
 
 
@@ -141,7 +141,7 @@ def test_names_of_the_deployment_decide_the_plugins() -> None:
     assert 'set "type": "other-ipam"' in caught.value.details
 
 
-def test_last_of_equal_keys_counts() -> None:
+def test_last_of_repeated_keys_counts() -> None:
     text = b'{"name":"a","name":"b","type":"svc","datastore_type":"embedded","ipam":{"type":"svc-ipam"}}'
     assert parse(text, DEFAULT).name == "b"
 
@@ -150,7 +150,7 @@ def test_datastore_settings_are_hashable() -> None:
     assert {parsed(GOOD).datastore, DatastoreSettings("embedded")} == {DatastoreSettings("embedded")}
 
 
-# What the runtime adds.
+# what the runtime adds
 
 ATTACHMENT = {"containerID": "a", "ifname": "eth0"}
 
@@ -168,13 +168,13 @@ ATTACHMENT = {"containerID": "a", "ifname": "eth0"}
         ({"cni.dev/valid-attachments": [], "cni.dev/attachments": [ATTACHMENT]}, ()),
     ],
 )
-def test_valid_attachments_tell_absent_from_empty(keys: dict[str, Any], pairs: Any) -> None:
+def test_missing_and_empty_valid_attachments_differ(keys: dict[str, Any], pairs: Any) -> None:
     assert parsed(GOOD | keys).valid_attachments == pairs
 
 
 @pytest.mark.parametrize("key", ["cni.dev/valid-attachments", "cni.dev/attachments"])
 @pytest.mark.parametrize(
-    ("item", "faults"),
+    ("item", "errors"),
     [
         (3, ["[1] = 3 is a number"]),
         (None, ["[1] = null is null"]),
@@ -182,13 +182,13 @@ def test_valid_attachments_tell_absent_from_empty(keys: dict[str, Any], pairs: A
         ({"containerID": "", "ifname": 1}, ["[1].containerID = '' is not a name", "[1].ifname = 1 is not a name"]),
     ],
 )
-def test_faulty_attachment_is_never_skipped(key: str, item: Any, faults: list[str]) -> None:
-    """What a GC overlooks, it removes."""
-    error = refused(GOOD | {key: [ATTACHMENT, item]})
-    assert all(key + fault in str(error) for fault in faults)
+def test_invalid_attachment_is_refused(key: str, item: Any, errors: list[str]) -> None:
+    """If GC ignored it, it would remove the attachment."""
+    refusal = refused(GOOD | {key: [ATTACHMENT, item]})
+    assert all(key + error in str(refusal) for error in errors)
 
 
-# Bytes.
+# bytes
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_anything_but_an_object_cannot_be_decoded(text: bytes, problem: str, len
     assert "one JSON object" in error.details
 
 
-def test_nesting_that_decodes_is_shown_short() -> None:
+def test_deep_nesting_is_shortened_in_the_error() -> None:
     deep = orjson.loads(b"[" * 1000 + b"]" * 1000)
     text = b'{"name":' + b"[" * 1000 + b"]" * 1000 + b"}"
     assert isinstance(deep, list)
@@ -229,7 +229,7 @@ def test_nesting_that_decodes_is_shown_short() -> None:
     assert "name = [[[...]]] is an array" in error.details
 
 
-def test_too_large_configuration_tells_the_limit() -> None:
+def test_error_of_a_too_large_configuration_has_the_limit() -> None:
     error = refused(b" " * (2 << 20))
     assert "2097152 bytes" in error.msg
     assert f"at most {MAX_BYTES} bytes" in error.details
@@ -241,10 +241,10 @@ def test_largest_configuration_is_read() -> None:
     assert "bytes" in refused(text + b" " * (MAX_BYTES - len(text) + 1)).msg
 
 
-# Errors.
+# errors
 
 
-def test_all_faults_are_in_one_error() -> None:
+def test_all_invalid_fields_are_in_one_error() -> None:
     data = config(name="a/b", mtu="1500", log_level=5, ipam__type="dhcp", ipam__assign_ipv4=True, policy={"type": "orch"})
     error = refused(data)
     assert error.msg == "invalid network configuration: 6 errors"
@@ -266,12 +266,12 @@ def test_empty_object_names_every_required_field() -> None:
         assert part in error.details
 
 
-def test_faulty_family_is_one_fault() -> None:
-    """That nothing else is assigned follows from the fault and is not worth another."""
+def test_invalid_family_is_reported_once() -> None:
+    """The missing addresses follow from it and are not reported as well."""
     assert "ipam.assign_ipv6 = true" in refused(config(ipam__assign_ipv4="false", ipam__assign_ipv6=True)).msg
 
 
-def test_error_stays_short_whatever_is_given() -> None:
+def test_length_of_errors_is_limited() -> None:
     error = refused(config(ipam__ipv4_pools=[1] * 100_000))
     assert error.msg.endswith("100000 errors")
     assert "and 99980 more" in error.details
@@ -279,17 +279,17 @@ def test_error_stays_short_whatever_is_given() -> None:
     assert len(str(refused(config(log_level="x" * 100_000)))) < 400
 
 
-# Lenient.
+# lenient
 
 
-def test_lenient_needs_only_the_name() -> None:
+def test_lenient_parsing_needs_only_the_name() -> None:
     netconf = parsed({"name": "net"}, lenient=True)
     assert netconf.name == "net"
     assert netconf.datastore == DatastoreSettings("etcdv3")
     assert (netconf.type, netconf.ipam) == ("", IpamConf(""))
 
 
-def test_lenient_falls_back_field_by_field() -> None:
+def test_lenient_parsing_replaces_only_invalid_fields() -> None:
     data = config(mtu="x", log_level=1, nodename="a", ipam__assign_ipv4=1, ipam__ipv4_pools=["x/y"], policy={"type": "orch"})
     netconf = parsed(data, lenient=True)
     assert (netconf.mtu, netconf.log_level, netconf.nodename) == (0, "INFO", "a")
@@ -305,11 +305,11 @@ def test_lenient_falls_back_field_by_field() -> None:
         ({"name": "a", "cniVersion": 1}, "cniVersion = 1"),
     ],
 )
-def test_lenient_refuses_what_it_cannot_do_without(data: dict[str, Any], part: str) -> None:
+def test_lenient_parsing_refuses_invalid_names_and_versions(data: dict[str, Any], part: str) -> None:
     assert part in refused(data, lenient=True).msg
 
 
-# Anything at all.
+# any input
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -339,7 +339,7 @@ def test_any_bytes_are_read_or_refused(stdin: bytes) -> None:
 
 @pytest.mark.parametrize("number", ["99999999999999999999999999", "-18446744073709551616", "65536"])
 def test_numbers_beyond_the_range_are_shown_as_written(number: str) -> None:
-    """With the range; no other spelling of the same field would help."""
+    """The error has the range."""
     text = f'{{"name": "net", "type": "svc", "mtu": {number}, "ipam": {{"type": "svc-ipam"}}}}'
     error = refused(text.encode())
     assert f"mtu = {number} is out of range" in error.msg

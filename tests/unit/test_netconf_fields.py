@@ -1,4 +1,4 @@
-"""Every field of the network configuration: null, wrong values, the table that they come from."""
+"""Fields of the network configuration: null, valid and invalid values, and the table of fields."""
 
 import copy
 from typing import Any
@@ -11,12 +11,12 @@ from svc.netconf import fields
 from svc.netconf.fields import FIELDS, Field
 from svc.netconf.netconf import DatastoreSettings, IpamConf, NetConf
 
-# Null.
+# null
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.path)
 def test_null_is_absent(field: Field) -> None:
-    """Templates write null for what they have no value for."""
+    """Templates write null for fields without a value."""
     data = with_field(field.path, None)
     if field.path == "datastore_type":
         assert parsed(data).datastore.kind == "etcdv3"
@@ -29,11 +29,11 @@ def test_null_is_absent(field: Field) -> None:
         assert values == NetConf(**{name: getattr(parsed(GOOD), name) for name in NetConf.__slots__} | {"raw": data})
 
 
-# Values.
+# values
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "problem", "remedy"),
+    ("path", "value", "problem", "fix"),
     [
         ("name", "", "is not a network name", "start with a letter or digit"),
         ("name", "-a", "is not a network name", "start with a letter or digit"),
@@ -86,12 +86,12 @@ def test_null_is_absent(field: Field) -> None:
         ("policy_setup_timeout_seconds", 2**31, "is out of range", "give 0 to 2147483647; 0 means off"),
     ],
 )
-def test_faulty_value_is_named_with_remedy(path: str, value: Any, problem: str, remedy: str) -> None:
+def test_error_names_an_invalid_value_and_its_fix(path: str, value: Any, problem: str, fix: str) -> None:
     error = refused(with_field(path, value))
     shown = SHOWN[value] if isinstance(value, bool) else repr(value)
     assert error.msg == f"invalid network configuration: {path} = {shown} {problem}"
     assert error.details.startswith(f"{path} = {shown}: ")
-    assert remedy in error.details
+    assert fix in error.details
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_faulty_value_is_named_with_remedy(path: str, value: Any, problem: str, 
         ("ipam.ipv6_pools", ["10.0.0.0/8", ""]),
     ],
 )
-def test_good_and_inactive_values_are_taken(path: str, value: Any) -> None:
+def test_valid_and_unused_values_are_accepted(path: str, value: Any) -> None:
     assert parsed(with_field(path, value)).raw == with_field(path, value)
 
 
@@ -137,11 +137,11 @@ def test_queues_are_at_least_one(given_queues: int, queues: int) -> None:
 
 
 @pytest.mark.parametrize(("key", "default"), [("log_file_max_size", 100), ("log_file_max_age", 30), ("log_file_max_count", 10)])
-def test_zero_of_the_log_means_its_default(key: str, default: int) -> None:
+def test_zero_means_the_default_of_log_fields(key: str, default: int) -> None:
     assert getattr(parsed(with_field(key, 0)), key) == default
 
 
-def test_too_long_name_tells_the_limit() -> None:
+def test_error_of_a_too_long_name_has_the_limit() -> None:
     error = refused(config(name="a" * 125))
     assert "has 125 characters" in error.msg
     assert "give at most 124" in error.details
@@ -163,7 +163,7 @@ def test_absent_datastore_is_etcd() -> None:
 
 
 def test_options_of_etcd_are_its_settings() -> None:
-    """Those of another kind of datastore, and omitted ones, are not part of a session's key."""
+    """Options of another kind of datastore, and omitted ones, are not part of a session's key."""
     options = {"etcd_endpoints": "http://127.0.0.1:1", "etcd_cert_file": "/c", "etcd_key_file": "/k", "etcd_ca_cert_file": "/a"}
     assert parsed(config(**options)).datastore.to_json() == {"kind": "embedded"}
     assert parsed(config(datastore_type="etcdv3", **options)).datastore.to_json() == {"kind": "etcdv3", **options}
@@ -177,14 +177,14 @@ def test_options_of_the_orchestrator_are_its_settings() -> None:
 
 
 @pytest.mark.parametrize("data", [{"datastore_type": "orch"}, {"policy": {"type": "orch"}}])
-def test_whoever_asks_the_orchestrator_says_where_it_is(data: dict[str, Any]) -> None:
+def test_use_of_the_orchestrator_requires_its_location(data: dict[str, Any]) -> None:
     error = refused(config(**data))
     assert "orch.kubeconfig is missing" in error.msg
     assert "needs it: give the path of a kubeconfig, or orch.orch_api_root" in error.details
     assert parsed(config(orch={"k8s_api_root": "https://10.0.0.1:6443"}, **data)).policy == ("policy" in data)
 
 
-def test_faulty_access_to_the_orchestrator_is_one_fault() -> None:
+def test_invalid_access_to_the_orchestrator_is_reported_once() -> None:
     assert "orch.kubeconfig = 'k'" in refused(config(datastore_type="orch", orch={"kubeconfig": "k"})).msg
 
 
@@ -200,7 +200,7 @@ def test_faulty_access_to_the_orchestrator_is_one_fault() -> None:
         ),
     ],
 )
-def test_certificate_and_key_come_together(data: dict[str, Any], given: str, other: str) -> None:
+def test_certificate_and_key_require_each_other(data: dict[str, Any], given: str, other: str) -> None:
     error = refused(config(**data))
     assert f"{given} = " in error.msg
     assert f"is of no use without {other}" in error.msg
@@ -213,7 +213,7 @@ def test_two_ways_to_find_etcd_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize("path", ["name", "type", "ipam", "ipam.type"])
-def test_missing_required_field_tells_what_to_add(path: str) -> None:
+def test_error_of_a_missing_field_says_what_to_add(path: str) -> None:
     data = copy.deepcopy(GOOD)
     *sections, key = path.split(".")
     del (data[sections[0]] if sections else data)[key]
@@ -222,11 +222,11 @@ def test_missing_required_field_tells_what_to_add(path: str) -> None:
     assert error.details.startswith(f'{path}: add "{key}" (')
 
 
-# Addresses.
+# addresses
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "problem", "remedy"),
+    ("path", "value", "problem", "fix"),
     [
         ("ipam.ipv4_pools", "10.0.0.0/33", "is not a CIDR", "give a pool's CIDR or its name"),
         ("ipam.ipv4_pools", "a/b", "is not a CIDR", "give a pool's CIDR or its name"),
@@ -236,28 +236,28 @@ def test_missing_required_field_tells_what_to_add(path: str) -> None:
         ("ipam.ipv6_pools", "10.0.0.0/8", "is IPv4", "move it to ipam.ipv4_pools"),
     ],
 )
-def test_faulty_pool_is_named_by_its_index(path: str, value: str, problem: str, remedy: str) -> None:
+def test_error_has_the_index_of_an_invalid_pool(path: str, value: str, problem: str, fix: str) -> None:
     data = config(ipam__assign_ipv6="true")
     data["ipam"][path.split(".")[1]] = ["blue", value]
     error = refused(data)
     assert f"{path}[1] = {value!r} {problem}" in error.msg
-    assert remedy in str(error)
+    assert fix in str(error)
 
 
 def test_pools_of_an_unassigned_family_are_not_checked() -> None:
-    """They wait for a pod that asks for the family."""
+    """A pod that requests the family may still use them."""
     assert parsed(config(ipam__ipv6_pools=["10.0.0.0/8"])).ipam == IpamConf("svc-ipam", ipv6_pools=("10.0.0.0/8",))
     data = config(ipam__assign_ipv4="false", ipam__assign_ipv6="true", ipam__ipv4_pools=["10.0.0.0/8"])
     assert parsed(data).ipam == IpamConf("svc-ipam", False, True, ("10.0.0.0/8",))
 
 
 @pytest.mark.parametrize("feature", ["ip_addrs_no_ipam", "floating_ips"])
-def test_features_are_off_unless_asked_for(feature: str) -> None:
+def test_features_are_off_by_default(feature: str) -> None:
     assert parsed(config(feature_control={})).features == Features()
     assert parsed(config(feature_control={feature: True})).features == Features(**{feature: True})
 
 
-def test_ipv6_asks_for_its_least_mtu() -> None:
+def test_ipv6_requires_its_minimum_mtu() -> None:
     assert parsed(config(mtu=1279)).mtu == 1279
     assert parsed(config(mtu=1280, ipam__assign_ipv6="true")).mtu == 1280
     error = refused(config(mtu=1279, ipam__assign_ipv6="true"))
@@ -265,7 +265,7 @@ def test_ipv6_asks_for_its_least_mtu() -> None:
     assert "give at least 1280, or 0" in error.details
 
 
-# The table.
+# the table
 
 
 def test_table_has_no_path_twice() -> None:
@@ -274,7 +274,7 @@ def test_table_has_no_path_twice() -> None:
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.path)
-def test_every_row_can_be_printed_as_reference(field: Field) -> None:
+def test_every_row_is_complete_for_the_reference(field: Field) -> None:
     assert field.meaning.endswith(".")
     assert field.section
     assert field.default is None or field.default in field.allowed or not field.allowed

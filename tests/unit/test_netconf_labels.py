@@ -1,4 +1,4 @@
-"""Labels that other orchestrators give to a container."""
+"""Labels that Mesos passes for a container."""
 
 from typing import Any
 
@@ -19,18 +19,18 @@ def label(key: str, value: str) -> dict[str, str]:
 
 
 def read(given: dict[str, Any] | None) -> tuple[str, Labels]:
-    faults = FieldErrors("test", Code.INVALID_NETCONF)
-    found = labels_of(given, DEFAULT, faults)
-    faults.raise_if_any()
+    errors = FieldErrors("test", Code.INVALID_NETCONF)
+    found = labels_of(given, DEFAULT, errors)
+    errors.raise_if_any()
     return found
 
 
-def test_labels_are_found() -> None:
+def test_labels_are_read() -> None:
     assert read(args(label("tier", "web"), label("app", "shop"))) == ("", (("app", "shop"), ("tier", "web")))
 
 
-def test_what_selectors_cannot_name_is_replaced() -> None:
-    """And an empty key is not a label."""
+def test_characters_that_selectors_do_not_permit_are_replaced() -> None:
+    """A label whose key is empty afterwards is ignored."""
     assert read(args(label("a b/c", " x:y "), label("///", "z"))) == ("", (("a-b.c", "x-y"),))
 
 
@@ -43,17 +43,17 @@ def test_values_are_sanitised(given: str, label_value: str) -> None:
     assert read(args(label("k", given))) == ("", (("k", label_value),))
 
 
-def test_namespace_is_a_label_of_its_own() -> None:
+def test_namespace_comes_from_its_own_label() -> None:
     assert read(args(label("svc.internal/namespace", "blue"), label("a", "b"))) == ("blue", (("a", "b"),))
 
 
 @pytest.mark.parametrize("given", [None, {}, {"cni": {}}, {"org.apache.mesos": {}}, {"org.apache.mesos": {"network_info": 1}}])
-def test_others_may_say_other_things(given: dict[str, Any] | None) -> None:
+def test_other_arguments_are_ignored(given: dict[str, Any] | None) -> None:
     assert read(given) == ("", ())
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "message"),
     [
         (["a"], r"labels\[0\] = 'a' is not a label"),
         ([label("a", "b"), {"key": "a"}], r"labels\[1\] = .* is not a label"),
@@ -61,11 +61,11 @@ def test_others_may_say_other_things(given: dict[str, Any] | None) -> None:
         ([label("svc.internal/namespace", "a/b")], "'a/b' is not a namespace"),
     ],
 )
-def test_faulty_labels_are_told(labels: list[Any], told: str) -> None:
-    with pytest.raises(CallerError, match=told):
+def test_invalid_labels_are_refused(labels: list[Any], message: str) -> None:
+    with pytest.raises(CallerError, match=message):
         read(args(*labels))
 
 
-def test_labels_are_an_array() -> None:
+def test_labels_that_are_not_an_array_are_refused() -> None:
     with pytest.raises(CallerError, match="is an object"):
         read({"org.apache.mesos": {"network_info": {"labels": {"labels": {}}}}})

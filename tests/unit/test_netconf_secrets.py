@@ -1,4 +1,4 @@
-"""What errors never show: tokens, and user, password and query of URLs."""
+"""Errors never show tokens, or user, password and query of URLs."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from svc.model.errors import CallerError
 from svc.names import DEFAULT
 from svc.netconf.netconf import parse
 
-SECRET = "s3cr3t" + "x" * 100  # longer than what an error shows of a value
+SECRET = "s3cr3t" + "x" * 100  # longer than the part of a value that an error shows
 URL = f"https://admin:{SECRET}@10.0.0.1:2379"
 
 
@@ -33,7 +33,7 @@ URL = f"https://admin:{SECRET}@10.0.0.1:2379"
     ],
 )
 def test_error_shows_no_secret(field: str, value: Any) -> None:
-    """Neither whole nor the start of it."""
+    """It does not show the start of the secret either."""
     config = {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}, field: value}
     with pytest.raises(CallerError) as caught:
         parse(orjson.dumps(config), DEFAULT)

@@ -1,4 +1,4 @@
-"""The files of the node agent: what they say, and what is done where they say nothing."""
+"""Files of the node agent: name and MTU of the node, and what applies if they are missing or invalid."""
 
 import os
 from dataclasses import replace
@@ -44,29 +44,29 @@ def write(tmp_path: Path, name: str, content: str | bytes) -> None:
         ({"nodename": "  "}, None, " Host.Example\n", "host.example"),
     ],
 )
-def test_name_comes_from_the_first_that_has_one(
+def test_first_source_with_a_name_counts(
     tmp_path: Path, names: Names, fields: dict[str, Any], file: str | None, host: str, name: str
 ) -> None:
-    """Configuration, file, the deprecated field, and the host's own, which alone is folded to lower case."""
+    """The order is: configuration, file, deprecated field, host name. Only the host name is converted to lower case."""
     if file is not None:
         write(tmp_path, "nodename", file)
     assert node_name(netconf(**fields), names, host) == name
 
 
-def test_file_may_be_elsewhere(tmp_path: Path, names: Names) -> None:
+def test_configuration_can_set_the_path_of_the_file(tmp_path: Path, names: Names) -> None:
     write(tmp_path, "nodename", "default")
     write(tmp_path, "other", "other\n")
     assert node_name(netconf(nodename_file=str(tmp_path / "other")), names, "host") == "other"
 
 
-def test_nameless_node_is_refused_with_remedy(names: Names) -> None:
+def test_node_without_a_name_is_refused(names: Names) -> None:
     with pytest.raises(CallerError, match="the node has no name") as caught:
         node_name(netconf(), names, " ")
     assert "nodename: set it" in caught.value.details
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
-def test_file_that_was_named_must_be_there(tmp_path: Path, names: Names, content: str | None) -> None:
+def test_configured_file_is_required(tmp_path: Path, names: Names, content: str | None) -> None:
     path = tmp_path / "named"
     if content is not None:
         write(tmp_path, "named", content)
@@ -80,8 +80,8 @@ def test_file_that_was_named_must_be_there(tmp_path: Path, names: Names, content
     assert node_name(replace(conf, nodename="given"), names, "host") == "given"
 
 
-def test_some_deployments_wait_for_the_file(tmp_path: Path, names: Names) -> None:
-    """But only the node itself knows the nodes of an embedded store."""
+def test_names_profile_can_require_the_file(tmp_path: Path, names: Names) -> None:
+    """An embedded store does not require it, because only this node uses the store."""
     strict = replace(names, nodename_file_required=True)
     shared = netconf(datastore_type="etcdv3")
     with pytest.raises(PeerError, match=f"node name file '{tmp_path}/nodename' is missing"):
@@ -93,7 +93,7 @@ def test_some_deployments_wait_for_the_file(tmp_path: Path, names: Names) -> Non
     assert node_name(shared, strict, "host") == "node1"
 
 
-def test_ipam_plugin_does_not_wait_for_the_file(tmp_path: Path, names: Names) -> None:
+def test_ipam_plugin_does_not_require_the_file(tmp_path: Path, names: Names) -> None:
     strict = replace(names, nodename_file_required=True)
     shared = netconf(datastore_type="etcdv3", nodename_file=str(tmp_path / "named"))
     assert node_name(shared, strict, "Host", ipam=True) == "host"
@@ -102,7 +102,7 @@ def test_ipam_plugin_does_not_wait_for_the_file(tmp_path: Path, names: Names) ->
 
 
 @pytest.mark.parametrize("content", ["two words", "a/b", "n" * 254, b"\xff\xfe\0", "x" * 100_000])
-def test_what_is_no_name_is_shown_with_its_file(tmp_path: Path, names: Names, content: str | bytes) -> None:
+def test_error_shows_an_invalid_name_and_its_file(tmp_path: Path, names: Names, content: str | bytes) -> None:
     write(tmp_path, "nodename", content)
     with pytest.raises(PeerError, match=rf"'{tmp_path}/nodename' holds '.+', which is not a node name") as caught:
         node_name(netconf(), names, "host")
@@ -110,7 +110,7 @@ def test_what_is_no_name_is_shown_with_its_file(tmp_path: Path, names: Names, co
     assert node_name(netconf(), names, "host", lenient=True) == "host"
 
 
-def test_directory_is_no_file(tmp_path: Path, names: Names) -> None:
+def test_directory_in_place_of_a_file_is_refused(tmp_path: Path, names: Names) -> None:
     for name in ("nodename", "mtu"):
         (tmp_path / name).mkdir()
     with pytest.raises(PeerError, match=r"node name file '.*' cannot be read: Is a directory"):
@@ -119,7 +119,7 @@ def test_directory_is_no_file(tmp_path: Path, names: Names) -> None:
         mtu(netconf(), names)
 
 
-def test_pipe_keeps_nobody_waiting(tmp_path: Path, names: Names) -> None:
+def test_pipe_does_not_block(tmp_path: Path, names: Names) -> None:
     os.mkfifo(tmp_path / "nodename")
     assert node_name(netconf(), names, "host") == "host"
 
@@ -161,7 +161,7 @@ def test_mtu_file_may_be_required(tmp_path: Path, names: Names) -> None:
         ("1279", "is too small for IPv6"),
     ],
 )
-def test_mtu_that_is_of_no_use_is_shown_with_its_file(tmp_path: Path, names: Names, content: str, problem: str) -> None:
+def test_error_shows_an_invalid_mtu_and_its_file(tmp_path: Path, names: Names, content: str, problem: str) -> None:
     write(tmp_path, "mtu", content)
     with pytest.raises(PeerError, match=f"MTU file '{tmp_path}/mtu' holds '.*', which {problem}") as caught:
         mtu(netconf(ipam={"assign_ipv6": "true"}), names)

@@ -1,4 +1,4 @@
-"""A call that is carried out without an agent, and agents that start and end during it."""
+"""One-shots, and agents that start and end during a call."""
 
 import io
 import socket
@@ -19,7 +19,7 @@ NETCONF = b'{"cniVersion":"1.0.0","name":"net","type":"svc"}'
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The installation; the call is a DEL of an unknown container."""
+    """Return the path of an installation record; the call is a DEL of an unknown container."""
     path = tmp_path / "record"
     path.write_text(f"state_dir = {tmp_path / 'state'}\nrun_dir = {tmp_path / 'run'}\n")
     call = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_PATH": "/"}
@@ -30,9 +30,9 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, *agents: bool) -> None:
-    """Whether an agent is there, one look after the other; none of them listens any more when it is asked."""
-    looks = iter(agents)
-    monkeypatch.setattr(oneshot, "is_agent_listening", lambda _: next(looks))
+    """Set the results of the checks for an agent. An agent that is found no longer listens afterwards."""
+    results = iter(agents)
+    monkeypatch.setattr(oneshot, "is_agent_listening", lambda _: next(results))
 
 
 def run(record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[int, bytes]:
@@ -42,14 +42,14 @@ def run(record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.Captu
     return oneshot.main(), capsysbinary.readouterr().out
 
 
-def test_an_agent_that_is_gone_again_leaves_the_call_to_us(
+def test_one_shot_continues_if_the_agent_ends_again(
     record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     serve(monkeypatch, True, True, False)
     assert run(record, monkeypatch, capsysbinary) == (0, b"")
 
 
-def test_agents_that_never_stay_are_told_of(
+def test_error_reports_agents_that_end_again_and_again(
     record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     serve(monkeypatch, *[True] * oneshot.AGENTS)
@@ -59,10 +59,10 @@ def test_agents_that_never_stay_are_told_of(
     assert (error["code"], error["msg"]) == (5, "the agent starts and ends again and again")
 
 
-def test_others_who_do_not_end_are_told_of(
+def test_error_names_a_call_that_does_not_end(
     record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
 ) -> None:
-    """Nothing waits without a deadline."""
+    """The wait for its lock has a deadline."""
     monkeypatch.setattr(oneshot, "ALONE_SECONDS", 0.05)
     with closing(StateLock(tmp_path / "state", "ADD c0 eth0")) as lock:
         lock.take(0)
@@ -74,10 +74,10 @@ def test_others_who_do_not_end_are_told_of(
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["elsewhere", "in the run directory"])
-def test_agent_is_found_where_it_listens(
+def test_agent_that_has_started_since_gets_the_call(
     record: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
 ) -> None:
-    """It has started since the executable found no agent: the call is its own."""
+    """It started after the executable found no agent. Its socket may have another path than the default."""
     (tmp_path / "run").mkdir()
     path = tmp_path / ("elsewhere.sock" if recorded else "run/agent.sock")
     if recorded:
@@ -89,6 +89,6 @@ def test_agent_is_found_where_it_listens(
 
 
 def answering_callers(agent: FakeAgent, connection: socket.socket) -> None:
-    """A client that only tests whether an agent listens sends nothing."""
+    """Answer only clients that send data: one that only checks for an agent sends nothing."""
     if connection.recv(1, socket.MSG_PEEK):
         answering(3, b"by the agent")(agent, connection)

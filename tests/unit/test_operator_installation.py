@@ -1,4 +1,4 @@
-"""The operator's resource: what it makes of a network configuration, and what is wrong with one."""
+"""Installation resource of the operator: its effect on the network configuration, and its errors."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from svc.netconf.names_profiles import load_profile
 
 Json = dict[str, Any]
 
-OURS: Json = {"type": "svc", "ipam": {"type": "svc-ipam", "ipv4_pools": ["blue"]}}
+SVC_ENTRY: Json = {"type": "svc", "ipam": {"type": "svc-ipam", "ipv4_pools": ["blue"]}}
 V4, V6 = {"cidr": "10.65.0.0/16", "natOutgoing": "Enabled"}, {"cidr": "fd65::/48"}
 
 
@@ -30,25 +30,25 @@ def refused(data: bytes) -> CallerError:
 @pytest.mark.parametrize(
     "spec", [{}, {"svcNetwork": {"bgp": "Disabled"}, "registry": "r/"}, {"svcNetwork": {"ipPools": []}}, None]
 )
-def test_what_it_does_not_say_stays(spec: Any) -> None:
-    """Everything else in it is the operator's."""
+def test_missing_settings_change_nothing(spec: Any) -> None:
+    """Only the operator uses the other fields."""
     assert read(document(spec), "FILE", DEFAULT) == OperatorSettings()
-    assert OperatorSettings().applied(OURS) == OURS
+    assert OperatorSettings().applied(SVC_ENTRY) == SVC_ENTRY
 
 
-def test_time_for_policy() -> None:
+def test_timeout_of_policy_setup_is_applied() -> None:
     for seconds in (0, 30):
         spec = {"svcNetwork": {"linuxPolicySetupTimeoutSeconds": seconds}}
-        entry = read(document(spec), "FILE", DEFAULT).applied({**OURS, "policy_setup_timeout_seconds": 5})
-        assert entry == {**OURS, "policy_setup_timeout_seconds": seconds}
+        entry = read(document(spec), "FILE", DEFAULT).applied({**SVC_ENTRY, "policy_setup_timeout_seconds": 5})
+        assert entry == {**SVC_ENTRY, "policy_setup_timeout_seconds": seconds}
 
 
 @pytest.mark.parametrize(
     ("pools", "assigned"), [([V4], ("true", "false")), ([V6], ("false", "true")), ([V6, V4, V6], ("true", "true"))]
 )
-def test_pools_tell_the_families(pools: list[Json], assigned: tuple[str, str]) -> None:
-    ipam = read(document({"svcNetwork": {"ipPools": pools}}), "FILE", DEFAULT).applied(OURS)["ipam"]
-    assert ipam == {**OURS["ipam"], "assign_ipv4": assigned[0], "assign_ipv6": assigned[1]}
+def test_pools_determine_the_families(pools: list[Json], assigned: tuple[str, str]) -> None:
+    ipam = read(document({"svcNetwork": {"ipPools": pools}}), "FILE", DEFAULT).applied(SVC_ENTRY)["ipam"]
+    assert ipam == {**SVC_ENTRY["ipam"], "assign_ipv4": assigned[0], "assign_ipv6": assigned[1]}
 
 
 @pytest.mark.parametrize("key", ["type", "plugin"])
@@ -57,15 +57,15 @@ def test_pools_tell_the_families(pools: list[Json], assigned: tuple[str, str]) -
     [([], ["usePodCidr"]), ([V4], ["usePodCidr"]), ([V6], ["usePodCidrIPv6"]), ([V6, V4], ["usePodCidr", "usePodCidrIPv6"])],
 )
 def test_host_local_takes_the_ranges_of_the_node(key: str, pools: list[Json], words: list[str]) -> None:
-    """Also by the field's older name; what of the section is for host-local is kept."""
+    """The field may have its older name. Other fields of host-local in the section are kept."""
     found = read(document({"cni": {"ipam": {key: "HostLocal"}}, "svcNetwork": {"ipPools": pools}}), "FILE", DEFAULT)
     ranges = [[{"subnet": word}] for word in words]
-    assert found.applied(OURS)["ipam"] == {"type": "host-local", "ranges": ranges}
-    theirs = {"type": "host-local", "subnet": "10.0.0.0/8", "dataDir": "/d"}
-    assert found.applied({"ipam": theirs})["ipam"] == {"type": "host-local", "dataDir": "/d", "ranges": ranges}
+    assert found.applied(SVC_ENTRY)["ipam"] == {"type": "host-local", "ranges": ranges}
+    host_local = {"type": "host-local", "subnet": "10.0.0.0/8", "dataDir": "/d"}
+    assert found.applied({"ipam": host_local})["ipam"] == {"type": "host-local", "dataDir": "/d", "ranges": ranges}
 
 
-def test_words_are_those_of_the_profile() -> None:
+def test_names_profile_determines_the_keys() -> None:
     names = load_profile("calico")
     spec = {"cni": {"type": "Calico", "ipam": {"type": "Calico"}}, "calicoNetwork": {"linuxPolicySetupTimeoutSeconds": 7}}
     assert read(document(spec, names=names), "FILE", names) == OperatorSettings(policy_seconds=7)
@@ -73,7 +73,7 @@ def test_words_are_those_of_the_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "fault"),
+    ("spec", "error"),
     [
         ({"cni": "Svc"}, "spec.cni = 'Svc' is a string"),
         ({"cni": {"type": "AmazonVPC"}}, "spec.cni.type = 'AmazonVPC' is not served"),
@@ -92,11 +92,11 @@ def test_words_are_those_of_the_profile() -> None:
         ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": True}}, "linuxPolicySetupTimeoutSeconds = true is not a number"),
     ],
 )
-def test_fault_names_the_field(spec: Json, fault: str) -> None:
-    assert fault in str(refused(document(spec)))
+def test_error_names_the_field(spec: Json, error: str) -> None:
+    assert error in str(refused(document(spec)))
 
 
-def test_there_is_one_of_its_name() -> None:
+def test_exactly_one_resource_with_its_name_is_accepted() -> None:
     assert "metadata.name = 'other' is not the operator's" in str(refused(document({}, "other")))
     assert "give one Installation, 'default'" in str(refused(document({}) + b"\n---\n" + document({})))
     assert "apiVersion" in str(refused(document({}).replace(b"operator.", b"")))

@@ -1,4 +1,4 @@
-"""The pools of the operator's resource: names, defaults, faults and ownership, and `svcctl install --apply-pools`."""
+"""Pools of the operator's resource: names, defaults, errors, ownership, and `svcctl install --apply-pools`."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from svc.names import DEFAULT
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 22, tzinfo=timezone.utc)
 LABEL = "app.kubernetes.io/managed-by"
-AS_LISTED: Json = {"ipipMode": "Always", "natOutgoing": True}  # what a pool without settings becomes
+AS_LISTED: Json = {"ipipMode": "Always", "natOutgoing": True}  # the spec of a pool that is listed without settings
 V4, V6 = {"cidr": "10.65.0.0/16"}, {"cidr": "fd65::/48"}
 
 
@@ -41,7 +41,7 @@ def outcomes(store: EmbeddedStore, network: Json, **spec: Any) -> list[tuple[str
 
 
 def refused(store: EmbeddedStore, network: Json) -> str:
-    """Return the fault; the pools stay as they are."""
+    """Return the error, and check that the pools do not change."""
     before = resources.get(store, "IPPool")
     with pytest.raises(CallerError) as caught:
         outcomes(store, network)
@@ -56,7 +56,7 @@ def applied(store: EmbeddedStore, network: Json, **spec: Any) -> dict[str, Json]
 
 
 def test_defaults_are_those_of_the_operator(store: EmbeddedStore) -> None:
-    """They differ between the families."""
+    """The defaults of the families differ."""
     found = applied(store, {"ipPools": [V4, V6]})
     assert list(found) == ["default-ipv4-ippool", "default-ipv6-ippool"]
     four, six = found.values()
@@ -78,7 +78,7 @@ def test_settings_of_a_pool_are_kept(store: EmbeddedStore) -> None:
     }  # fmt: skip
 
 
-def test_names_follow_the_datastore_and_the_number_of_pools(store: EmbeddedStore) -> None:
+def test_default_names_depend_on_existing_pools_and_the_number_of_pools(store: EmbeddedStore) -> None:
     """An existing pool of the same CIDR keeps its name."""
     put_pool(store, "old", "10.65.0.0/16", **AS_LISTED)
     assert list(applied(store, {"ipPools": [V4, {"cidr": "10.66.0.0/16"}, V6]})) == [
@@ -98,8 +98,8 @@ def test_names_follow_the_datastore_and_the_number_of_pools(store: EmbeddedStore
     ],
     ids=["nothing", "null", "empty", "host-local"],
 )
-def test_resource_without_a_list(store: EmbeddedStore, network: Json, spec: Json, cidrs: list[str]) -> None:
-    """One pool, unless there is one already or host-local has the addresses."""
+def test_resource_without_a_list_has_a_default_pool(store: EmbeddedStore, network: Json, spec: Json, cidrs: list[str]) -> None:
+    """It has none if a pool exists, if the list is empty, or if host-local assigns the addresses."""
     assert [pool["cidr"] for pool in applied(store, network, **spec).values()] == cidrs
     put_pool(store, "other", "10.1.0.0/16")
     before = len(resources.get(store, "IPPool"))
@@ -107,7 +107,7 @@ def test_resource_without_a_list(store: EmbeddedStore, network: Json, spec: Json
 
 
 @pytest.mark.parametrize(
-    ("pool", "fault"),
+    ("pool", "error"),
     [
         ({"encapsulation": "GRE"}, "ipPools[0].encapsulation = 'GRE' is not known"),
         ({"natOutgoing": True}, "ipPools[0].natOutgoing = true is not known"),
@@ -116,14 +116,14 @@ def test_resource_without_a_list(store: EmbeddedStore, network: Json, spec: Json
         ({"cidr": "fd65::/48", "encapsulation": "IPIP"}, "ipPools[0].encapsulation = 'IPIP' is not for IPv6"),
     ],
 )
-def test_faults_are_told_with_their_place(pool: Json, fault: str) -> None:
+def test_error_names_field_and_index(pool: Json, error: str) -> None:
     with pytest.raises(CallerError) as caught:
         operator_resource.read_pools(document({"ipPools": [V4 | pool]}), "FILE", DEFAULT)
-    assert fault in str(caught.value)
+    assert error in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("network", "ipam", "fault"),
+    ("network", "ipam", "problem"),
     [
         ({"bgp": "Off"}, "Svc", "svcNetwork.bgp = 'Off' is not known"),
         ({"bgp": "Disabled"}, "Svc", "ipPools[0].encapsulation = 'IPIP' needs BGP"),
@@ -139,18 +139,18 @@ def test_faults_are_told_with_their_place(pool: Json, fault: str) -> None:
         ({"bgp": "Disabled", "ipPools": [V4]}, "HostLocal", ""),
     ],
 )
-def test_encapsulation_agrees_with_the_cluster(network: Json, ipam: str, fault: str) -> None:
-    """With BGP and with the address management, in every combination that the operator refuses."""
+def test_encapsulation_must_agree_with_the_cluster(network: Json, ipam: str, problem: str) -> None:
+    """BGP and the IPAM plugin exclude the combinations that the operator refuses too."""
     found = ""
     try:
         operator_resource.read_pools(document(network, cni={"ipam": {"type": ipam}}), "FILE", DEFAULT)
     except CallerError as error:
         found = str(error)
-    assert fault in found
-    assert bool(fault) == bool(found)
+    assert problem in found
+    assert bool(problem) == bool(found)
 
 
-def test_pools_are_marked_and_a_repetition_changes_nothing(store: EmbeddedStore) -> None:
+def test_pools_are_labelled_and_a_repetition_changes_nothing(store: EmbeddedStore) -> None:
     assert outcomes(store, {"ipPools": [V4, V6]}) == [("default-ipv4-ippool", "created"), ("default-ipv6-ippool", "created")]
     before = resources.get(store, "IPPool")
     assert [pool.labels for pool in before] == [{LABEL: "svc-operator"}] * 2
@@ -159,8 +159,8 @@ def test_pools_are_marked_and_a_repetition_changes_nothing(store: EmbeddedStore)
     assert resources.get(store, "IPPool") == before
 
 
-def test_pool_that_is_listed_no_longer_is_deleted(store: EmbeddedStore) -> None:
-    """Pools of others stay; a changed CIDR takes the place of the former one."""
+def test_pool_that_is_no_longer_listed_is_deleted(store: EmbeddedStore) -> None:
+    """Other pools are kept. A changed CIDR replaces the former one."""
     put_pool(store, "others", "10.1.0.0/16")
     outcomes(store, {"ipPools": [V4]})
     changed = {"ipPools": [{"cidr": "10.65.0.0/17"}]}
@@ -169,8 +169,8 @@ def test_pool_that_is_listed_no_longer_is_deleted(store: EmbeddedStore) -> None:
     assert [pool.name for pool in resources.get(store, "IPPool")] == ["others"]
 
 
-def test_pool_with_taken_addresses_is_disabled_first(store: EmbeddedStore) -> None:
-    """It is deleted when the command is repeated after their release, and enabled when it is listed again."""
+def test_pool_with_allocations_is_disabled_first(store: EmbeddedStore) -> None:
+    """A repetition after their release deletes it. If it is listed again, it is enabled."""
     outcomes(store, {"ipPools": [V4]})
     take(IpamService(store, NODE), "h")
     wanted = {"ipPools": [{"cidr": "10.66.0.0/16", "name": "next"}]}
@@ -189,8 +189,8 @@ def test_pool_with_taken_addresses_is_disabled_first(store: EmbeddedStore) -> No
     assert not blocks(store)
 
 
-def test_fault_of_a_listed_pool_removes_none(store: EmbeddedStore) -> None:
-    """Also where a pool that must stay for its addresses is in the way."""
+def test_invalid_pool_removes_no_other_pool(store: EmbeddedStore) -> None:
+    """A listed pool is also invalid if it overlaps a pool that is kept because of its allocations."""
     outcomes(store, {"ipPools": [V4]})
     assert "blockSize" in refused(store, {"ipPools": [V6 | {"blockSize": 4}]})
     take(IpamService(store, NODE), "h")
@@ -198,7 +198,7 @@ def test_fault_of_a_listed_pool_removes_none(store: EmbeddedStore) -> None:
 
 
 def test_equal_pool_is_adopted(store: EmbeddedStore) -> None:
-    """With its own labels beside the one of the operator."""
+    """It keeps its own labels and gets the one of the operator."""
     put_pool(store, "mine", "10.65.0.0/16", **AS_LISTED)
     mine = resources.get(store, "IPPool")[0]
     mine.metadata["labels"] = {"team": "a"}
@@ -208,7 +208,7 @@ def test_equal_pool_is_adopted(store: EmbeddedStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cidr", "labels", "fault"),
+    ("name", "cidr", "labels", "error"),
     [
         ("mine", "10.65.0.0/16", {}, "'mine': spec.ipipMode = 'Never' is not 'Always'"),
         ("mine", "10.65.0.0/16", {}, "'mine': spec.natOutgoing is not set but listed as true"),
@@ -218,19 +218,19 @@ def test_equal_pool_is_adopted(store: EmbeddedStore) -> None:
     ],
 )
 def test_other_pool_of_the_name_or_range_is_refused(
-    store: EmbeddedStore, name: str, cidr: str, labels: dict[str, str], fault: str
+    store: EmbeddedStore, name: str, cidr: str, labels: dict[str, str], error: str
 ) -> None:
     put_pool(store, name, cidr)
     other = resources.get(store, "IPPool")[0]
     other.metadata["labels"] = labels
     pools.apply(store, [other], NOW)
-    told = refused(store, {"ipPools": [V4 | {"name": "listed"}]})
-    assert fault in told
-    assert "delete this pool" in told
+    text = refused(store, {"ipPools": [V4 | {"name": "listed"}]})
+    assert error in text
+    assert "delete this pool" in text
 
 
 def test_install_applies_the_pools(tmp_path: Path) -> None:
-    """To the datastore of the network that it installs; a faulty pool installs nothing."""
+    """It writes them to the datastore of the installed network. If a pool is invalid, it installs nothing."""
     cli, resource = Cli(tmp_path, fresh=False), tmp_path / "installation.json"
     command = (
         "install", "--bin-dir", str(tmp_path / "bin"), "--conf-dir", str(tmp_path / "net.d"), "--without", "portmap",

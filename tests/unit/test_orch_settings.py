@@ -1,4 +1,4 @@
-"""The settings of the orch store: what they lead to, and what is said where they lead nowhere."""
+"""Settings of the orch store: kubeconfigs, single fields, tokens, and their errors."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def document(**changes: Any) -> Json:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With an authority's certificate, and a client's with keys that are not its own."""
+    """Return a directory with a CA certificate, and a client certificate with an encrypted key and the key of another one."""
     authority = Authority(tmp_path, "ours")
     authority.root.rename(tmp_path / "ca.crt")
     certificate, key = authority.issue("client")
@@ -61,7 +61,7 @@ def kubeconfig(folder: Path, content: Json | str) -> str:
 
 
 NOT_ITS_KEY, EXEC = "client-key is of another certificate", "client.authentication.k8s.io/v1beta1"
-FAULTS: list[tuple[Json | str, str]] = [
+ERRORS: list[tuple[Json | str, str]] = [
     ("", "is empty or no mapping"),
     ("[1]", "is empty or no mapping"),
     (f"users: [{SECRET}\nclusters: x: y", "is not YAML (line 2)"),
@@ -94,9 +94,9 @@ FAULTS: list[tuple[Json | str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("content", "expected"), FAULTS, ids=[expected for _, expected in FAULTS])
-def test_faults_of_a_kubeconfig_are_named(folder: Path, content: Json | str, expected: str) -> None:
-    """With its path and a remedy, and without quoting a secret from it."""
+@pytest.mark.parametrize(("content", "expected"), ERRORS, ids=[expected for _, expected in ERRORS])
+def test_error_names_the_problem_of_a_kubeconfig(folder: Path, content: Json | str, expected: str) -> None:
+    """It has the path and a fix, and quotes no secret."""
     path = kubeconfig(folder, content)
     with pytest.raises(CallerError) as refusal:
         ApiAuth({"kubeconfig": path})
@@ -106,8 +106,8 @@ def test_faults_of_a_kubeconfig_are_named(folder: Path, content: Json | str, exp
     assert SECRET not in str(refusal.value)
 
 
-def test_a_missing_kubeconfig_is_named(folder: Path) -> None:
-    """The file, why it cannot be read, and what to do."""
+def test_error_names_a_missing_kubeconfig(folder: Path) -> None:
+    """It says why the file cannot be read, and what to do."""
     with pytest.raises(CallerError, match=r"kubeconfig '/none/kc' cannot be read: No such file") as refusal:
         ApiAuth({"kubeconfig": "/none/kc"})
     assert "name a file" in refusal.value.details
@@ -123,8 +123,8 @@ def test_a_missing_kubeconfig_is_named(folder: Path) -> None:
         ({"orch_api_root": "https://h", "k8s_certificate_authority": "/none"}, "k8s_certificate_authority = '/none'"),
     ],
 )
-def test_faults_of_settings_are_named(settings: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Field, value and remedy."""
+def test_error_names_an_invalid_setting(settings: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has field, value and fix."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(CallerError) as refusal:
         ApiAuth(settings)
@@ -132,8 +132,8 @@ def test_faults_of_settings_are_named(settings: dict[str, str], expected: str, m
     assert refusal.value.details
 
 
-def test_an_unknown_group_is_named(tmp_path: Path) -> None:
-    """With those that are known."""
+def test_error_names_an_unknown_api_group(tmp_path: Path) -> None:
+    """It lists the known groups."""
     settings = {"kind": "orch", "orch_api_root": "https://h", "api_group": "other/v1"}
     with pytest.raises(CallerError, match="api_group = 'other/v1' is not known") as refusal:
         open_backend(settings, tmp_path, DEFAULT)
@@ -143,8 +143,8 @@ def test_an_unknown_group_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "root", ["http://h:8080", "http://h:8080/", "http://h:8080/api", "http://h:8080/api/", "http://h:8080/api/v1/"]
 )
-def test_a_path_of_the_api_is_cut(root: str) -> None:
-    """Only that: a server behind a path of its own stays there."""
+def test_api_path_is_removed_from_the_url(root: str) -> None:
+    """Other parts of the path are kept, because a proxy may require them."""
     with closing(ApiAuth({"orch_api_root": root})) as auth:
         assert auth.current().root == "http://h:8080"
         assert auth.current().authorization() == ""
@@ -152,8 +152,8 @@ def test_a_path_of_the_api_is_cut(root: str) -> None:
         assert auth.current().root == "http://h/k8s/c-1"
 
 
-def test_single_fields_go_before_the_kubeconfig(folder: Path) -> None:
-    """Server and token."""
+def test_single_fields_override_the_kubeconfig(folder: Path) -> None:
+    """This holds for server and token."""
     settings = {"kubeconfig": kubeconfig(folder, document()), "orch_api_root": "https://other:1", "k8s_auth_token": "mine"}
     with closing(ApiAuth(settings)) as auth:
         assert auth.current().root == "https://other:1"
@@ -161,7 +161,7 @@ def test_single_fields_go_before_the_kubeconfig(folder: Path) -> None:
 
 
 def test_relative_paths_are_relative_to_the_kubeconfig(folder: Path) -> None:
-    """Of the authority and of a token, which is read without its line's end."""
+    """This holds for the CA and for a token, which is read without its line end."""
     (folder / "token").write_text(f"{SECRET}\n")
     path = kubeconfig(folder, document(users=[{"name": "u", "user": {"tokenFile": "token"}}]))
     with closing(ApiAuth({"kubeconfig": path})) as auth:
@@ -172,7 +172,7 @@ def test_relative_paths_are_relative_to_the_kubeconfig(folder: Path) -> None:
 
 
 def test_changed_files_are_read_again(folder: Path) -> None:
-    """Also when they are written in place; unchanged ones are not read."""
+    """A file that is written in place counts as changed. Unchanged files are not read."""
     path = kubeconfig(folder, yaml.safe_dump(document()))
     with closing(ApiAuth({"kubeconfig": path})) as auth:
         first = auth.current()
@@ -182,8 +182,8 @@ def test_changed_files_are_read_again(folder: Path) -> None:
         assert auth.renewed(first) is auth.current()
 
 
-def test_what_is_half_written_does_not_count_yet(folder: Path) -> None:
-    """A program that replaces a kubeconfig in place is given the time; a refused caller gets the error."""
+def test_partly_written_kubeconfig_is_not_used_yet(folder: Path) -> None:
+    """A program may be writing it in place. Only a call that the API server has refused gets the error."""
     path = kubeconfig(folder, document())
     with closing(ApiAuth({"kubeconfig": path})) as auth:
         first = auth.current()
@@ -195,8 +195,8 @@ def test_what_is_half_written_does_not_count_yet(folder: Path) -> None:
         assert auth.current().authorization() == "Bearer another"
 
 
-def test_a_token_file_that_vanishes_is_named(folder: Path) -> None:
-    """When it is needed."""
+def test_error_names_a_removed_token_file(folder: Path) -> None:
+    """It is raised when the token is needed."""
     token = folder / "token"
     token.write_text(SECRET)
     path = kubeconfig(folder, document(users=[{"name": "u", "user": {"tokenFile": "token"}}]))
@@ -206,8 +206,8 @@ def test_a_token_file_that_vanishes_is_named(folder: Path) -> None:
             auth.current().authorization()
 
 
-def test_a_pod_has_an_account_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
-    """Then nothing needs to be set."""
+def test_pod_uses_its_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
+    """No setting is necessary there."""
     (tmp_path / "token").write_text(SECRET)
     monkeypatch.setattr("svc.datastore.orch.auth._INSIDE", tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
@@ -217,8 +217,8 @@ def test_a_pod_has_an_account_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert auth.current().authorization() == f"Bearer {SECRET}"
 
 
-def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an extra: the message says how to have it."""
+def test_error_names_the_missing_client_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how to install the extra."""
     for name in [name for name in sys.modules if name.startswith("svc.datastore.orch")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
@@ -228,8 +228,8 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         open_client({"orch_api_root": "https://h"})
 
 
-def test_a_token_that_no_header_can_have_is_not_shown() -> None:
-    """The error says that one exists."""
+def test_token_that_cannot_be_sent_is_not_shown() -> None:
+    """The error says that the token is the cause."""
     with closing(open_client({"orch_api_root": "http://127.0.0.1:1", "k8s_auth_token": f"{SECRET}\nsecond line"})) as client:
         with pytest.raises(StoreError, match="cannot be sent") as refusal:
             client.get("/api")
@@ -237,8 +237,8 @@ def test_a_token_that_no_header_can_have_is_not_shown() -> None:
     assert SECRET not in str(refusal.value)
 
 
-def test_the_client_is_loaded_when_it_is_used(tmp_path: Path) -> None:
-    """A node on the embedded store does not pay for it."""
+def test_client_package_is_loaded_only_for_use(tmp_path: Path) -> None:
+    """A node with the embedded store does not load it."""
     program = """
 import sys
 from pathlib import Path
@@ -267,13 +267,13 @@ print([name for name in ("kubernetes", "urllib3", "yaml") if name in sys.modules
         (ApiError(403, "Forbidden", "x", call="PUT x"), ApiError),
     ],
 )
-def test_refusals_of_the_server_become_those_of_the_store(error: ApiError, expected: type[StoreError]) -> None:
-    """What says that the key is gone or was changed; anything else stays as it is."""
+def test_errors_of_the_server_become_errors_of_the_store(error: ApiError, expected: type[StoreError]) -> None:
+    """Only errors that mean a missing or changed key become another type."""
     assert type(refusal(HandleKey("h"), error)) is expected
 
 
-def test_server_that_does_not_answer_is_told_without_credentials(folder: Path) -> None:
-    """Some write them into the URL."""
+def test_error_of_a_silent_server_has_no_credentials(folder: Path) -> None:
+    """The URL may contain them."""
     cluster = {"server": f"http://admin:{SECRET}@127.0.0.1:1"}
     with closing(
         open_client({"kubeconfig": kubeconfig(folder, document(clusters=[{"name": "c", "cluster": cluster}]))})
@@ -284,8 +284,8 @@ def test_server_that_does_not_answer_is_told_without_credentials(folder: Path) -
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
-def test_program_that_gives_a_token_may_run_anywhere(folder: Path) -> None:
-    """On any processor that concurrent calls are pinned to: at its first execution, and when its token has expired."""
+def test_credential_program_is_not_pinned_to_a_cpu(folder: Path) -> None:
+    """This holds for its first execution, and for the next one when its token has expired."""
     seen, program = folder / "seen", folder / "program"
     status = {"token": SECRET, "expirationTimestamp": "2020-01-01T00:00:00Z"}
     answer = json.dumps({"apiVersion": EXEC, "kind": "ExecCredential", "status": status})
@@ -294,7 +294,7 @@ def test_program_that_gives_a_token_may_run_anywhere(folder: Path) -> None:
     user = {"exec": {"command": str(program), "apiVersion": EXEC}}
     path = kubeconfig(folder, document(users=[{"name": "u", "user": user}]))
 
-    def call_in_a_crowd() -> None:
+    def call_concurrently() -> None:
         CPU_PINNING.call_begins(concurrent=True)
         auth = ApiAuth({"kubeconfig": path})
         CPU_PINNING.unpin()
@@ -304,7 +304,7 @@ def test_program_that_gives_a_token_may_run_anywhere(folder: Path) -> None:
 
     try:
         with ThreadPoolExecutor() as worker:
-            worker.submit(call_in_a_crowd).result()
+            worker.submit(call_concurrently).result()
     finally:
         CPU_PINNING.unpin()
     plain = subprocess.run(["grep", "^Cpus_allowed:", "/proc/self/status"], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Work in parallel: by a few threads, by the caller's own if there is no other, and never twice."""
+"""Parallel work: a few threads do it, or only the thread of the caller, and each item is done once."""
 
 import subprocess
 import sys
@@ -12,36 +12,36 @@ import pytest
 from harness.limits import no_further_thread
 from svc.datastore.orch.parallel import ParallelWriter
 
-MOST = 4
+MAX_PARALLEL = 4
 
 
 @pytest.fixture
 def writer() -> Iterator[ParallelWriter]:
-    with closing(ParallelWriter(MOST, "writer")) as writer:
+    with closing(ParallelWriter(MAX_PARALLEL, "writer")) as writer:
         yield writer
 
 
-def test_outcomes_come_in_order(writer: ParallelWriter) -> None:
-    """Any number of them, again and again."""
-    for count in (0, 1, MOST, 100):
+def test_results_are_in_order(writer: ParallelWriter) -> None:
+    """This holds for any number of items, and for each repetition."""
+    for count in (0, 1, MAX_PARALLEL, 100):
         assert writer.map(lambda item: item * 2, range(count)) == [item * 2 for item in range(count)]
 
 
-def test_so_many_are_done_at_once(writer: ParallelWriter) -> None:
-    """And no more: the barrier lets no thread through before."""
-    barrier, threads = threading.Barrier(MOST, timeout=30), set()
+def test_items_are_processed_in_parallel(writer: ParallelWriter) -> None:
+    """The barrier opens only when all threads have reached it."""
+    barrier, threads = threading.Barrier(MAX_PARALLEL, timeout=30), set()
 
     def meet(_: int) -> int:
         threads.add(threading.get_ident())
         return barrier.wait()
 
-    assert sorted(writer.map(meet, range(MOST))) == list(range(MOST))
-    assert len(threads) == MOST
+    assert sorted(writer.map(meet, range(MAX_PARALLEL))) == list(range(MAX_PARALLEL))
+    assert len(threads) == MAX_PARALLEL
 
 
 @pytest.mark.parametrize("bad", [0, 7, 49])
-def test_a_failure_is_raised_when_all_have_stopped(writer: ParallelWriter, bad: int) -> None:
-    """Nothing is begun, and nothing is under way, once the caller knows."""
+def test_failure_is_raised_after_all_threads_have_stopped(writer: ParallelWriter, bad: int) -> None:
+    """No item is in progress when the caller gets the exception, and none is begun afterwards."""
     busy: set[int] = set()
 
     def fail(item: int) -> None:
@@ -78,8 +78,8 @@ print(sorted(done[-100:]) == list(range(100, 200)), len(done))
 
 @pytest.mark.root
 @pytest.mark.parametrize("begun", [1, 2, 4])
-def test_the_threads_that_there_are_do_it_all(tmp_path: Path, begun: int) -> None:
-    """Each item once, also when no thread was begun before; what could not be begun does not come later either."""
+def test_existing_threads_do_all_work(tmp_path: Path, begun: int) -> None:
+    """Each item is done once, even if no thread can be started. No failed start is repeated."""
     command = [sys.executable, "-c", PROGRAM, str(begun)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Periodic tasks: each at its own pace, and none ends the others."""
+"""Periodic tasks: each has its own interval, and a failed task does not end the others."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from svc.agent.periodic import Periodic, Task
 
-TIMEOUT_SECONDS = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def running(*tasks: Task) -> Iterator[None]:
 
 
 class Counted:
-    """A task that reports when it has run so many times."""
+    """Task that sets an event when it has run the given number of times."""
 
     def __init__(self, times: int, failure: Exception | None = None) -> None:
         self._left = times
@@ -37,13 +37,13 @@ class Counted:
             raise self._failure
 
 
-def test_task_runs_again_and_again() -> None:
+def test_task_is_repeated() -> None:
     counted = Counted(3)
     with running(Task("count", 0.001, counted)):
         assert counted.reached.wait(TIMEOUT_SECONDS)
 
 
-def test_slow_task_does_not_keep_a_quick_one() -> None:
+def test_rare_task_does_not_delay_a_frequent_one() -> None:
     quick = Counted(3)
     with running(Task("once an hour", 3600.0, Counted(1)), Task("quick", 0.001, quick)):
         assert quick.reached.wait(TIMEOUT_SECONDS)
@@ -57,6 +57,6 @@ def test_task_that_fails_runs_again_and_is_logged(caplog: pytest.LogCaptureFixtu
     assert "periodic task failing failed" in caplog.text
 
 
-def test_without_tasks_it_ends() -> None:
+def test_stop_works_without_tasks() -> None:
     with running():
         pass

@@ -1,4 +1,4 @@
-"""Executing another plugin: how it is found and called, and what becomes of its answers."""
+"""Execution of other plugins: search, environment, versions, results and errors."""
 
 import os
 import stat
@@ -26,7 +26,7 @@ Make = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> Make:
-    """Writes a plugin with this answer to everything but VERSION; the environment that it is found by."""
+    """Return a function that writes a plugin with this answer to all verbs but VERSION, and returns its environment."""
 
     def make(answer: str, versions: str = f"echo '{VERSIONS}'") -> dict[str, str]:
         path = tmp_path / "host-local"
@@ -49,10 +49,10 @@ def failure(environment: dict[str, str], verb: str = "ADD") -> PeerError:
     return caught.value
 
 
-# finding it
+# search
 
 
-def test_first_directory_that_has_it_counts(tmp_path: Path) -> None:
+def test_first_directory_with_the_plugin_counts(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "host-local").touch()
@@ -60,18 +60,18 @@ def test_first_directory_that_has_it_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/nonexistent", "/proc"])
-def test_missing_plugin_is_told_with_where_it_was_looked_for(path: str) -> None:
+def test_error_of_a_missing_plugin_has_the_search_path(path: str) -> None:
     error = failure({"CNI_PATH": path})
     assert (error.code, error.msg) == (Code.DELEGATE, f"plugin 'host-local' is not in CNI_PATH ({path})")
     assert "containernetworking-plugins" in error.details
 
 
-def test_directory_of_its_name_is_no_plugin(tmp_path: Path) -> None:
+def test_directory_with_its_name_is_not_a_plugin(tmp_path: Path) -> None:
     (tmp_path / "host-local").mkdir()
     assert "is not in CNI_PATH" in failure({"CNI_PATH": str(tmp_path)}).msg
 
 
-def test_file_that_cannot_be_executed_is_told(plugin: Make, tmp_path: Path) -> None:
+def test_error_names_a_file_that_cannot_be_executed(plugin: Make, tmp_path: Path) -> None:
     environment = plugin("true")
     (tmp_path / "host-local").chmod(stat.S_IRUSR)
     error = failure(environment)
@@ -79,7 +79,7 @@ def test_file_that_cannot_be_executed_is_told(plugin: Make, tmp_path: Path) -> N
     assert str(tmp_path / "host-local") in error.details
 
 
-# calling it
+# calls
 
 
 def test_environment_is_that_of_the_call(plugin: Make, tmp_path: Path) -> None:
@@ -94,50 +94,48 @@ def test_environment_is_that_of_the_call(plugin: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
-def test_plugin_may_run_anywhere(plugin: Make, tmp_path: Path) -> None:
-    """On any processor that concurrent calls are pinned to."""
+def test_plugin_is_not_pinned_to_a_cpu(plugin: Make, tmp_path: Path) -> None:
+    """It may run on any CPU, even while concurrent calls are pinned to one."""
     seen = tmp_path / "seen"
     environment = plugin(f"grep ^Cpus_allowed: /proc/self/status >>{seen}")
 
-    def call_in_a_crowd() -> None:
+    def call_concurrently() -> None:
         call(environment, "DEL")
         CPU_PINNING.call_begins(concurrent=True)
         call(environment, "DEL")
 
     try:
         with ThreadPoolExecutor() as worker:
-            worker.submit(call_in_a_crowd).result()
+            worker.submit(call_concurrently).result()
     finally:
         CPU_PINNING.unpin()
-    alone, in_a_crowd = seen.read_text().splitlines()
-    assert in_a_crowd == alone
+    alone, concurrent = seen.read_text().splitlines()
+    assert concurrent == alone
 
 
 @pytest.mark.parametrize(
-    ("verb", "wanted", "spoken_with"),
+    ("verb", "wanted", "sent"),
     [("DEL", "1.0.0", "1.0.0"), ("DEL", "1.1.0", "1.0.0"), ("DEL", "0.3.1", "0.3.1"), ("CHECK", "0.3.1", "0.4.0")],
 )
-def test_newest_common_version_is_supported_versions(
-    plugin: Make, tmp_path: Path, verb: str, wanted: str, spoken_with: str
-) -> None:
-    """No newer than the network's, unless the verb came later."""
+def test_newest_common_version_is_sent(plugin: Make, tmp_path: Path, verb: str, wanted: str, sent: str) -> None:
+    """It is not newer than that of the network, unless the verb requires a newer one."""
     seen = tmp_path / "seen"
     call(plugin(f"cat >{seen}"), verb, wanted)
-    assert orjson.loads(seen.read_bytes()) == NETCONF | {"cniVersion": spoken_with}
+    assert orjson.loads(seen.read_bytes()) == NETCONF | {"cniVersion": sent}
 
 
 @pytest.mark.parametrize("verb", ["GC", "STATUS"])
-def test_verb_that_it_is_too_old_for_is_left_out(plugin: Make, verb: str) -> None:
+def test_verb_that_the_plugin_does_not_support_is_not_sent(plugin: Make, verb: str) -> None:
     assert call(plugin("exit 1"), verb, "1.1.0") is None
 
 
-def test_plugin_without_a_common_version_says_so_itself(plugin: Make) -> None:
+def test_plugin_without_a_common_version_reports_the_error_itself(plugin: Make) -> None:
     environment = plugin("""echo '{"code":1,"msg":"incompatible"}'; exit 1""", """echo '{"supportedVersions":["9.0.0"]}'""")
     assert failure(environment).code == Code.INCOMPATIBLE_VERSION
 
 
 @pytest.mark.parametrize("answer", ["true", "echo no", "echo '{}'", "echo '[]'", "echo '{\"supportedVersions\":5}'"])
-def test_plugin_that_does_not_tell_its_versions_is_refused(plugin: Make, answer: str) -> None:
+def test_plugin_that_does_not_report_its_versions_is_refused(plugin: Make, answer: str) -> None:
     assert "does not tell its versions" in failure(plugin("true", answer)).msg
 
 
@@ -148,7 +146,7 @@ def test_replaced_plugin_is_asked_again(plugin: Make, tmp_path: Path) -> None:
     assert "1.1.0" in supported_versions(tmp_path / "host-local")
 
 
-# its answers
+# answers
 
 
 def test_result_is_read_in_its_own_version(plugin: Make) -> None:
@@ -157,21 +155,21 @@ def test_result_is_read_in_its_own_version(plugin: Make) -> None:
 
 
 @pytest.mark.parametrize("answer", ["true", "echo no", "echo []", """echo '{"cniVersion":"1.0.0","ips":[{"address":"x"}]}'"""])
-def test_faulty_result_is_a_fault_of_the_plugin(plugin: Make, answer: str) -> None:
+def test_invalid_result_is_an_error_of_the_plugin(plugin: Make, answer: str) -> None:
     error = failure(plugin(answer))
     assert error.code == Code.DELEGATE
     assert "result of host-local" in error.msg
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "msg", "details"),
+    ("answer", "code", "msg", "details"),
     [
         ('{"code":999,"msg":"no room","details":"at all"}', 999, "host-local: no room", "at all"),
         ('{"code":11,"msg":"host-local: busy"}', 11, "host-local: busy", ""),
     ],
 )
-def test_error_is_passed_on_once(plugin: Make, told: str, code: int, msg: str, details: str) -> None:
-    error = failure(plugin(f"echo '{told}'; exit 1"))
+def test_error_is_passed_on_once(plugin: Make, answer: str, code: int, msg: str, details: str) -> None:
+    error = failure(plugin(f"echo '{answer}'; exit 1"))
     assert isinstance(error, PluginError)
     assert (error.code, error.msg, error.details) == (code, msg, details)
 
@@ -184,7 +182,7 @@ def test_error_is_passed_on_once(plugin: Make, told: str, code: int, msg: str, d
         ("kill -9 $$", "was ended by signal 9", "it said nothing: see the kernel's log"),
     ],
 )
-def test_end_without_an_error_object_is_told(plugin: Make, answer: str, how: str, details: str) -> None:
+def test_end_without_an_error_object_is_reported(plugin: Make, answer: str, how: str, details: str) -> None:
     error = failure(plugin(answer))
     assert (error.code, error.msg) == (Code.DELEGATE, f"plugin 'host-local' {how} without an error object")
     assert error.details == details
@@ -192,7 +190,7 @@ def test_end_without_an_error_object_is_told(plugin: Make, answer: str, how: str
 
 
 @pytest.mark.parametrize(("end", "level"), [(0, "INFO"), (1, "WARNING")])
-def test_what_it_says_stands_in_our_log(plugin: Make, end: int, level: str) -> None:
+def test_stderr_of_the_plugin_is_logged(plugin: Make, end: int, level: str) -> None:
     trace = CallTrace("test")
     environment = plugin(f"echo hello >&2; printf '\\377\\n' >&2; echo '{{}}'; exit {end}")
     if end:

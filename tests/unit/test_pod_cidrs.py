@@ -1,4 +1,4 @@
-"""Ranges of pod addresses that the orchestrator has given to a node."""
+"""Pod CIDRs that Kubernetes has assigned to a node."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def test_family_that_is_not_wanted_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranges", "wanted", "fault"),
+    ("ranges", "wanted", "error"),
     [
         ((), 4, "node 'n1' has no IPv4 pod CIDR for usePodCidr"),
         (("10.1.0.0/24",), 6, "node 'n1' has no IPv6 pod CIDR for usePodCidrIPv6"),
@@ -29,15 +29,15 @@ def test_family_that_is_not_wanted_may_be_missing() -> None:
         (("10.1.0.0", "fd01::/64"), 6, "node 'n1' has a faulty pod CIDR: '10.1.0.0'"),
     ],
 )
-def test_anything_but_one_range_is_refused_with_the_node(ranges: tuple[str, ...], wanted: int, fault: str) -> None:
+def test_missing_and_ambiguous_ranges_are_refused(ranges: tuple[str, ...], wanted: int, error: str) -> None:
     with pytest.raises(PeerError) as caught:
         node_ranges(node(*ranges), {wanted})
-    assert fault in caught.value.msg
+    assert error in caught.value.msg
     assert caught.value.code == Code.ORCHESTRATOR
     assert "spec.podCIDRs" in caught.value.details or "--allocate-node-cidrs" in caught.value.details
 
 
-@pytest.mark.parametrize(("text", "told"), [("true", True), ("True", True), ("1", True), ("false", False), ("", False)])
-def test_deployment_says_whether_it_goes_by_them(text: str, told: bool) -> None:
-    assert uses_pod_cidr({"USE_POD_CIDR": text}) is told
+@pytest.mark.parametrize(("text", "used"), [("true", True), ("True", True), ("1", True), ("false", False), ("", False)])
+def test_environment_variable_enables_pod_cidrs(text: str, used: bool) -> None:
+    assert uses_pod_cidr({"USE_POD_CIDR": text}) is used
     assert uses_pod_cidr({}) is False

@@ -1,4 +1,4 @@
-"""Endpoints and nodes as they follow from the orchestrator's own objects."""
+"""Endpoints and nodes that are derived from Kubernetes objects."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def scheduled_pod(state: str) -> Json:
-    """The pod of a captured state, with the fields that a server adds."""
+    """Return the pod of a captured state, with the fields that an API server adds."""
     pod = captured_pod(state)
     port = {"containerPort": 8080, "name": "http", "protocol": "TCP"}
     pod["spec"] = {"nodeName": "node1", "serviceAccountName": "sa", "containers": [{"ports": [port, {"containerPort": 1}]}]}
@@ -35,8 +35,8 @@ def endpoints(pod: Json) -> list[Resource]:
     return [resource for _, resource in endpoints_of(CALICO_NAMES, pod)]
 
 
-def test_a_wired_pod_is_an_endpoint() -> None:
-    """All that policy needs follows from the pod."""
+def test_wired_pod_has_an_endpoint() -> None:
+    """All fields that policy agents read are derived from the pod."""
     (endpoint,) = endpoints(scheduled_pod("orch-1-add-dual"))
     assert endpoint.name == "node1-k8s-web--0-eth0"
     assert endpoint.metadata["labels"] == {
@@ -61,8 +61,8 @@ def test_a_wired_pod_is_an_endpoint() -> None:
     }
 
 
-def test_an_unwired_pod_is_none() -> None:
-    """After its DEL, on the host's network, or before it has a node."""
+def test_unwired_pod_has_no_endpoint() -> None:
+    """This is so after its DEL, on the network of the host, or before it has a node."""
     assert endpoints(scheduled_pod("orch-2-del")) == []
     for change in ({"hostNetwork": True}, {"nodeName": ""}):
         pod = scheduled_pod("orch-1-add-dual")
@@ -70,32 +70,32 @@ def test_an_unwired_pod_is_none() -> None:
         assert endpoints(pod) == []
 
 
-def test_wiring_is_what_others_write() -> None:
-    """The annotations of the captured pod, before and after its DEL."""
-    pod, gone = scheduled_pod("orch-1-add-dual"), scheduled_pod("orch-2-del")
+def test_annotations_equal_those_of_calico() -> None:
+    """The captured pods have the annotations before and after a DEL."""
+    pod, detached = scheduled_pod("orch-1-add-dual"), scheduled_pod("orch-2-del")
     (endpoint,) = endpoints(pod)
     written = {name: text for name, text in pod["metadata"]["annotations"].items() if name.startswith(f"{NOTE}/")}
     del written[f"{NOTE}/floatingIPs"]
     assert wired_annotations(CALICO_NAMES, "eth0", endpoint) == written
-    assert cleared_annotations(CALICO_NAMES, "eth0").items() <= gone["metadata"]["annotations"].items()
+    assert cleared_annotations(CALICO_NAMES, "eth0").items() <= detached["metadata"]["annotations"].items()
     assert wired_annotations(CALICO_NAMES, "eth0", Resource("WorkloadEndpoint", {})) == {}
 
 
-def test_another_interface_has_annotations_of_its_own() -> None:
-    """The first one's stay as they are."""
+def test_second_interface_has_its_own_annotations() -> None:
+    """Those of the first interface do not change."""
     pod = scheduled_pod("orch-1-add-dual")
     second = Resource("WorkloadEndpoint", {}, {"ipNetworks": ["10.78.0.1/32"], "containerID": "c3"})
-    notes = wired_annotations(CALICO_NAMES, "net1", second)
-    assert not notes.keys() & pod["metadata"]["annotations"].keys()
-    pod["metadata"]["annotations"] |= notes
+    annotations = wired_annotations(CALICO_NAMES, "net1", second)
+    assert not annotations.keys() & pod["metadata"]["annotations"].keys()
+    pod["metadata"]["annotations"] |= annotations
     assert [endpoint.spec["ipNetworks"][0] for endpoint in endpoints(pod)] == ["10.77.0.128/32", "10.78.0.1/32"]
     pod["metadata"]["annotations"] |= cleared_annotations(CALICO_NAMES, "net1")
     assert [endpoint.name for endpoint in endpoints(pod)] == ["node1-k8s-web--0-eth0"]
 
 
 @pytest.mark.parametrize("text", ["[", '"x"', '["not an address"]', "[1]", "null"])
-def test_bad_annotations_of_users_are_passed_over(text: str) -> None:
-    """A pod must be deletable with any annotations."""
+def test_invalid_annotations_are_ignored(text: str) -> None:
+    """A pod must be deletable with any annotations of its user."""
     pod = scheduled_pod("orch-1-add-dual")
     pod["metadata"]["annotations"] |= {f"{NOTE}/floatingIPs": text, f"{NOTE}/allowedSourcePrefixes": text}
     (endpoint,) = endpoints(pod)
@@ -103,8 +103,8 @@ def test_bad_annotations_of_users_are_passed_over(text: str) -> None:
     assert "allowSpoofedSourcePrefixes" not in endpoint.spec
 
 
-def test_what_is_written_and_what_is_derived_agree() -> None:
-    """An endpoint that is stored by itself has the same facts as the one that follows from the pod."""
+def test_stored_and_derived_endpoints_are_equal() -> None:
+    """An endpoint in a store of its own has the same fields as the one that is derived from the pod."""
     pod = scheduled_pod("orch-1-add-dual")
     pod["metadata"]["annotations"] |= {
         f"{NOTE}/floatingIPs": '["192.0.2.55", "2001:db8::7", "192.0.2.55"]',
@@ -123,8 +123,8 @@ def test_what_is_written_and_what_is_derived_agree() -> None:
     assert "ipNATs" not in second.spec
 
 
-def test_a_finished_pod_has_no_addresses() -> None:
-    """They may belong to another container by then."""
+def test_finished_pod_has_no_addresses() -> None:
+    """They may already belong to another container."""
     pod = scheduled_pod("orch-1-add-dual")
     pod["status"] = {"phase": "Succeeded"}
     (endpoint,) = endpoints(pod)
@@ -144,14 +144,14 @@ def test_a_finished_pod_has_no_addresses() -> None:
         (ResourceQuery("WorkloadEndpoint", "", "node1-k8s-web-"), None),
     ],
 )
-def test_names_of_endpoints_lead_to_pods(key: ResourceKey | ResourceQuery, expected: PodInterface | None) -> None:
-    """Whole ones, and the start of one that ends behind the pod."""
+def test_names_of_endpoints_identify_pods(key: ResourceKey | ResourceQuery, expected: PodInterface | None) -> None:
+    """Complete names do, and prefixes that end after the name of the pod."""
     assert pod_interface(CALICO_NAMES, key) == expected
 
 
-def test_a_node_shows_what_is_written_on_it() -> None:
-    """Labels of both kinds, addresses of both kinds; what cannot be read counts as absent."""
-    notes = {
+def test_node_has_the_fields_of_its_annotations() -> None:
+    """Labels and addresses come from the node and from its annotations. Invalid annotations are ignored."""
+    annotations = {
         "IPv4Address": "192.0.2.2/24",
         "ASNumber": "64512",
         "IPv4VXLANTunnelAddr": "10.0.0.1",
@@ -164,7 +164,7 @@ def test_a_node_shows_what_is_written_on_it() -> None:
             "name": "n1",
             "uid": "u",
             "labels": {"zone": "z"},
-            "annotations": {f"projectcalico.org/{name}": text for name, text in notes.items()} | {"other/labels": "x"},
+            "annotations": {f"projectcalico.org/{name}": text for name, text in annotations.items()} | {"other/labels": "x"},
             "managedFields": [],
         },
         "spec": {"podCIDRs": ["10.1.0.0/24"]},

@@ -1,4 +1,4 @@
-"""The policy set-up wait by itself: file names, and one watch for all."""
+"""Wait for policy set-up: names and content of status files, and one watch for all waits."""
 
 import errno
 import os
@@ -55,7 +55,7 @@ def inotify_watches() -> int:
     ],
 )
 def test_file_name(fields: tuple[str, str, str, str], expected: str) -> None:
-    """As Go's url.PathEscape does it, which the other side uses."""
+    """The name is escaped as by Go's url.PathEscape, which the policy agent uses."""
     assert file_name(*fields) == expected
 
 
@@ -73,24 +73,24 @@ def test_file_name(fields: tuple[str, str, str, str], expected: str) -> None:
         ('{"mac": "ee:ee:ee:ee:ee:ee"}', True),
     ],
 )
-def test_only_addresses_of_others_make_a_file_stale(tmp_path: Path, content: str, expected: bool) -> None:
+def test_file_is_stale_only_if_it_lists_other_addresses(tmp_path: Path, content: str, expected: bool) -> None:
     path = tmp_path / "file"
     path.write_text(content)
     assert PolicyWait(str(path), ADDRESSES, 0.0).is_ready() is expected
 
 
-def test_link_that_leads_nowhere_is_no_file(tmp_path: Path) -> None:
+def test_broken_link_does_not_count_as_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").symlink_to("nowhere")
     assert not PolicyWait(str(tmp_path / "file"), ADDRESSES, 0.0).is_ready()
 
 
-def test_present_file_needs_no_thread(files: EndpointStatusFiles, tmp_path: Path) -> None:
+def test_existing_file_needs_no_thread(files: EndpointStatusFiles, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert begin(files, tmp_path, "file").outcome is WaitOutcome.READY
     assert threads() == 0
 
 
-def test_thousands_share_one_watch(files: EndpointStatusFiles, tmp_path: Path) -> None:
+def test_thousands_of_waits_share_one_watch(files: EndpointStatusFiles, tmp_path: Path) -> None:
     waits = {f"k8s n%2Fp{n} eth0": begin(files, tmp_path, f"k8s n%2Fp{n} eth0") for n in range(2000)}
     wait_until(lambda: inotify_watches() == 1)
     assert threads() == 1
@@ -103,7 +103,7 @@ def test_thousands_share_one_watch(files: EndpointStatusFiles, tmp_path: Path) -
     assert inotify_watches() == 0
 
 
-def test_two_may_wait_for_one_file(files: EndpointStatusFiles, tmp_path: Path) -> None:
+def test_two_calls_can_wait_for_one_file(files: EndpointStatusFiles, tmp_path: Path) -> None:
     one, other = begin(files, tmp_path, "file"), begin(files, tmp_path, "file")
     one.end(WaitOutcome.DISCONNECTED)
     (tmp_path / "file").touch()
@@ -111,8 +111,8 @@ def test_two_may_wait_for_one_file(files: EndpointStatusFiles, tmp_path: Path) -
     assert other.outcome is WaitOutcome.READY
 
 
-def test_files_that_race_with_those_who_wait(files: EndpointStatusFiles, tmp_path: Path) -> None:
-    """None is missed, whenever it comes."""
+def test_files_that_are_written_during_the_waits_are_found(files: EndpointStatusFiles, tmp_path: Path) -> None:
+    """No file is missed, at whatever time it is written."""
     names = [f"file-{n}" for n in range(500)]
     writer = threading.Thread(target=lambda: [(tmp_path / name).write_bytes(b"") for name in names])
     writer.start()
@@ -123,10 +123,10 @@ def test_files_that_race_with_those_who_wait(files: EndpointStatusFiles, tmp_pat
     assert {wait.outcome for wait in waits} == {WaitOutcome.READY}
 
 
-def test_a_file_that_comes_just_before_the_watch(
+def test_file_that_is_written_just_before_the_watch_is_found(
     files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And after a wait for it has begun: no event reports it."""
+    """Its wait has begun before, and no event reports the file."""
     original, later = Inotify.watch, list[PolicyWait]()
 
     def watch(self: Inotify, path: str) -> None:
@@ -142,9 +142,7 @@ def test_a_file_that_comes_just_before_the_watch(
     first.end(WaitOutcome.DISCONNECTED)
 
 
-def test_without_inotify_files_are_found_all_the_same(
-    files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_found_without_inotify(files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node may have run out of watches."""
 
     def refuse(_self: Inotify, _path: str) -> None:
@@ -157,8 +155,8 @@ def test_without_inotify_files_are_found_all_the_same(
     assert wait.outcome is WaitOutcome.READY
 
 
-def test_dropped_events_are_made_up_for(files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says so, and what is there is looked at."""
+def test_files_of_dropped_events_are_found(files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reports the loss, and svc checks all awaited files."""
     original, dropped = Inotify.changed, threading.Event()
 
     def drop(self: Inotify, seconds: float) -> set[str]:
@@ -176,7 +174,7 @@ def test_dropped_events_are_made_up_for(files: EndpointStatusFiles, tmp_path: Pa
     assert dropped.is_set()
 
 
-def test_closing_ends_what_waits(tmp_path: Path) -> None:
+def test_close_ends_all_waits(tmp_path: Path) -> None:
     files = EndpointStatusFiles()
     waits = [begin(files, tmp_path / place, "file") for place in ("", "missing")]
     files.close()
@@ -184,7 +182,7 @@ def test_closing_ends_what_waits(tmp_path: Path) -> None:
     assert threads() == 0
 
 
-def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
+def test_later_wait_works_after_a_thread_could_not_be_started(
     files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -198,10 +196,10 @@ def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
     wait_until(lambda: threads() == 0)
 
 
-def test_without_a_descriptor_files_are_looked_for(
+def test_files_are_polled_without_a_descriptor(
     files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Again and again; a later wait ends at once, when descriptors are available again."""
+    """A later wait uses inotify again when descriptors are available."""
 
     def refuse() -> Inotify:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

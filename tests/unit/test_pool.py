@@ -1,4 +1,4 @@
-"""IP pools: defaults, what is stored, and every fault by field, value and remedy."""
+"""IP pools: defaults, stored form, and errors with field, value and fix."""
 
 import json
 from datetime import datetime, timezone
@@ -24,7 +24,7 @@ def pool(name: str = "p", **spec: Any) -> Pool:
 
 
 def test_defaults_are_filled_in() -> None:
-    """A range is all that a pool needs."""
+    """Only the CIDR of a pool is required."""
     found = pool()
     assert (found.name, found.cidr, found.block_size) == ("p", Cidr("10.0.0.0/16"), 26)
     assert found.allowed_uses == ("Workload", "Tunnel")
@@ -34,13 +34,13 @@ def test_defaults_are_filled_in() -> None:
     assert pool(cidr="fd00::/64").block_size == 122
 
 
-def test_null_counts_as_left_out() -> None:
-    """A key without a value in YAML."""
+def test_null_counts_as_missing() -> None:
+    """A key without a value is null in YAML."""
     assert pool(blockSize=None, nodeSelector=None, allowedUses=None) == pool()
 
 
 def test_given_fields_are_kept() -> None:
-    """Every field that a pool knows."""
+    """The object has the values of the resource."""
     found = pool(
         blockSize=28,
         nodeSelector="zone == 'a'",
@@ -66,14 +66,16 @@ def test_given_fields_are_kept() -> None:
     ],
     ids=["disabled", "deleted", "not allocatable"],
 )
-def test_unusable_pools_say_so(metadata: dict[str, Any], spec: dict[str, Any], status: dict[str, Any] | None) -> None:
-    """They stay readable."""
+def test_disabled_and_deleted_pools_are_not_usable(
+    metadata: dict[str, Any], spec: dict[str, Any], status: dict[str, Any] | None
+) -> None:
+    """They can still be read."""
     found = Pool.from_resource(Resource("IPPool", {"name": "p"} | metadata, {"cidr": "10.0.0.0/16"} | spec, status))
     assert not found.usable
 
 
 def test_allocatable_pools_are_usable() -> None:
-    """A condition that is true or unknown does no harm."""
+    """Only the status "False" of the condition makes a pool unusable."""
     status = {"conditions": [{"type": "Allocatable", "status": "True"}]}
     assert Pool.from_resource(Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/16"}, status)).usable
 
@@ -92,14 +94,14 @@ def test_allocatable_pools_are_usable() -> None:
     ],
     ids=str,
 )
-def test_useless_pools_cannot_be_read(spec: dict[str, Any]) -> None:
-    """ValueError with the pool's name."""
+def test_invalid_pools_cannot_be_read(spec: dict[str, Any]) -> None:
+    """The ValueError has the name of the pool."""
     with pytest.raises(ValueError, match="IP pool 'p': spec"):
         pool(**spec)
 
 
-def test_stored_pools_look_as_captured() -> None:
-    """Defaults, order of fields, and what is left out."""
+def test_stored_pools_equal_captured_ones() -> None:
+    """This includes defaults, order of fields and omitted fields."""
     captured = [json.loads(json.loads(line)["value"]) for line in FIXTURE.read_text().splitlines() if "/ippools/" in line]
     given = [
         resource("pool4", cidr="10.77.0.0/24", natOutgoing=True, ipipMode="Always"),
@@ -111,8 +113,8 @@ def test_stored_pools_look_as_captured() -> None:
         assert json.dumps(made.to_json("projectcalico.org/v3")) == json.dumps(document)
 
 
-def test_stamp_keeps_what_is_there() -> None:
-    """And puts metadata in order."""
+def test_set_identity_keeps_existing_fields() -> None:
+    """It also sorts the metadata."""
     made = Resource("Node", {"labels": {"a": "b"}, "annotations": {}, "novel": 1, "name": "n", "uid": "given"})
     set_identity(made, NOW, "unused")
     assert list(made.metadata.items()) == [
@@ -125,13 +127,13 @@ def test_stamp_keeps_what_is_there() -> None:
 
 
 def test_unknown_fields_are_stored_after_the_known() -> None:
-    """A newer writer's fields survive an update by us."""
+    """Fields of a newer writer survive an update."""
     assert list(with_defaults(resource(novel=1)).spec)[-1] == "novel"
 
 
 BALANCER = {"allowedUses": ["LoadBalancer"]}
 
-FAULTS: list[tuple[dict[str, Any], list[str]]] = [
+ERRORS: list[tuple[dict[str, Any], list[str]]] = [
     ({}, []),
     (BALANCER, []),
     ({"cidr": "10.0.0.0/28", "disabled": True}, []),
@@ -193,29 +195,29 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "expected"), FAULTS, ids=[str(spec) for spec, _ in FAULTS])
-def test_faults_name_field_value_and_remedy(spec: dict[str, Any], expected: list[str]) -> None:
-    """All of them at once."""
+@pytest.mark.parametrize(("spec", "expected"), ERRORS, ids=[str(spec) for spec, _ in ERRORS])
+def test_errors_name_field_value_and_fix(spec: dict[str, Any], expected: list[str]) -> None:
+    """All errors of a pool are returned at once."""
     found = check_pool(resource(**spec), [], [], None)
     assert len(found) == len(expected), found
     assert all(part in line for part, line in zip(expected, found, strict=True)), found
 
 
 @pytest.mark.parametrize("name", [None, "", "A", "a_b", "-a", "a-", "a..b", "a/b", "x" * 254, 7])
-def test_names_must_serve_as_object_names(name: object) -> None:
-    """As the orchestrator would refuse them."""
+def test_names_must_be_valid_object_names(name: object) -> None:
+    """Kubernetes would refuse other names."""
     (line,) = check_pool(Resource("IPPool", {"name": name}, {"cidr": "10.0.0.0/16"}), [], [], None)
     assert line.startswith("metadata.name = ")
 
 
-def test_missing_name_is_a_fault() -> None:
-    """Not an empty one."""
+def test_missing_name_is_an_error() -> None:
+    """It does not count as an empty name."""
     (line,) = check_pool(Resource("IPPool", {}, {"cidr": "10.0.0.0/16"}), [], [], None)
     assert line.startswith("metadata.name is missing")
 
 
 def test_pools_must_not_overlap() -> None:
-    """But for the one that is replaced."""
+    """A pool may overlap the one that it replaces."""
     others = [pool("p"), pool("q", cidr="10.0.128.0/17"), pool("r", cidr="fd00::/64")]
     (line,) = check_pool(resource("p"), others, [], others[0])
     assert (
@@ -225,7 +227,7 @@ def test_pools_must_not_overlap() -> None:
 
 
 def test_block_size_must_match_existing_blocks() -> None:
-    """Left over from an earlier pool of the same range."""
+    """An earlier pool of the same range may have left blocks."""
     blocks = [Cidr("10.0.0.0/26"), Cidr("10.0.1.0/28"), Cidr("10.0.2.0/28"), Cidr("10.1.0.0/28")]
     (line,) = check_pool(resource(), [], blocks, None)
     assert line.startswith(
@@ -234,7 +236,7 @@ def test_block_size_must_match_existing_blocks() -> None:
 
 
 def test_updates_cannot_move_a_pool() -> None:
-    """Its range and its block size are for life."""
+    """CIDR and block size of a pool cannot change."""
     found = check_pool(resource(cidr="10.0.0.0/17", blockSize=27), [], [], pool())
     assert [line.partition(":")[0] for line in found] == [
         "spec.cidr = '10.0.0.0/17' cannot replace '10.0.0.0/16'",
@@ -247,7 +249,7 @@ def test_updates_may_spell_the_range_differently() -> None:
     assert check_pool(resource(cidr="FD00:0::/64"), [], [], pool(cidr="fd00::/64")) == []
 
 
-def test_load_balancer_pools_stay_what_they_are() -> None:
-    """Their blocks belong to no node."""
+def test_use_of_load_balancer_pools_cannot_change() -> None:
+    """Their blocks have no affinity to a node."""
     (line,) = check_pool(resource(), [], [], pool(allowedUses=["LoadBalancer"]))
     assert line.startswith("spec.allowedUses = ['Workload', 'Tunnel'] cannot replace ['LoadBalancer']")

@@ -1,4 +1,4 @@
-"""What an agent imports at its start: what its networks and attachments need, and nothing large besides."""
+"""Imports at the start of an agent: only the large packages that its networks and attachments need."""
 
 import json
 import subprocess
@@ -57,7 +57,7 @@ def install(state_dir: Path, *entries: dict[str, Any]) -> None:
     ],
     ids=["nothing", "embedded", "etcd", "srv", "orch", "policy", "https", "two"],
 )
-def test_large_packages_come_with_the_networks_that_need_them(
+def test_large_packages_are_imported_only_for_networks_that_need_them(
     tmp_path: Path, entries: list[dict[str, Any]], large: set[str]
 ) -> None:
     install(tmp_path / "state", *entries)
@@ -68,8 +68,8 @@ def test_large_packages_come_with_the_networks_that_need_them(
     assert {"svc.waits.gates", "svc.waits.policy", "svc.attach.sources.delegated", "svc.netconf.annotations"} <= found
 
 
-def test_store_of_an_attachment_is_needed_too(tmp_path: Path) -> None:
-    """Its network may be gone."""
+def test_store_of_an_attachment_is_imported(tmp_path: Path) -> None:
+    """Its network may no longer be installed."""
     journal = Journal(tmp_path / "journal.db")
     with closing(journal):
         journal.begin(
@@ -78,7 +78,7 @@ def test_store_of_an_attachment_is_needed_too(tmp_path: Path) -> None:
     assert "svc.datastore.etcd.store" in preloaded(tmp_path)
 
 
-def test_network_that_cannot_be_read_is_no_obstacle(tmp_path: Path) -> None:
+def test_unreadable_network_is_ignored(tmp_path: Path) -> None:
     install(tmp_path / "state", ETCD)
     add_installed(tmp_path / "state", Installed("", "/bin9", (), "/nonexistent/list"))
     assert "grpc" in preloaded(tmp_path / "state")

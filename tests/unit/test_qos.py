@@ -1,4 +1,4 @@
-"""How a pod's traffic is shaped: quantities, ranges, and what depends on what."""
+"""Traffic controls of pods: quantities, ranges, and controls that require others."""
 
 import pytest
 
@@ -9,13 +9,13 @@ BURST = 1 << 32
 
 
 def controls(**given: str) -> dict[str, int]:
-    """Of annotations without a problem."""
+    """Return the controls of annotations without a problem."""
     found, problems = controls_of(DEFAULT, {f"{DEFAULT.qos_prefix}/{name}": text for name, text in given.items()})
     assert problems == []
     return found
 
 
-def faulty(**given: str) -> tuple[dict[str, int], str]:
+def with_problem(**given: str) -> tuple[dict[str, int], str]:
     found, (problem,) = controls_of(DEFAULT, {f"{DEFAULT.qos_prefix}/{name}": text for name, text in given.items()})
     return found, problem
 
@@ -28,17 +28,17 @@ def faulty(**given: str) -> tuple[dict[str, int], str]:
         ("-1500m", -1), ("0.0000001", 1), ("1Ei", 1 << 60),
     ],
 )  # fmt: skip
-def test_quantity(text: str, value: int) -> None:
+def test_quantities_are_read(text: str, value: int) -> None:
     assert quantity(text) == value
 
 
 @pytest.mark.parametrize("text", ["", ".", "x", "1 M", "1MB", "M", "1K", "1e", "1e999", "1_0", "٣", "0x1", "1" * 65, "1\n"])
-def test_what_is_no_quantity(text: str) -> None:
+def test_invalid_quantities_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity(text)
 
 
-def test_all_controls_in_the_order_in_which_they_are_stored() -> None:
+def test_controls_have_the_order_of_stored_documents() -> None:
     given = {
         "egressMaxConnections": "9", "ingressMaxConnections": "8", "ingressPacketBurst": "7", "ingressPacketRate": "6",
         "ingressMinburst": "4k", "ingressPeakrate": "3M", "ingressBurst": "2M", "ingressBandwidth": "1M", "dscp": "EF",
@@ -52,7 +52,7 @@ def test_all_controls_in_the_order_in_which_they_are_stored() -> None:
     ]  # fmt: skip
 
 
-def test_orchestrators_annotations_are_a_fallback() -> None:
+def test_annotations_of_kubernetes_are_a_fallback() -> None:
     general = {f"{DEFAULT.orch_domain}/ingress-bandwidth": "1M", f"{DEFAULT.orch_domain}/egress-bandwidth": "2M"}
     own = {f"{DEFAULT.qos_prefix}/ingressBandwidth": "5M"}
     assert controls_of(DEFAULT, general)[0]["ingressBandwidth"] == 10**6
@@ -67,16 +67,16 @@ def test_orchestrators_annotations_are_a_fallback() -> None:
         ("ingressPacketRate", "0", 1), ("egressPacketRate", "11k", 10_000), ("egressMaxConnections", "1Ti", (1 << 32) - 1),
     ],
 )  # fmt: skip
-def test_what_is_out_of_range_is_put_to_the_nearest_bound(name: str, text: str, value: int) -> None:
-    found, problem = faulty(**{name: text})
+def test_value_out_of_range_becomes_the_nearest_bound(name: str, text: str, value: int) -> None:
+    found, problem = with_problem(**{name: text})
     assert found[name] == value
     assert problem.startswith(f"{DEFAULT.qos_prefix}/{name} = {text!r} is out of range, ")
     assert problem.endswith(f": {value} is taken")
 
 
 @pytest.mark.parametrize("text", ["lots", "EF1", "64", "-1", "007", "٣"])
-def test_what_cannot_be_understood_is_left_out(text: str) -> None:
-    found, problem = faulty(ingressBandwidth="1M", dscp=text)
+def test_invalid_value_is_ignored(text: str) -> None:
+    found, problem = with_problem(ingressBandwidth="1M", dscp=text)
     assert found == {"ingressBandwidth": 10**6, "ingressBurst": BURST}
     assert problem == f"{DEFAULT.qos_prefix}/dscp = {text!r} is not a code point: it is left out"
 
@@ -91,9 +91,9 @@ def test_what_cannot_be_understood_is_left_out(text: str) -> None:
         ({"ingressBandwidth": "1M", "ingressPeakrate": "1M"}, "does not exceed ingressBandwidth"),
     ],
 )
-def test_what_stands_alone_is_left_out(given: dict[str, str], problem: str) -> None:
-    found, told = faulty(**given)
-    assert problem in told
+def test_control_without_its_required_one_is_ignored(given: dict[str, str], problem: str) -> None:
+    found, message = with_problem(**given)
+    assert problem in message
     assert not found.keys() & {"ingressPeakrate", "ingressMinburst", "ingressPacketBurst"}
 
 

@@ -1,4 +1,4 @@
-"""The admission queue: its three rules, and how it ends."""
+"""Admission queue: keys, lanes, limits and parked jobs."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ import pytest
 from svc.agent.lanes import Lane
 from svc.agent.queue import AdmissionQueue, Job
 
-TIMEOUT_SECONDS = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 WORKERS = 16
 
 
@@ -24,8 +24,8 @@ def put_all(queue: AdmissionQueue, *jobs: Job) -> None:
         queue.put(each)
 
 
-def taken(queue: AdmissionQueue, number: int) -> list[Job]:
-    """So many jobs, none of which is done."""
+def take(queue: AdmissionQueue, number: int) -> list[Job]:
+    """Take this number of jobs, and return them; none of them is done yet."""
     jobs = [queue.take() for _ in range(number)]
     assert None not in jobs
     return [job for job in jobs if job is not None]
@@ -37,11 +37,11 @@ def workers() -> Iterator[ThreadPoolExecutor]:
         yield workers
 
 
-# rule 1: one key, one job at a time
+# rule 1: the jobs of a key run one at a time
 
 
 def test_jobs_of_one_key_run_one_after_another() -> None:
-    """In the order of their arrival, for all lanes."""
+    """They run in the order of their arrival, in any lane."""
     queue = AdmissionQueue()
     first, second, third = job("ADD", "c1"), job("DEL", "c1"), job("ADD", "c1")
     put_all(queue, first, second, third)
@@ -50,29 +50,29 @@ def test_jobs_of_one_key_run_one_after_another() -> None:
         queue.done(expected)
 
 
-def test_job_behind_another_of_its_key_occupies_no_worker() -> None:
-    """A later job is served in between."""
+def test_job_that_waits_for_its_key_uses_no_worker() -> None:
+    """A later job with another key runs before it."""
     queue = AdmissionQueue()
     running, behind, other = job(key="c1"), job(key="c1"), job(key="c2")
     put_all(queue, running, behind, other)
-    assert taken(queue, 2) == [running, other]
+    assert take(queue, 2) == [running, other]
     queue.done(running)
     assert queue.take() is behind
 
 
-def test_jobs_without_a_key_exclude_nobody() -> None:
+def test_jobs_without_a_key_run_in_parallel() -> None:
     queue = AdmissionQueue()
     jobs = [job() for _ in range(5)]
     put_all(queue, *jobs)
-    assert taken(queue, 5) == jobs
+    assert take(queue, 5) == jobs
 
 
-def test_key_is_forgotten_with_its_last_job() -> None:
-    """A later job of the key is the first of its key again."""
+def test_key_is_removed_with_its_last_job() -> None:
+    """A later job of the key does not have to wait."""
     queue = AdmissionQueue()
     first = job(key="c1")
     queue.put(first)
-    queue.done(taken(queue, 1)[0])
+    queue.done(take(queue, 1)[0])
     second = job(key="c1")
     queue.put(second)
     assert queue.take() is second
@@ -84,34 +84,34 @@ def test_key_is_forgotten_with_its_last_job() -> None:
 
 
 def test_lanes_take_turns() -> None:
-    """A burst of one verb lets a single call of another pass."""
+    """A burst of one verb does not delay a single call of another verb."""
     queue = AdmissionQueue()
     adds, delete, status = [job("ADD") for _ in range(4)], job("DEL"), job("other")
     put_all(queue, *adds, delete, status)
-    assert taken(queue, 6) == [adds[0], delete, status, *adds[1:]]
+    assert take(queue, 6) == [adds[0], delete, status, *adds[1:]]
 
 
 def test_two_bursts_are_served_alternately() -> None:
-    """Within each the first come is served first."""
+    """Each lane is first in, first out."""
     queue = AdmissionQueue()
     adds, deletes = [job("ADD") for _ in range(5)], [job("DEL") for _ in range(5)]
     put_all(queue, *adds, *deletes)
-    assert taken(queue, 10) == [each for pair in zip(adds, deletes, strict=True) for each in pair]
+    assert take(queue, 10) == [each for pair in zip(adds, deletes, strict=True) for each in pair]
 
 
-def test_emptied_lane_comes_back_at_the_end_of_the_turns() -> None:
+def test_emptied_lane_returns_at_the_end_of_the_turns() -> None:
     queue = AdmissionQueue()
     add, delete, later = job("ADD"), job("DEL"), job("ADD")
     put_all(queue, add, delete)
     assert queue.take() is add
     queue.put(later)
-    assert taken(queue, 2) == [delete, later]
+    assert take(queue, 2) == [delete, later]
 
 
-# rule 3: nothing is refused
+# rule 4: the queue is unbounded
 
 
-def test_nothing_is_refused_for_want_of_room() -> None:
+def test_queue_is_unbounded() -> None:
     queue = AdmissionQueue()
     put_all(queue, *(job(key=str(number % 100)) for number in range(50_000)))
     assert len(queue) == 50_000
@@ -119,25 +119,25 @@ def test_nothing_is_refused_for_want_of_room() -> None:
     assert len(queue) == 50_001
 
 
-def test_length_counts_what_waits() -> None:
-    """Those behind their key too, those at work not."""
+def test_length_counts_waiting_jobs() -> None:
+    """It includes jobs that wait for their key, and excludes running jobs."""
     queue = AdmissionQueue()
     put_all(queue, job(key="c1"), job(key="c1"), job(key="c2"))
     assert len(queue) == 3
-    (running, _) = taken(queue, 2)
+    (running, _) = take(queue, 2)
     assert len(queue) == 1
     queue.done(running)
     assert len(queue) == 1
 
 
-# rule 3: so many of a lane at once
+# rule 3: a lane has a limit of parallel jobs
 
 
-def test_full_lane_waits_and_others_pass() -> None:
+def test_full_lane_does_not_delay_other_lanes() -> None:
     queue = AdmissionQueue()
     adds, delete = [job("ADD-local", f"c{n}") for n in range(9)], job("DEL", "c9")
     put_all(queue, *adds, delete)
-    assert taken(queue, 9) == [adds[0], delete, *adds[1:8]]
+    assert take(queue, 9) == [adds[0], delete, *adds[1:8]]
     assert not queue.has_more()
     assert queue.take() is None
     queue.done(adds[1])
@@ -145,15 +145,15 @@ def test_full_lane_waits_and_others_pass() -> None:
     assert queue.take() is adds[8]
 
 
-# taking
+# taking jobs
 
 
-def test_nothing_is_taken_from_an_empty_queue() -> None:
+def test_empty_queue_has_no_job() -> None:
     assert AdmissionQueue().take() is None
 
 
-def test_job_behind_one_at_work_cannot_be_taken() -> None:
-    """The worker that finishes the one in front takes it."""
+def test_job_that_waits_for_its_key_cannot_be_taken() -> None:
+    """It can be taken when the job before it is done."""
     queue = AdmissionQueue()
     first, behind = job(key="c1"), job(key="c1")
     put_all(queue, first, behind)
@@ -166,29 +166,29 @@ def test_job_behind_one_at_work_cannot_be_taken() -> None:
 
 
 def test_waiting_time_counts_from_the_arrival() -> None:
-    """In milliseconds."""
+    """It is in milliseconds."""
     old = Job(Lane("ADD"), "", lambda _: None, arrived=time.perf_counter() - 1.5)
     assert 1500 <= old.waited() < 60_000
 
 
-def test_many_workers_keep_the_rules(workers: ThreadPoolExecutor) -> None:
-    """Of every key one job at a time and in order, and each job once."""
+def test_parallel_workers_follow_the_rules(workers: ThreadPoolExecutor) -> None:
+    """The jobs of a key run in order, one at a time, and each job runs once."""
     queue = AdmissionQueue()
     lock = threading.Lock()
-    at_work: set[str] = set()
+    running: set[str] = set()
     done: dict[str, list[int]] = defaultdict(list)
-    mistakes: list[str] = []
+    violations: list[str] = []
 
     def make(key: str, number: int) -> Job:
         def run(_: Job) -> None:
             with lock:
-                if key in at_work:
-                    mistakes.append(f"two jobs of {key} at once")
-                at_work.add(key)
+                if key in running:
+                    violations.append(f"two jobs of {key} at once")
+                running.add(key)
             time.sleep(0)
             with lock:
                 done[key].append(number)
-                at_work.discard(key)
+                running.discard(key)
 
         return Job(Lane(("ADD", "DEL", "other")[number % 3]), key, run)
 
@@ -203,63 +203,63 @@ def test_many_workers_keep_the_rules(workers: ThreadPoolExecutor) -> None:
     ends = [workers.submit(work) for _ in range(WORKERS)]
     for end in ends:
         end.result(TIMEOUT_SECONDS)
-    assert mistakes == []
+    assert violations == []
     assert done == {key: list(range(100)) for key in "abcdefghij"}
 
 
-# rule 5: pauses
+# rule 5: parked jobs
 
 
-def test_parked_job_leaves_its_place_in_the_lane_but_not_its_key() -> None:
+def test_parked_job_frees_its_lane_but_not_its_key() -> None:
     queue = AdmissionQueue()
     others = [job("ADD-local", f"b{n}") for n in range(7)]
     put_all(queue, *others)
-    taken(queue, 7)
+    take(queue, 7)
     waiting, other, behind = job("ADD-local", "c1"), job("ADD-local", "c2"), job("CHECK", "c1")
     put_all(queue, waiting, other, behind)
-    assert taken(queue, 1) == [waiting]
+    assert take(queue, 1) == [waiting]
     assert queue.take() is None
     queue.park(waiting, lambda: None)
-    assert taken(queue, 1) == [other]
+    assert take(queue, 1) == [other]
     queue.resume(waiting)
-    assert queue.take() is None, "the lane is full again"
+    assert queue.take() is None, "a job was taken from a full lane"
     queue.done(other)
-    assert taken(queue, 1) == [waiting]
+    assert take(queue, 1) == [waiting]
     queue.done(waiting)
-    assert taken(queue, 1) == [behind]
+    assert take(queue, 1) == [behind]
 
 
-@pytest.mark.parametrize(("lane", "hurries"), [("DEL", True), ("ADD", False), ("debt", False)])
+@pytest.mark.parametrize(("lane", "cancels"), [("DEL", True), ("ADD", False), ("debt", False)])
 @pytest.mark.parametrize("early", [True, False])
-def test_only_a_delete_hurries_what_is_parked(lane: str, hurries: bool, early: bool) -> None:
-    """Whether it came before the pause or comes in it."""
-    queue, hurried = AdmissionQueue(), list[int]()
+def test_only_del_cancels_a_parked_job(lane: str, cancels: bool, early: bool) -> None:
+    """The DEL may arrive before the job is parked, or afterwards."""
+    queue, cancelled = AdmissionQueue(), list[int]()
     waiting, behind = job("ADD", "c1"), job(lane, "c1")
     queue.put(waiting)
-    taken(queue, 1)
+    take(queue, 1)
     if early:
         queue.put(behind)
-    queue.park(waiting, lambda: hurried.append(1))
+    queue.park(waiting, lambda: cancelled.append(1))
     if not early:
         queue.put(behind)
-    assert hurried == [1] * hurries
+    assert cancelled == [1] * cancels
     assert queue.take() is None
 
 
-def test_delete_of_another_key_hurries_nobody() -> None:
-    queue, hurried = AdmissionQueue(), list[int]()
+def test_del_of_another_key_cancels_no_job() -> None:
+    queue, cancelled = AdmissionQueue(), list[int]()
     queue.put(waiting := job("ADD", "c1"))
-    taken(queue, 1)
-    queue.park(waiting, lambda: hurried.append(1))
+    take(queue, 1)
+    queue.park(waiting, lambda: cancelled.append(1))
     put_all(queue, job("DEL", "c2"), job("DEL"))
-    assert hurried == []
+    assert cancelled == []
 
 
-def test_resumed_job_is_hurried_no_more() -> None:
-    queue, hurried = AdmissionQueue(), list[int]()
+def test_del_does_not_cancel_a_resumed_job() -> None:
+    queue, cancelled = AdmissionQueue(), list[int]()
     queue.put(waiting := job("ADD", "c1"))
-    taken(queue, 1)
-    queue.park(waiting, lambda: hurried.append(1))
+    take(queue, 1)
+    queue.park(waiting, lambda: cancelled.append(1))
     queue.resume(waiting)
     queue.put(job("DEL", "c1"))
-    assert hurried == []
+    assert cancelled == []

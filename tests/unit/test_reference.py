@@ -1,4 +1,4 @@
-"""The conformance table: it has every statement of the specification and every field, and the page says what it says."""
+"""Conformance table: it is complete, and the page in docs agrees with it."""
 
 import ast
 from collections import Counter
@@ -14,22 +14,22 @@ REQUIRED = {(section, name) for section, (_, names) in SPECIFICATION.items() for
 
 
 def test_every_statement_has_a_row() -> None:
-    """And one row only."""
+    """It has only one."""
     assert REQUIRED - {(row.section, row.name) for row in ROWS} == set()
     assert [name for name, count in Counter((row.section, row.name) for row in ROWS).items() if count > 1] == []
 
 
 def test_every_field_has_a_row() -> None:
-    """Whether the specification has it or we have added it; and no row speaks of a field that is gone."""
+    """This includes fields that svc has added. No row is about a field that does not exist."""
     fields = {field.path for field in FIELDS}
-    told = {row.name for row in ROWS if not row.text}
-    assert fields - told == set()
-    assert told - fields == set()
+    described = {row.name for row in ROWS if not row.text}
+    assert fields - described == set()
+    assert described - fields == set()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.section} {row.name}")
 def test_row_is_complete(row: Row) -> None:
-    """It says how, and its test exists and is one that pytest runs."""
+    """It says how svc conforms, and names a test that pytest runs."""
     assert row.how
     assert all(text == "" or text.endswith((".", "`")) for text in (row.text, row.how, row.choice))
     file, _, function = row.test.partition("::")
@@ -38,6 +38,6 @@ def test_row_is_complete(row: Row) -> None:
     assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def test_page_is_what_the_rows_say() -> None:
-    """`python tests/reference.py` writes it again."""
+def test_page_agrees_with_the_rows() -> None:
+    """`python tests/reference.py` writes the page."""
     assert PAGE.read_text() == page()

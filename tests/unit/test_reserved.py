@@ -1,4 +1,4 @@
-"""Set arithmetic of reserved addresses."""
+"""Sets of reserved addresses."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ BLOCK = Cidr("10.0.0.0/28")
 
 
 def inside(first: int, bits: int) -> Cidr:
-    """A network of up to 32 addresses in or around the block."""
+    """Return a network of up to 32 addresses in or around the block."""
     return Cidr.masked(f"10.0.0.{first}/{32 - bits}")
 
 
@@ -20,7 +20,7 @@ networks = st.lists(st.builds(inside, st.integers(0, 63), st.integers(0, 5)), ma
 
 @given(networks)
 def test_reservations_are_sets_of_addresses(given_ranges: list[Cidr]) -> None:
-    """With any overlap, and in any order."""
+    """The ranges may overlap and have any order."""
     reserved = Reserved(given_ranges)
     wanted = {n for n in range(BLOCK.size) if any(BLOCK.address(n) in cidr for cidr in given_ranges)}
     mask = reserved.mask(BLOCK)
@@ -32,13 +32,13 @@ def test_reservations_are_sets_of_addresses(given_ranges: list[Cidr]) -> None:
 
 
 @pytest.mark.parametrize(("cidr", "count"), [("fd00::/64", 2**64), ("fd00::/63", 2**64), ("fd00:0:0:1::/64", 0)])
-def test_large_ranges_are_counted_not_walked(cidr: str, count: int) -> None:
-    """In IPv6 there are more addresses than anybody could list."""
+def test_addresses_of_large_ranges_are_counted_without_a_loop(cidr: str, count: int) -> None:
+    """An IPv6 range has too many addresses to list them."""
     assert Reserved([Cidr("fd00::/64"), Cidr("fd00::/65")]).count(Cidr(cidr)) == count
 
 
-def test_nothing_is_reserved_in_the_other_family() -> None:
-    """IPv4 addresses are not IPv6 ones."""
+def test_other_family_has_no_reservations() -> None:
+    """A range of all IPv4 addresses contains no IPv6 address."""
     reserved = Reserved([Cidr("0.0.0.0/0")])
     assert reserved.mask(Cidr("fd00::/122")) is None
     assert not reserved.covers(Cidr("fd00::/122"))

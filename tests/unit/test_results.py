@@ -1,4 +1,4 @@
-"""Results in the shape of every version, results that come back, and errors as the runtime reads them."""
+"""Results in the format of each version, parsed results, and errors in the format of the runtime."""
 
 import re
 from contextlib import suppress
@@ -101,15 +101,15 @@ def refused(data: object, version: str = "1.1.0", code: Code = Code.INVALID_NETC
     return caught.value
 
 
-# Rendering.
+# rendering
 
 
-def test_every_supported_version_has_its_shape() -> None:
+def test_every_supported_version_has_an_expected_result() -> None:
     assert tuple(GOLDEN) == cni_versions.SUPPORTED
 
 
 @pytest.mark.parametrize("version", cni_versions.SUPPORTED)
-def test_full_result_has_the_shape_of_its_version(version: str) -> None:
+def test_full_result_has_the_format_of_its_version(version: str) -> None:
     assert render(FULL, version) == {"cniVersion": version} | GOLDEN[version]
 
 
@@ -124,12 +124,12 @@ def test_rendered_result_is_json(version: str) -> None:
 
 
 def test_old_version_keeps_routes_with_their_family() -> None:
-    """A family without an address has no place for its routes."""
+    """A family without an address has no field for its routes."""
     only_ipv6 = replace(FULL, ips=FULL.ips[1:2])
     assert render(only_ipv6, "0.2.0") == {"cniVersion": "0.2.0", "ip6": SINGLE["ip6"], "dns": DNS}
 
 
-def test_result_of_address_management_has_no_interfaces() -> None:
+def test_result_of_ipam_has_no_interfaces() -> None:
     result = Result(ips=(IpConfig("10.0.0.1/26"),), routes=(Route("10.0.0.0/26"),))
     assert render(result, "1.0.0") == {
         "cniVersion": "1.0.0",
@@ -138,15 +138,15 @@ def test_result_of_address_management_has_no_interfaces() -> None:
     }
 
 
-def test_journal_shape_is_the_latest_one() -> None:
+def test_journal_stores_the_format_of_the_latest_version() -> None:
     assert FULL.to_json() == render(FULL, "1.1.0")
 
 
-# Reading back.
+# parsing
 
 
-def as_seen_by(result: Result, version: str) -> Result:
-    """What is left of a result after it was rendered in a version."""
+def limited_to(result: Result, version: str) -> Result:
+    """Return the part of a result that a version can express."""
     if cni_versions.at_least(version, "1.1.0"):
         return result
     routes = tuple(Route(item.dst, item.gw) for item in result.routes)
@@ -159,19 +159,19 @@ def as_seen_by(result: Result, version: str) -> Result:
 
 
 @pytest.mark.parametrize("version", cni_versions.SUPPORTED)
-def test_rendered_result_reads_back(version: str) -> None:
-    assert parse_prev_result(render(FULL, version), version) == as_seen_by(FULL, version)
+def test_rendered_result_can_be_parsed(version: str) -> None:
+    assert parse_prev_result(render(FULL, version), version) == limited_to(FULL, version)
 
 
-def test_result_in_another_version_is_read_in_its_own() -> None:
-    assert parse_prev_result(render(FULL, "0.2.0"), "1.1.0") == as_seen_by(FULL, "0.2.0")
+def test_version_of_the_result_overrides_the_given_one() -> None:
+    assert parse_prev_result(render(FULL, "0.2.0"), "1.1.0") == limited_to(FULL, "0.2.0")
 
 
-def test_result_without_version_is_read_in_the_given_one() -> None:
-    assert parse_prev_result(LISTS, "0.4.0") == as_seen_by(FULL, "0.4.0")
+def test_result_without_a_version_has_the_given_one() -> None:
+    assert parse_prev_result(LISTS, "0.4.0") == limited_to(FULL, "0.4.0")
 
 
-def test_bytes_are_decoded_first() -> None:
+def test_bytes_are_decoded() -> None:
     assert parse_prev_result(orjson.dumps(RICH), "1.1.0") == FULL
 
 
@@ -188,7 +188,7 @@ def test_nulls_and_unknown_members_are_ignored(version: str) -> None:
     assert parse_prev_result(data, version) == Result()
 
 
-def test_addresses_become_canonical() -> None:
+def test_addresses_are_normalised() -> None:
     data = {"ips": [{"address": "FD00:0::1/64", "gateway": "FE80::0"}], "routes": [{"dst": "0:0::/0"}]}
     assert parse_prev_result(data, "1.1.0") == Result(ips=(IpConfig("fd00::1/64", None, "fe80::"),), routes=(Route("::/0"),))
 
@@ -201,7 +201,7 @@ def test_anything_but_an_object_is_refused(data: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "data", "fault", "remedy"),
+    ("version", "data", "problem", "fix"),
     [
         ("1.1.0", {"cniVersion": "9.0.0"}, "cniVersion = '9.0.0' is not a supported version", "give one of 0.1.0"),
         ("1.1.0", {"cniVersion": 1}, "cniVersion = 1 is a number", "give a string"),
@@ -258,28 +258,28 @@ def test_anything_but_an_object_is_refused(data: object) -> None:
         ("0.2.0", {"ip4": {"ip": "10.0.0.1/8", "routes": [1]}}, "ip4.routes[0] = 1 is a number", "give an object"),
     ],
 )
-def test_faulty_member_is_named_with_path_and_remedy(version: str, data: dict[str, Any], fault: str, remedy: str) -> None:
+def test_error_names_an_invalid_member_and_its_fix(version: str, data: dict[str, Any], problem: str, fix: str) -> None:
     error = refused(data, version)
-    assert f"invalid prevResult: prevResult.{fault}" in error.msg
-    assert remedy in error.details
+    assert f"invalid prevResult: prevResult.{problem}" in error.msg
+    assert fix in error.details
 
 
-def test_all_faults_are_in_one_error() -> None:
+def test_one_error_lists_all_invalid_members() -> None:
     error = refused({"interfaces": [{}], "ips": [{"address": "x", "interface": 3}, 7], "routes": {}, "dns": 1})
     assert error.msg == "invalid prevResult: 6 errors"
     for path in ("interfaces[0].name", "ips[0].address", "ips[0].interface", "ips[1]", "routes", "dns"):
         assert f"prevResult.{path}" in error.details
 
 
-def test_faulty_interface_does_not_shift_the_others() -> None:
+def test_invalid_interface_does_not_change_the_index_of_others() -> None:
     data = {"interfaces": [1, {"name": "eth0"}], "ips": [{"address": "10.0.0.1/32", "interface": 1}]}
     assert "interfaces[0]" in refused(data).msg
 
 
-# Errors and versions.
+# errors and versions
 
 
-def test_error_carries_code_message_and_details() -> None:
+def test_error_has_code_message_and_details() -> None:
     error = PeerError("no route", details="try again", code=Code.KERNEL)
     assert render_error(error, "1.0.0") == {"cniVersion": "1.0.0", "code": 106, "msg": "no route", "details": "try again"}
 
@@ -289,12 +289,12 @@ def test_error_without_details_has_none() -> None:
 
 
 def test_error_is_always_json() -> None:
-    """The runtime can read the error about a variable with any bytes."""
+    """An error that quotes a variable with arbitrary bytes is JSON too."""
     data = render_error(CallerError("bad \udc80", details="\ud800"), "1.0.0")
     assert orjson.loads(orjson.dumps(data))["msg"] == "bad \\udc80"
 
 
-def test_every_code_is_explained_once() -> None:
+def test_every_code_is_documented_once() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/errors.md").read_text()
     listed = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
     assert sorted(map(int, listed)) == sorted(Code)
@@ -304,7 +304,7 @@ def test_version_reply_lists_every_version() -> None:
     assert render_version("1.0.0") == {"cniVersion": "1.0.0", "supportedVersions": list(cni_versions.SUPPORTED)}
 
 
-# Anything at all.
+# any input
 
 ADDRESSES = st.ip_addresses().map(str)
 NETWORKS = st.ip_addresses().flatmap(lambda ip: st.integers(0, ip.max_prefixlen).map(lambda length: f"{ip}/{length}"))
@@ -338,14 +338,14 @@ RESULTS = st.lists(INTERFACES, min_size=1, max_size=3).flatmap(
 
 @settings(deadline=None)
 @given(RESULTS)
-def test_any_result_survives_the_journal(result: Result) -> None:
+def test_any_result_is_stored_without_loss(result: Result) -> None:
     assert Result.from_json(orjson.loads(orjson.dumps(result.to_json()))) == result
 
 
 @settings(deadline=None)
 @given(RESULTS, st.sampled_from(cni_versions.SUPPORTED))
-def test_any_rendered_result_reads_back(result: Result, version: str) -> None:
-    """Canonical text of addresses is the parser's: one reading brings a result into it."""
+def test_any_rendered_result_can_be_parsed(result: Result, version: str) -> None:
+    """The parser normalises addresses, so the result is parsed once before the comparison."""
     rendered = render(parse_prev_result(result.to_json(), "1.1.0"), version)
     assert render(parse_prev_result(orjson.loads(orjson.dumps(rendered)), version), version) == rendered
 

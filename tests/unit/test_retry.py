@@ -24,19 +24,19 @@ def test_delay_doubles_up_to_its_maximum() -> None:
 
 
 def test_delay_has_jitter() -> None:
-    """Nodes that start together must not repeat together."""
+    """Nodes that start together must not retry at the same time."""
     assert len({delays(4)[-1] for _ in range(20)}) > 1
 
 
-def test_reset_begins_with_the_minimum() -> None:
+def test_delay_after_a_reset_is_the_minimum() -> None:
     backoff = Backoff(MINIMUM, MAXIMUM, jitter=0)
     assert [backoff.next() for _ in range(3)] == [MINIMUM, 2 * MINIMUM, 4 * MINIMUM]
     backoff.reset()
     assert backoff.next() == MINIMUM
 
 
-def test_attempts_pause_before_every_fourth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a second in all at most."""
+def test_back_off_precedes_every_fourth_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of the delays is at most half a second."""
     slept: list[float] = []
     monkeypatch.setattr("svc.retry.time.sleep", slept.append)
     assert list(itertools.islice(attempts(), ATTEMPTS_BEFORE_BACKOFF)) == list(range(ATTEMPTS_BEFORE_BACKOFF))

@@ -1,4 +1,4 @@
-"""rtnetlink messages to the kernel: byte for byte what pyroute2 packs, and nothing of what is refused."""
+"""Packing of rtnetlink messages to the kernel: same bytes as pyroute2, and refusal of invalid values."""
 
 import ipaddress
 import socket
@@ -61,8 +61,8 @@ class DevconfMessage(ifinfmsg):  # type: ignore[misc]
                 nla_map = tuple((number, str(number), "uint32") for number in range(1, 34))
 
 
-def twin(message: nlmsg, kind: int, flags: int, fields: dict[str, Any], attributes: Attributes) -> bytes:
-    """The message as pyroute2 packs it, with sequence number 1."""
+def reference(message: nlmsg, kind: int, flags: int, fields: dict[str, Any], attributes: Attributes) -> bytes:
+    """Return the message as pyroute2 packs it, with sequence number 1."""
     message["header"].update(type=kind, flags=flags, sequence_number=1)
     for name, value in fields.items():
         message[name] = value
@@ -96,12 +96,12 @@ def veth_end(name: str, mac: bytes, mtu: int, queues: int) -> Attributes:
 def test_veth_is_packed_as_by_pyroute2(
     name: str, index: int, mac: bytes, mtu: int, queues: int, peer_name: str, peer_index: int, peer_mac: bytes, ns_fd: int
 ) -> None:
-    """Both ends, nested three deep; what is left to the kernel is left out."""
-    ours = packed(lambda batch: batch.create_veth(name, index, mac, mtu, queues, peer_name, peer_index, peer_mac, ns_fd))
+    """The peer is nested three levels deep. Values that the kernel chooses are omitted."""
+    actual = packed(lambda batch: batch.create_veth(name, index, mac, mtu, queues, peer_name, peer_index, peer_mac, ns_fd))
     peer = {"index": peer_index, "attrs": [*veth_end(peer_name, peer_mac, mtu, queues), ("IFLA_NET_NS_FD", ns_fd)]}
     data = ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})
     info = ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "veth"), data]})
-    assert ours == twin(ifinfmsg(), RTM_NEWLINK, NEW, {"index": index}, [*veth_end(name, mac, mtu, queues), info])
+    assert actual == reference(ifinfmsg(), RTM_NEWLINK, NEW, {"index": index}, [*veth_end(name, mac, mtu, queues), info])
 
 
 @given(
@@ -115,8 +115,8 @@ def test_veth_is_packed_as_by_pyroute2(
 def test_link_settings_are_packed_as_by_pyroute2(
     index: int, up: bool | None, devconf: dict[int, int], no_link_local: bool, group: int | None, mac: bytes
 ) -> None:
-    """Each setting alone and all together."""
-    ours = packed(
+    """The settings are packed alone and together."""
+    actual = packed(
         lambda batch: batch.set_link(index, up=up, devconf=devconf, no_link_local=no_link_local, group=group, mac=mac)
     )
     attributes: Attributes = [("IFLA_ADDRESS", mac.hex(":"))] if mac else []
@@ -129,28 +129,28 @@ def test_link_settings_are_packed_as_by_pyroute2(
         spec.append(("AF_INET6", {"attrs": [("IFLA_INET6_ADDR_GEN_MODE", 1)]}))
     attributes += [("IFLA_AF_SPEC", {"attrs": spec})] if spec else []
     fields = {"index": index, "flags": int(up or False), "change": int(up is not None)}
-    assert ours == twin(DevconfMessage(), 19, ACKED, fields, attributes)
+    assert actual == reference(DevconfMessage(), 19, ACKED, fields, attributes)
 
 
 @given(indexes, addresses, st.data(), st.integers(0, 255), st.booleans())
 def test_address_is_packed_as_by_pyroute2(index: int, address: bytes, data: st.DataObject, scope: int, nodad: bool) -> None:
-    """Both families; nodad is in the short flags and in the long."""
+    """This holds for both families. The short and the long flags contain nodad."""
     length = data.draw(st.integers(0, 8 * len(address)))
     text = text_of(address)
     fields = {"family": family_of(address), "prefixlen": length, "index": index}
     both: Attributes = [("IFA_LOCAL", text), ("IFA_ADDRESS", text)]
     flags: Attributes = [("IFA_FLAGS", 2)] if nodad else []
     added = packed(lambda batch: batch.add_address(index, address, length, scope=scope, nodad=nodad))
-    assert added == twin(ifaddrmsg(), 20, NEW, {**fields, "flags": 2 if nodad else 0, "scope": scope}, both + flags)
+    assert added == reference(ifaddrmsg(), 20, NEW, {**fields, "flags": 2 if nodad else 0, "scope": scope}, both + flags)
     deleted = packed(lambda batch: batch.delete_address(index, address, length))
-    assert deleted == twin(ifaddrmsg(), 21, ACKED, fields, both)
+    assert deleted == reference(ifaddrmsg(), 21, ACKED, fields, both)
 
 
 @given(indexes, addresses, st.data(), st.integers(0, 255), U32, st.booleans())
 def test_route_is_packed_as_by_pyroute2(
     index: int, address: bytes, data: st.DataObject, scope: int, metric: int, replace: bool
 ) -> None:
-    """With and without a gateway and a metric; a default route has no destination attribute."""
+    """Gateway and metric are optional. A default route has no destination attribute."""
     length = data.draw(st.integers(0, 8 * len(address)))
     gateway = data.draw(st.just(b"") | st.binary(min_size=len(address), max_size=len(address)))
     destination: Attributes = [("RTA_DST", text_of(address))] if length else []
@@ -161,37 +161,37 @@ def test_route_is_packed_as_by_pyroute2(
     options: dict[str, Any] = {"gateway": gateway, "scope": scope, "metric": metric, "replace": replace}
     added = packed(lambda batch: batch.add_route(index, address, length, **options))
     new = {**fields, "proto": 3, "scope": scope, "type": 1}
-    assert added == twin(rtmsg(), 24, REPLACE if replace else NEW, new, destination + via + out)
+    assert added == reference(rtmsg(), 24, REPLACE if replace else NEW, new, destination + via + out)
     deleted = packed(lambda batch: batch.delete_route(index, address, length))
-    assert deleted == twin(rtmsg(), 25, ACKED, {**fields, "proto": 0, "scope": 255, "type": 0}, destination + out)
+    assert deleted == reference(rtmsg(), 25, ACKED, {**fields, "proto": 0, "scope": 255, "type": 0}, destination + out)
 
 
 @given(indexes, names, U32, st.integers(1, 2**32 - 1))
 def test_other_messages_are_packed_as_by_pyroute2(index: int, name: str, milliseconds: int, group: int) -> None:
-    """The neighbour table, deletions and questions."""
+    """These are settings of the neighbour table, deletions, requests and dumps."""
     parameters = {"attrs": [("NDTPA_IFINDEX", index), ("NDTPA_PROXY_DELAY", milliseconds)]}
     table: Attributes = [("NDTA_NAME", "arp_cache"), ("NDTA_PARMS", parameters)]
     no_statistics = ("IFLA_EXT_MASK", 8)
     rows: list[tuple[bytes, bytes]] = [
-        (packed(lambda b: b.set_proxy_delay(index, milliseconds)), twin(ndtmsg(), 67, ACKED, {"family": 2}, table)),
-        (packed(lambda b: b.delete_link(index)), twin(ifinfmsg(), RTM_DELLINK, ACKED, {"index": index}, [])),
-        (packed(lambda b: b.delete_link(name=name)), twin(ifinfmsg(), RTM_DELLINK, ACKED, {}, [("IFLA_IFNAME", name)])),
-        (packed(lambda b: b.delete_group(group)), twin(ifinfmsg(), RTM_DELLINK, ACKED, {}, [("IFLA_GROUP", group)])),
-        (packed(lambda b: b.get_link(index)), twin(ifinfmsg(), 18, ACKED, {"index": index}, [no_statistics])),
-        (packed(lambda b: b.get_link(name=name)), twin(ifinfmsg(), 18, ACKED, {}, [("IFLA_IFNAME", name), no_statistics])),
-        (packed(lambda b: b.dump_links()), twin(ifinfmsg(), 18, DUMP, {}, [no_statistics])),
-        (packed(lambda b: b.dump_addresses(index)), twin(ifaddrmsg(), 22, DUMP, {"index": index}, [])),
+        (packed(lambda b: b.set_proxy_delay(index, milliseconds)), reference(ndtmsg(), 67, ACKED, {"family": 2}, table)),
+        (packed(lambda b: b.delete_link(index)), reference(ifinfmsg(), RTM_DELLINK, ACKED, {"index": index}, [])),
+        (packed(lambda b: b.delete_link(name=name)), reference(ifinfmsg(), RTM_DELLINK, ACKED, {}, [("IFLA_IFNAME", name)])),
+        (packed(lambda b: b.delete_group(group)), reference(ifinfmsg(), RTM_DELLINK, ACKED, {}, [("IFLA_GROUP", group)])),
+        (packed(lambda b: b.get_link(index)), reference(ifinfmsg(), 18, ACKED, {"index": index}, [no_statistics])),
+        (packed(lambda b: b.get_link(name=name)), reference(ifinfmsg(), 18, ACKED, {}, [("IFLA_IFNAME", name), no_statistics])),
+        (packed(lambda b: b.dump_links()), reference(ifinfmsg(), 18, DUMP, {}, [no_statistics])),
+        (packed(lambda b: b.dump_addresses(index)), reference(ifaddrmsg(), 22, DUMP, {"index": index}, [])),
     ]
-    for ours, theirs in rows:
-        assert ours == theirs
+    for actual, expected in rows:
+        assert actual == expected
 
 
 @pytest.mark.parametrize("family", [AF_INET, AF_INET6])
 def test_route_dump_is_packed_as_by_pyroute2(family: int) -> None:
-    """The main table, of one link or of all."""
+    """The dump is of the main table, for one link or for all."""
     fields = {"family": family, "table": 254, "proto": 0, "type": 0}
-    assert packed(lambda batch: batch.dump_routes(family)) == twin(rtmsg(), 26, DUMP, fields, [])
-    assert packed(lambda batch: batch.dump_routes(family, 7)) == twin(rtmsg(), 26, DUMP, fields, [("RTA_OIF", 7)])
+    assert packed(lambda batch: batch.dump_routes(family)) == reference(rtmsg(), 26, DUMP, fields, [])
+    assert packed(lambda batch: batch.dump_routes(family, 7)) == reference(rtmsg(), 26, DUMP, fields, [("RTA_OIF", 7)])
 
 
 def family_of(address: bytes) -> int:
@@ -242,15 +242,15 @@ def family_of(address: bytes) -> int:
     ],
 )
 @pytest.mark.skipif(sys.byteorder == "big", reason="the rows are of a little-endian kernel")
-def test_message_is_these_bytes(pack: Callable[[Batch], None], rows: list[str]) -> None:
-    """Header, fixed part, attributes: spelled out once, so that no twin has to be believed."""
+def test_message_has_these_bytes(pack: Callable[[Batch], None], rows: list[str]) -> None:
+    """Header, fixed part and attributes are literal, so this test does not depend on pyroute2."""
     assert packed(pack) == bytes.fromhex(" ".join(rows))
 
 
-def test_messages_follow_one_another() -> None:
-    """Sequence numbers count from 1, and every length leads to the next header."""
+def test_messages_are_contiguous() -> None:
+    """Sequence numbers count from 1. The next header follows each message."""
     batch = Batch()
-    for index in range(1, 200):  # past the room inside the object
+    for index in range(1, 200):  # more than the buffer inside the object can hold
         batch.set_link(index, up=True)
     messages = split(bytes(batch))
     assert len(batch) == len(messages) == 199
@@ -258,8 +258,8 @@ def test_messages_follow_one_another() -> None:
     assert [struct.unpack_from("=i", message, 20)[0] for _, _, message in messages] == list(range(1, 200))
 
 
-def test_cleared_batch_starts_again() -> None:
-    """Bytes, labels and sequence numbers."""
+def test_cleared_batch_is_empty() -> None:
+    """This holds for bytes, labels and sequence numbers."""
     batch = Batch()
     batch.delete_link(7)
     batch.clear()
@@ -269,8 +269,8 @@ def test_cleared_batch_starts_again() -> None:
     assert batch.label(0) == "delete link (index 8)"
 
 
-def test_labels_say_what_was_meant() -> None:
-    """They end up in error texts."""
+def test_labels_describe_the_messages() -> None:
+    """They are part of error messages."""
     batch = Batch()
     batch.create_veth("svc0123", 7, HOST_MAC, 1450, 1, "eth0", 2, b"", 5)
     batch.set_link(7, up=True)
@@ -340,8 +340,8 @@ def test_labels_say_what_was_meant() -> None:
         lambda batch: batch.dump_routes(0),
     ],
 )
-def test_refused_values_leave_the_batch_alone(pack: Callable[[Batch], None]) -> None:
-    """ValueError or OverflowError, and the next message follows the one before."""
+def test_refused_values_do_not_change_the_batch(pack: Callable[[Batch], None]) -> None:
+    """The exception is ValueError or OverflowError. The next message follows the last valid one."""
     batch = Batch()
     batch.delete_link(7)
     with pytest.raises((ValueError, OverflowError)):
@@ -361,13 +361,13 @@ def test_refused_values_leave_the_batch_alone(pack: Callable[[Batch], None]) -> 
     ],
 )
 def test_wrong_types_are_refused(pack: Callable[[Batch], None]) -> None:
-    """Addresses are bytes, names are str."""
+    """Addresses are bytes, and names are str."""
     with pytest.raises(TypeError):
         pack(Batch())
 
 
-def test_numbers_are_the_kernels() -> None:
-    """As linux/ip.h and linux/rtnetlink.h have them."""
+def test_constants_equal_those_of_the_kernel() -> None:
+    """They are in linux/ip.h and linux/rtnetlink.h."""
     assert (DEVCONF_FORWARDING, DEVCONF_PROXY_ARP, DEVCONF_ROUTE_LOCALNET) == (1, 3, 26)
     assert (RTM_NEWLINK, RTM_DELLINK, SCOPE_GLOBAL, SCOPE_LINK) == (16, 17, 0, 253)
     assert (AF_INET, AF_INET6) == (socket.AF_INET, socket.AF_INET6)

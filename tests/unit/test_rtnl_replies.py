@@ -1,4 +1,4 @@
-"""rtnetlink messages from the kernel: what it sent is read as it was meant, what it never would send is refused."""
+"""Parsing of rtnetlink messages from the kernel: captured messages are read, and invalid ones refused."""
 
 import errno
 import pickle
@@ -56,12 +56,12 @@ ROUTE4 = {"family": AF_INET, "index": 7, "table": 254, "protocol": 3, "type": 1}
     ],
 )
 def test_captured_link_is_read(name: str, link: dict[str, object]) -> None:
-    """Alive and as a notification of its end."""
+    """One of the messages is the notification of a deletion."""
     assert unpack_link(captured(name)) == link
 
 
 def test_captured_addresses_are_read() -> None:
-    """The long flags count, and the family decides the length."""
+    """The long flags count. The family determines the length."""
     permanent, nodad = 0x80, 0x02
     address4 = {"index": 7, "family": AF_INET, "address": bytes([10, 65, 0, 7]), "length": 32, "scope": SCOPE_GLOBAL}
     address6 = {**address4, "family": AF_INET6, "address": socket.inet_pton(socket.AF_INET6, "fd00:65::7"), "length": 128}
@@ -70,7 +70,7 @@ def test_captured_addresses_are_read() -> None:
 
 
 def test_captured_routes_are_read() -> None:
-    """A default route's destination is all zeros."""
+    """The destination of a default route has only zeros."""
     link = {**ROUTE4, "destination": GATEWAY4, "length": 32, "gateway": b"", "scope": SCOPE_LINK}
     default = {**ROUTE4, "destination": bytes(4), "length": 0, "gateway": GATEWAY4, "scope": SCOPE_GLOBAL}
     assert unpack_route(captured("route_ipv4_link")) == link
@@ -90,13 +90,13 @@ def test_captured_routes_are_read() -> None:
         ("done", (0, "", -1)),
     ],
 )
-def test_captured_answer_is_read(name: str, ack: tuple[int, str, int]) -> None:
-    """Capped or with the refused message inside; the end of a dump is an answer too."""
+def test_captured_acknowledgement_is_read(name: str, ack: tuple[int, str, int]) -> None:
+    """It may contain the refused message. The end of a dump is an acknowledgement too."""
     assert unpack_ack(captured(name)) == ack
 
 
 def test_captured_datagram_is_split() -> None:
-    """A dump puts several messages into one."""
+    """A dump has several messages in one datagram."""
     data = captured("dump_of_links")
     messages = split(data)
     assert [(kind, sequence) for kind, sequence, _ in messages] == [(RTM_NEWLINK, 1)] * 3
@@ -106,18 +106,18 @@ def test_captured_datagram_is_split() -> None:
 
 
 def test_links_are_read_as_by_pyroute2() -> None:
-    """The same bytes, another reader."""
+    """Both parse the same bytes."""
     for name in ("link_veth", "link_bridge", "link_loopback", "link_deleted"):
-        theirs = ifinfmsg(captured(name))
-        theirs.decode()
-        ours = unpack_link(captured(name))
-        assert ours["index"] == theirs["index"]
+        expected = ifinfmsg(captured(name))
+        expected.decode()
+        actual = unpack_link(captured(name))
+        assert actual["index"] == expected["index"]
         for key, attribute in {"name": "IFNAME", "mtu": "MTU", "group": "GROUP", "rx_queues": "NUM_RX_QUEUES"}.items():
-            assert ours[key] == theirs.get(f"IFLA_{attribute}")
-        assert ours["mac"].hex(":") == theirs.get("IFLA_ADDRESS")
+            assert actual[key] == expected.get(f"IFLA_{attribute}")
+        assert actual["mac"].hex(":") == expected.get("IFLA_ADDRESS")
 
 
-# --- reading what no kernel would send
+# --- reading messages that a kernel never sends
 
 READERS = {
     "link_veth": unpack_link,
@@ -133,8 +133,8 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_message_cut_short_is_refused(name: str) -> None:
-    """At every length."""
+def test_truncated_message_is_refused(name: str) -> None:
+    """This holds for every length."""
     message = captured(name)
     for length in range(len(message)):
         with pytest.raises(NetlinkError) as refusal:
@@ -144,7 +144,7 @@ def test_message_cut_short_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_message_of_another_type_is_refused(name: str) -> None:
-    """A route is not a link."""
+    """Each parser accepts only its own types."""
     message = bytearray(captured(name))
     message[4:6] = struct.pack("=H", 99)
     with pytest.raises(NetlinkError, match="type 99"):
@@ -154,7 +154,7 @@ def test_message_of_another_type_is_refused(name: str) -> None:
 @settings(max_examples=1000)
 @given(st.sampled_from(sorted(READERS)), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=6), st.integers(0))
 def test_changed_message_is_read_or_refused(name: str, changes: list[tuple[int, int]], cut: int) -> None:
-    """Any bytes wrong, any length: NetlinkError is all that can happen."""
+    """Invalid bytes or lengths raise only NetlinkError."""
     message = bytearray(captured(name))
     for place, value in changes:
         message[place % len(message)] = value
@@ -163,14 +163,14 @@ def test_changed_message_is_read_or_refused(name: str, changes: list[tuple[int, 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_read_or_refused(data: bytes) -> None:
-    """No header needed."""
+    """The bytes need not have a header."""
     read_or_refuse(data)
 
 
 @settings(max_examples=1000)
 @given(st.sampled_from([2, 3, 16, 17, 20, 24]), st.integers(0, 0xFFFF), st.binary(max_size=120))
 def test_random_bodies_are_read_or_refused(kind: int, flags: int, body: bytes) -> None:
-    """A right header leads the readers further in."""
+    """With a valid header, the parsers also read the body."""
     read_or_refuse(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)
 
 
@@ -184,7 +184,7 @@ def read_or_refuse(data: bytes) -> None:
 
 
 def test_error_text_names_the_message() -> None:
-    """The request, the system's name of its error, and the kernel's text."""
+    """It has the label of the request, the name of the error, and the text of the kernel."""
     error = NetlinkError(errno.EEXIST, "File exists")
     assert str(error) == "File exists"
     error.label = "create veth svc01 (index 7)"
@@ -194,8 +194,8 @@ def test_error_text_names_the_message() -> None:
     assert (error.errno, error.strerror, error.index, error.offset) == (errno.EEXIST, "File exists", -1, -1)
 
 
-def test_error_survives_pickling() -> None:
-    """It crosses process borders in test runners and pools."""
+def test_error_can_be_pickled() -> None:
+    """Test runners and process pools pass it between processes."""
     error = NetlinkError(errno.EEXIST, "File exists")
     error.index, error.label, error.message = 3, "add route ::/0", "why"
     copy = pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""The selector language: a table of what it means, and an obvious evaluator as its twin."""
+"""Selectors: a table of expressions, and a comparison with a simple evaluator."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -108,29 +108,29 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "expected"), MEANING)
-def test_selectors_mean_what_they_say(text: str, expected: bool) -> None:
-    """Absent labels satisfy != and not in, and nothing else."""
+def test_selectors_match_labels(text: str, expected: bool) -> None:
+    """A missing label satisfies only `!=` and `not in`."""
     assert parse(text).matches(LABELS) is expected
 
 
 @pytest.mark.parametrize(("text", "canonical"), CANONICAL)
-def test_selectors_print_canonically(text: str, canonical: str) -> None:
-    """One spelling, parentheses only where they matter."""
+def test_selectors_have_a_canonical_text(text: str, canonical: str) -> None:
+    """It has only the necessary parentheses."""
     assert str(parse(text)) == canonical
     assert parse(text) == parse(canonical)
 
 
 @pytest.mark.parametrize(("text", "position", "expected"), WRONG, ids=range(len(WRONG)))
-def test_wrong_selectors_say_where(text: str, position: int, expected: str) -> None:
-    """The character, counted from 1, and what would do there."""
+def test_error_has_the_position_and_what_is_expected(text: str, position: int, expected: str) -> None:
+    """The position is that of a character, counted from 1."""
     with pytest.raises(SelectorError) as caught:
         parse(text)
     assert f"at character {position}, " in str(caught.value)
     assert expected in str(caught.value).partition(": expected ")[2]
 
 
-def test_global_is_seen_anywhere() -> None:
-    """Pools refuse it."""
+def test_global_is_found_at_any_depth() -> None:
+    """Pools refuse selectors with it."""
     assert parse("has(a) && !(zone == 'b' || global())").uses_global
     assert not parse("zone == 'global()'").uses_global
 
@@ -155,7 +155,7 @@ trees: st.SearchStrategy[Tree] = st.recursive(
 
 
 def evaluate(tree: Tree, labels: Mapping[str, str]) -> bool:
-    """Slow and obvious."""
+    """Return whether the expression matches, in the simplest way."""
     match tree:
         case ("all",):
             return True
@@ -188,17 +188,17 @@ def evaluate(tree: Tree, labels: Mapping[str, str]) -> bool:
     raise AssertionError(tree)
 
 
-def spelled(tree: Tree) -> str:
-    """With every parenthesis that may be written."""
+def text_of(tree: Tree) -> str:
+    """Return the text of the expression with all optional parentheses."""
     match tree:
         case ("all",):
             return "all()"
         case ("has", name):
             return f"has({name})"
         case ("!", inner):
-            return f"!({spelled(inner)})"
+            return f"!({text_of(inner)})"
         case (("&&" | "||") as sign, list(parts)):
-            return str(sign).join(f"({spelled(part)})" for part in parts)
+            return str(sign).join(f"({text_of(part)})" for part in parts)
         case (sign, name, list(choices)):
             return f"{name} {sign} {{{','.join(repr_of(choice) for choice in choices)}}}"
         case (sign, name, text):
@@ -211,9 +211,9 @@ def repr_of(text: str) -> str:
 
 
 @given(trees, st.dictionaries(names, texts))
-def test_matches_as_the_obvious_evaluator(tree: Tree, labels: dict[str, str]) -> None:
-    """Parsed from a text, and again from its canonical one."""
-    selector = parse(spelled(tree))
+def test_matches_agrees_with_the_simple_evaluator(tree: Tree, labels: dict[str, str]) -> None:
+    """The text and its canonical form match the same labels."""
+    selector = parse(text_of(tree))
     assert selector.matches(labels) is evaluate(tree, labels)
     again = parse(str(selector))
     assert str(again) == str(selector)
@@ -222,8 +222,8 @@ def test_matches_as_the_obvious_evaluator(tree: Tree, labels: dict[str, str]) ->
 
 @given(st.text(max_size=40) | st.text("()!&|={}'\", abhnsitwx", max_size=40))
 def test_any_text_parses_or_is_refused(text: str) -> None:
-    """Never another error than ours."""
+    """No exception but SelectorError is raised."""
     try:
         parse(text)
     except SelectorError as error:
-        assert "character" in str(error)  # noqa: PT017 both outcomes are fine
+        assert "character" in str(error)  # noqa: PT017 both outcomes are valid

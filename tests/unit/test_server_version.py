@@ -1,4 +1,4 @@
-"""The connection test's question to the API server, against a small server on the loopback."""
+"""Request of the connection test to the API server, against a small server on the loopback."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ from svc.model.errors import CallerError, PeerError
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers with its version to every client that has the token."""
+    """Server that sends its version to every client with the token."""
 
     protocol_version = "HTTP/1.1"
     silent: threading.Event | None = None
@@ -41,7 +41,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(handler: type[_Handler], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """The port."""
+    """Run the server, and yield its port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     if context:
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -68,7 +68,7 @@ def write(folder: Path, cluster: dict[str, Any], user: dict[str, Any] | None = N
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of 127.0.0.1, with its key in the same file."""
+    """Return a directory with a certificate of 127.0.0.1, its key, and a file with both."""
     folder = tmp_path_factory.mktemp("certificate")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "key"), "-out", str(folder / "cert")]
@@ -77,16 +77,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_server_tells_its_version(tmp_path: Path) -> None:
-    """To the token, in the kubeconfig or in a file beside it."""
+def test_version_of_the_server_is_returned(tmp_path: Path) -> None:
+    """The token is in the kubeconfig or in a file beside it."""
     (tmp_path / "token").write_text("secret-1\n")
     with serving(_Handler) as port:
         for user in ({"token": "secret-1"}, {"tokenFile": "token"}, {"tokenFile": str(tmp_path / "token")}):
             assert server_version(write(tmp_path, {"server": f"http://127.0.0.1:{port}"}, user)) == "v1.30.0"
 
 
-def test_server_is_recognised_by_its_authority(tmp_path: Path, certificate: Path) -> None:
-    """Inline, in a file, or not at all if the server does not require it."""
+def test_certificate_of_the_server_is_verified(tmp_path: Path, certificate: Path) -> None:
+    """The CA is inline or in a file, unless the kubeconfig disables the verification."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "both")
     with serving(_Handler, context) as port:
@@ -108,15 +108,15 @@ def test_server_is_recognised_by_its_authority(tmp_path: Path, certificate: Path
             server_version(write(tmp_path, cluster))
 
 
-def test_refusal_is_told_without_the_token(tmp_path: Path) -> None:
-    """With the status."""
+def test_error_of_a_refusal_does_not_show_the_token(tmp_path: Path) -> None:
+    """It has the status."""
     with serving(_Handler) as port, pytest.raises(PeerError, match="GET /version: 401") as caught:
         server_version(write(tmp_path, {"server": f"http://127.0.0.1:{port}"}, {"token": "secret-2"}))
     assert "secret" not in str(caught.value)
 
 
-def test_silent_server_costs_no_more_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may hang for ever."""
+def test_silent_server_is_reported_after_the_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server itself may never answer."""
     monkeypatch.setattr(connection_test, "LIMIT", 0.4)
     silent = threading.Event()
     with serving(type("Silent", (_Handler,), {"silent": silent})) as port:
@@ -127,14 +127,12 @@ def test_silent_server_costs_no_more_than_the_limit(tmp_path: Path, monkeypatch:
             silent.set()
 
 
-def test_unreachable_server_is_told(tmp_path: Path) -> None:
-    """With its address."""
+def test_error_of_an_unreachable_server_has_its_address(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match=r"http://127\.0\.0\.1:1"):
         server_version(write(tmp_path, {"server": "http://127.0.0.1:1"}))
 
 
-def test_useless_kubeconfig_is_told(tmp_path: Path) -> None:
-    """With its path."""
+def test_error_of_an_invalid_kubeconfig_has_its_path(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="'c' has no server") as caught:
         server_version(write(tmp_path, {}))
     assert str(tmp_path / "kubeconfig") in caught.value.msg

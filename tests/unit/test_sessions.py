@@ -1,4 +1,4 @@
-"""Warm sessions: which calls share one, when another is opened, when one is closed."""
+"""Session pool: shared sessions, opening, and closing when idle."""
 
 import threading
 from collections.abc import Iterator
@@ -12,23 +12,23 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.names import DEFAULT, Names
 from svc.netconf.names_profiles import load_profile
 
-TIMEOUT_SECONDS = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 HERE = {"kind": "embedded"}
 
 
 class Opener:
-    """Opens stores in one folder, by the `kind` of the settings; remembers which are open."""
+    """Opener of stores in one folder, one for each `kind` of settings; it records which were opened and closed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.opened: list[str] = []
         self.closed: list[str] = []
-        self.gates: dict[str, threading.Event] = {}
+        self.opening_events: dict[str, threading.Event] = {}
 
     def __call__(self, settings: dict[str, str], names: Names) -> Backend:
         kind = settings["kind"]
-        if kind in self.gates:
-            assert self.gates[kind].wait(TIMEOUT_SECONDS)
+        if kind in self.opening_events:
+            assert self.opening_events[kind].wait(TIMEOUT_SECONDS)
         self.opened.append(kind)
         opener = self
 
@@ -66,7 +66,7 @@ def test_nodes_share_a_datastore(sessions: SessionPool, opener: Opener) -> None:
     assert (first.node, second.node) == ("node1", "node2")
 
 
-def test_names_and_settings_do_not(sessions: SessionPool, opener: Opener) -> None:
+def test_other_names_or_settings_have_another_datastore(sessions: SessionPool, opener: Opener) -> None:
     found = {
         id(sessions.get(names, settings, "node1").backend)
         for names in (DEFAULT, load_profile("calico"))
@@ -75,8 +75,8 @@ def test_names_and_settings_do_not(sessions: SessionPool, opener: Opener) -> Non
     assert len(found) == 4
 
 
-def test_replaced_store_is_opened_anew(sessions: SessionPool, opener: Opener, tmp_path: Path) -> None:
-    """The old one stays open for the calls that still use it, for a while."""
+def test_replaced_store_is_opened_again(sessions: SessionPool, opener: Opener, tmp_path: Path) -> None:
+    """The old one stays open until it is idle, because calls may still use it."""
     first = sessions.get(DEFAULT, HERE, "node1")
     (tmp_path / "embedded.db").unlink()
     second = sessions.get(DEFAULT, HERE, "node1")
@@ -95,15 +95,15 @@ def test_idle_sessions_are_closed_and_opened_again(sessions: SessionPool, opener
     assert sessions.get(DEFAULT, HERE, "node1") is not first
 
 
-def test_store_that_is_slow_to_open_keeps_nobody_from_another(sessions: SessionPool, opener: Opener) -> None:
-    gate = opener.gates["slow"] = threading.Event()
+def test_slow_opening_does_not_block_other_stores(sessions: SessionPool, opener: Opener) -> None:
+    may_open = opener.opening_events["slow"] = threading.Event()
     waiting = [
         threading.Thread(target=sessions.get, args=(DEFAULT, {"kind": "slow"}, f"node{number % 2}")) for number in range(4)
     ]
     for thread in waiting:
         thread.start()
     assert sessions.get(DEFAULT, HERE, "node1").node == "node1"
-    gate.set()
+    may_open.set()
     for thread in waiting:
         thread.join(TIMEOUT_SECONDS)
     assert opener.opened == ["embedded", "slow"]

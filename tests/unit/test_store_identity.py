@@ -11,7 +11,7 @@ from svc.attach.journal import Journal
 from svc.attach.store_identity import StoreIdentity, note_name
 from svc.datastore.api import Backend, Position
 
-OTHERS = "datastore svc *kind=etcdv3*"
+PATTERN = "datastore svc *kind=etcdv3*"
 
 
 class _Store:
@@ -35,7 +35,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def observe(journal: Journal, endpoint: str, guid: str, cluster: str, revision: int, *, kind: str = "etcdv3") -> StoreIdentity:
     """Return the identity in a new process after the first answer of the datastore."""
     name = note_name("svc", {"kind": kind, "etcd_endpoints": endpoint})
-    identity = StoreIdentity("datastore etcdv3", journal, name, OTHERS.replace("etcdv3", kind))
+    identity = StoreIdentity("datastore etcdv3", journal, name, PATTERN.replace("etcdv3", kind))
     identity.observe(cast("Backend", _Store(cluster, revision)), guid)
     return identity
 

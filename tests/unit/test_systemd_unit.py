@@ -1,4 +1,4 @@
-"""The agent's systemd unit: its text, and how svcctl installs and removes it."""
+"""Systemd unit of the agent: its text, installation and removal by svcctl."""
 
 import shutil
 import stat
@@ -31,7 +31,7 @@ def render(state_dir: str = "/var/lib/svc", run_dir: str = "/var/run/svc", *comm
     ).splitlines()
 
 
-def test_unit_names_the_rights_that_suffice() -> None:
+def test_unit_has_only_the_necessary_rights() -> None:
     lines = render()
     assert "CapabilityBoundingSet=CAP_NET_ADMIN CAP_SYS_ADMIN" in lines
     assert {"Type=notify", "WatchdogSec=60", "NoNewPrivileges=yes", "ProtectSystem=strict", "Restart=always"} <= set(lines)
@@ -39,7 +39,7 @@ def test_unit_names_the_rights_that_suffice() -> None:
 
 
 def test_directories_are_writable() -> None:
-    """Below /run they are made at each start, for they vanish with the machine's."""
+    """Systemd creates those below /run at each start, because a reboot removes them."""
     assert {"ReadWritePaths=/var/lib/svc", "LogsDirectory=svc", "RuntimeDirectory=svc"} <= set(render())
     assert "RuntimeDirectory=a/b" in render("/s", "/run/a/b")
     lines = render("/srv/state", "/srv/run")
@@ -54,7 +54,7 @@ def test_odd_paths_are_quoted() -> None:
 
 
 def test_unit_is_installed_once_and_removed(cli: Cli, tmp_path: Path, executable: Path) -> None:
-    """With the directories and the Python of the installation; a changed one is kept."""
+    """It has the directories and the Python of the installation. A modified unit is kept."""
     unit = tmp_path / "units" / "svc-agent.service"
     arguments = ("install", "--bin-dir", str(tmp_path / "bin"), "--executable", str(executable), "--systemd", "--unit-dir",
                  str(unit.parent))  # fmt: skip
@@ -80,13 +80,13 @@ def unit(tmp_path: Path) -> Path:
     return path
 
 
-def test_systemd_finds_no_mistake_in_the_unit(unit: Path) -> None:
+def test_systemd_finds_no_error_in_the_unit(unit: Path) -> None:
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
     assert [line for line in done.stderr.splitlines() if "svc-agent" in line] == []
 
 
-def test_systemd_calls_the_unit_well_protected(unit: Path) -> None:
-    """Below 5.0 of 10: what is left over are the two capabilities and the network."""
+def test_systemd_rates_the_unit_as_protected(unit: Path) -> None:
+    """The exposure is below 5.0 of 10. The rest are the two capabilities and the network."""
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=50", "--no-pager", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr

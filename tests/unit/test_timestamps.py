@@ -1,4 +1,4 @@
-"""Moments as text, against the standard library."""
+"""Text of timestamps, compared with the standard library."""
 
 import time
 
@@ -9,7 +9,7 @@ from svc.timestamps import date_and_time, rfc3339
 
 
 @given(st.floats(0, 253_402_300_799))
-def test_times_are_what_strftime_says(seconds: float) -> None:
+def test_timestamps_agree_with_strftime(seconds: float) -> None:
     moment = time.gmtime(seconds)
     assert date_and_time(seconds) == time.strftime("%Y-%m-%d %H:%M:%S", moment)
     assert rfc3339(seconds) == time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)

@@ -1,4 +1,4 @@
-"""TLS to servers that break connections off, of which nothing stays open, and to those with certificates of simple makers."""
+"""TLS to servers that reset connections, and to servers with simple certificates."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def break_off(listener: socket.socket, connection: socket.socket) -> None:
-    """Ends it as a server does that is killed, and returns when this side has seen it."""
+    """Reset the connection like a killed server, and return when the client side has detected it."""
     accepted, _ = listener.accept()
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     accepted.close()
@@ -43,8 +43,8 @@ def break_off(listener: socket.socket, connection: socket.socket) -> None:
 
 
 @contextmanager
-def nothing_unclosed() -> Iterator[None]:
-    """Fail when a socket is collected that was not closed."""
+def no_unclosed_socket() -> Iterator[None]:
+    """Fail if a socket that was not closed is garbage-collected."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         yield
@@ -52,22 +52,22 @@ def nothing_unclosed() -> Iterator[None]:
     assert [str(warning.message) for warning in found] == []
 
 
-def test_broken_before_the_handshake(listener: socket.socket) -> None:
-    """The error is the connection's, and the socket is closed at once: also while the error is kept."""
+def test_socket_is_closed_after_a_reset_before_the_handshake(listener: socket.socket) -> None:
+    """The socket is closed at once, even while the exception still exists. The error is that of the connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     prepare(context)
     with closing(socket.create_connection(listener.getsockname())) as connection:
         break_off(listener, connection)
         number = connection.fileno()
-        with nothing_unclosed(), pytest.raises(ConnectionResetError) as broken:
+        with no_unclosed_socket(), pytest.raises(ConnectionResetError) as caught:
             context.wrap_socket(connection, server_hostname="localhost")
-        assert broken.value.strerror == "Connection reset by peer"
+        assert caught.value.strerror == "Connection reset by peer"
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(number)
 
 
-def test_the_api_server_breaks_off(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the handshake: the caller gets the error, and nothing is left."""
+def test_reset_by_the_api_server_leaves_no_open_socket(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is reset before the handshake, and the caller gets the error."""
     original = HTTPSConnection._new_conn
 
     def connect_too_late(self: HTTPSConnection) -> socket.socket:
@@ -78,13 +78,15 @@ def test_the_api_server_breaks_off(listener: socket.socket, monkeypatch: pytest.
     monkeypatch.setattr(HTTPSConnection, "_new_conn", connect_too_late)
     root = f"https://127.0.0.1:{listener.getsockname()[1]}"
     with closing(Client(ApiAuth({"orch_api_root": root, "k8s_auth_token": "t"}))) as client:
-        with nothing_unclosed(), pytest.raises(Unreachable, match="the connection broke off"):
+        with no_unclosed_socket(), pytest.raises(Unreachable, match="the connection broke off"):
             client.watch("/api/v1/nodes", "1")
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_a_gate_breaks_off(listener: socket.socket, monkeypatch: pytest.MonkeyPatch, verify: bool) -> None:
-    """The same."""
+def test_reset_by_a_readiness_gate_leaves_no_open_socket(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch, verify: bool
+) -> None:
+    """The connection is reset before the handshake, and the gate is not ready."""
     original = Probe._connect
 
     def connect_too_late(self: Probe, *arguments: Any) -> socket.socket:
@@ -94,14 +96,14 @@ def test_a_gate_breaks_off(listener: socket.socket, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Probe, "_connect", connect_too_late)
     gate = parse_gate(f"https://127.0.0.1:{listener.getsockname()[1]}/")
-    with nothing_unclosed():
+    with no_unclosed_socket():
         answer = Probe(gate, TlsTrust(verify)).run()
     assert (answer.ready, answer.text) == (False, "connection closed without an answer")
 
 
 @pytest.mark.parametrize("is_prepared", [True, False])
-def test_certificates_without_a_key_identifier_are_taken(tmp_path: Path, is_prepared: bool) -> None:
-    """By every Python, also by those that are strict of themselves."""
+def test_certificates_without_a_key_identifier_are_accepted(tmp_path: Path, is_prepared: bool) -> None:
+    """This holds also for versions of Python that are strict by default."""
     authority = Authority(tmp_path, "simple")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.issue("server", "localhost"))
@@ -116,12 +118,12 @@ def test_certificates_without_a_key_identifier_are_taken(tmp_path: Path, is_prep
 
 
 def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
-    """Until both have what they need."""
+    """Exchange messages until both sides have completed the handshake."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = client.wrap_bio(down, up, server_hostname="localhost")
-    theirs = server.wrap_bio(up, down, server_side=True)
+    client_end = client.wrap_bio(down, up, server_hostname="localhost")
+    server_end = server.wrap_bio(up, down, server_side=True)
     for _ in range(4):
-        for side in (ours, theirs):
+        for side in (client_end, server_end):
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
-    assert ours.cipher() == theirs.cipher() is not None
+    assert client_end.cipher() == server_end.cipher() is not None

@@ -1,4 +1,4 @@
-"""The call that a thread works for: what is logged for it has its request id."""
+"""Active call of a thread: its request ID in log lines, and explanations with log level DEBUG."""
 
 import logging
 
@@ -13,7 +13,7 @@ def request_of(name: str) -> str:
     return str(vars(record)["request"])
 
 
-def test_lines_have_the_request_id_of_their_call() -> None:
+def test_log_lines_have_the_request_id_of_their_call() -> None:
     assert request_of("svc") == ""
     with CallTrace("abcd1234").activated():
         assert request_of("svc") == "[abcd1234] "
@@ -24,15 +24,15 @@ def test_lines_have_the_request_id_of_their_call() -> None:
 
 
 @pytest.mark.parametrize(("level", "count"), [("DEBUG", 1), ("INFO", 0)])
-def test_explanations_are_put_into_words_only_with_debug(level: str, count: int) -> None:
-    asked: list[int] = []
+def test_explanations_are_formatted_only_with_debug(level: str, count: int) -> None:
+    formatted: list[int] = []
 
     def text() -> str:
-        asked.append(1)
+        formatted.append(1)
         return "because"
 
     trace = CallTrace("x", level)
     explain(text)
     with trace.activated():
         explain(text)
-    assert len(asked) == len(trace.lines) == count
+    assert len(formatted) == len(trace.lines) == count

@@ -1,4 +1,4 @@
-"""Dataclasses of ours: equal and hashed as frozen ones are, and made as fast as others."""
+"""Dataclasses of svc.values: equality, hashes and slots like frozen ones, and plain assignment of fields."""
 
 import dataclasses
 
@@ -32,21 +32,21 @@ class Changing:
     x: int
 
 
-def test_equal_values_have_one_hash() -> None:
+def test_equal_values_have_equal_hashes() -> None:
     assert Point(1) == Point(1, 0) != Point(1, 2)
     assert len({Point(1), Point(1, 0), Point(1, 2)}) == 2
 
 
-def test_own_hash_stays() -> None:
+def test_hash_method_of_the_class_is_kept() -> None:
     assert hash(ByName("a", "b")) == hash("a")
     assert ByName("a", "b") != ByName("a")
 
 
-def test_without_equality_each_object_is_another_one() -> None:
+def test_objects_without_equality_differ() -> None:
     assert len({Itself(1), Itself(1)}) == 2
 
 
-def test_what_changes_has_no_hash() -> None:
+def test_mutable_value_has_no_hash() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(Changing(1))
 

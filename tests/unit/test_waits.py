@@ -1,4 +1,4 @@
-"""Waits by themselves: how they end, and what their callers get."""
+"""Waits: how they end, their callbacks, and resumable functions."""
 
 import threading
 import time
@@ -10,44 +10,44 @@ from harness.blocking import run_blocking
 from svc import deadline
 from svc.waits.wait import Resumable, Wait, WaitOutcome, limited
 
-SOON, FAR = 0.02, 60.0  # seconds
+SHORT_SECONDS, LONG_SECONDS = 0.02, 60.0
 
 
 def wait_for(seconds: float) -> Wait:
     return Wait(time.monotonic() + seconds)
 
 
-def test_first_end_counts() -> None:
-    wait, told = wait_for(FAR), list[str]()
-    wait.then(lambda: told.append("first"))
-    wait.then(lambda: told.append("second"))
+def test_first_outcome_counts() -> None:
+    wait, calls = wait_for(LONG_SECONDS), list[str]()
+    wait.then(lambda: calls.append("first"))
+    wait.then(lambda: calls.append("second"))
     wait.end(WaitOutcome.READY)
     wait.end(WaitOutcome.TIMEOUT)
     assert wait.outcome is WaitOutcome.READY
-    assert told == ["first", "second"]
+    assert calls == ["first", "second"]
 
 
 def test_callback_of_an_ended_wait_is_called_at_once() -> None:
-    wait, told = wait_for(FAR), list[WaitOutcome | None]()
+    wait, calls = wait_for(LONG_SECONDS), list[WaitOutcome | None]()
     wait.end(WaitOutcome.DISCONNECTED)
-    wait.then(lambda: told.append(wait.outcome))
-    assert told == [WaitOutcome.DISCONNECTED]
+    wait.then(lambda: calls.append(wait.outcome))
+    assert calls == [WaitOutcome.DISCONNECTED]
 
 
 def test_join_ends_at_the_deadline() -> None:
-    wait = wait_for(SOON)
+    wait = wait_for(SHORT_SECONDS)
     wait.join()
     assert wait.outcome is WaitOutcome.TIMEOUT
 
 
-def test_deadline_in_the_past_is_late_at_once() -> None:
+def test_deadline_in_the_past_is_a_timeout_at_once() -> None:
     wait = wait_for(-1)
     wait.join()
     assert wait.outcome is WaitOutcome.TIMEOUT
 
 
 def test_join_ends_with_the_wait() -> None:
-    wait = wait_for(FAR)
+    wait = wait_for(LONG_SECONDS)
     ending = threading.Thread(target=wait.end, args=(WaitOutcome.READY,))
     ending.start()
     wait.join()
@@ -55,10 +55,10 @@ def test_join_ends_with_the_wait() -> None:
     assert wait.outcome is WaitOutcome.READY
 
 
-def test_many_that_end_it_at_once_tell_once() -> None:
+def test_callback_runs_once_if_threads_end_a_wait_together() -> None:
     for _ in range(200):
-        wait, told = wait_for(FAR), list[int]()
-        wait.then(lambda told=told: told.append(1))  # type: ignore[misc]
+        wait, calls = wait_for(LONG_SECONDS), list[int]()
+        wait.then(lambda calls=calls: calls.append(1))  # type: ignore[misc]
         threads = [
             threading.Thread(target=wait.end, args=(end,))
             for end in (WaitOutcome.READY, WaitOutcome.TIMEOUT, WaitOutcome.DISCONNECTED)
@@ -67,14 +67,14 @@ def test_many_that_end_it_at_once_tell_once() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert told == [1]
+        assert calls == [1]
 
 
-def test_steps_are_carried_out_to_their_result() -> None:
+def test_resumable_is_run_to_its_result() -> None:
     def steps() -> Resumable[str]:
         outcomes = []
         for _ in range(2):
-            wait = wait_for(SOON)
+            wait = wait_for(SHORT_SECONDS)
             yield wait
             outcomes.append(str(wait.outcome))
         return " ".join(outcomes)
@@ -82,7 +82,7 @@ def test_steps_are_carried_out_to_their_result() -> None:
     assert run_blocking(steps()) == "WaitOutcome.TIMEOUT WaitOutcome.TIMEOUT"
 
 
-def test_steps_that_never_wait_are_carried_out_at_once() -> None:
+def test_resumable_without_waits_is_run_at_once() -> None:
     def steps() -> Resumable[int]:
         yield from ()
         return 7
@@ -90,38 +90,38 @@ def test_steps_that_never_wait_are_carried_out_at_once() -> None:
     assert run_blocking(steps()) == 7
 
 
-def test_failure_of_steps_is_the_callers() -> None:
+def test_exception_of_a_resumable_reaches_the_caller() -> None:
     def steps() -> Iterator[Wait]:
-        yield wait_for(SOON)
+        yield wait_for(SHORT_SECONDS)
         raise KeyError("x")
 
     with pytest.raises(KeyError):
         run_blocking(steps())  # type: ignore[arg-type]
 
 
-def test_limited_steps_have_one_limit_in_which_waits_do_not_count() -> None:
+def test_waits_do_not_count_in_the_limit_of_a_resumable() -> None:
     left: list[float] = []
 
     def steps() -> Resumable[str]:
-        left.append(deadline.remaining(FAR))
-        time.sleep(SOON)
+        left.append(deadline.remaining(LONG_SECONDS))
+        time.sleep(SHORT_SECONDS)
         wait = wait_for(0.2)
         yield wait
-        left.append(deadline.remaining(FAR))
+        left.append(deadline.remaining(LONG_SECONDS))
         return "done"
 
     assert run_blocking(limited(steps(), 5.0)) == "done"
     assert 4.9 < left[0] <= 5.0
-    assert 4.8 < left[1] <= 5.0 - SOON
-    assert deadline.remaining(FAR) == FAR
+    assert 4.8 < left[1] <= 5.0 - SHORT_SECONDS
+    assert deadline.remaining(LONG_SECONDS) == LONG_SECONDS
 
 
-def test_limited_steps_that_are_closed_clean_up() -> None:
+def test_limited_resumable_that_is_closed_cleans_up() -> None:
     closed: list[bool] = []
 
     def steps() -> Resumable[None]:
         try:
-            yield wait_for(FAR)
+            yield wait_for(LONG_SECONDS)
         finally:
             closed.append(True)
 

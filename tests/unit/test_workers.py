@@ -1,4 +1,4 @@
-"""The agent's threads: one always listens, also while all calls wait; idle threads end."""
+"""Worker pool of the agent: a worker always listens, idle workers end, and concurrent ones share a CPU."""
 
 import os
 import queue
@@ -13,20 +13,20 @@ from harness.skips import ONE_PROCESSOR
 from svc.agent import workers
 from svc.agent.workers import WorkerPool
 
-TIMEOUT_SECONDS = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 
 Job = Callable[[], None]
 
 
 class Work:
-    """A worker pool and its jobs."""
+    """Worker pool and its jobs."""
 
     def __init__(self) -> None:
         self.jobs: queue.Queue[Job | None] = queue.Queue()
         self.over = threading.Event()
-        self.workers = WorkerPool(self._turn)
+        self.workers = WorkerPool(self._next_job)
 
-    def _turn(self) -> Job | None:
+    def _next_job(self) -> Job | None:
         while not self.over.is_set():
             try:
                 return self.jobs.get(timeout=0.01)
@@ -52,12 +52,12 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
     assert work.end() == 0
 
 
-def waited(gate: threading.Event) -> None:
+def wait_for_event(gate: threading.Event) -> None:
     gate.wait(TIMEOUT_SECONDS)
 
 
-def kept() -> int:
-    """How many workers are kept on one processor."""
+def pinned_workers() -> int:
+    """Return how many workers are pinned to one CPU."""
     workers = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("worker-")]
     return sum(len(os.sched_getaffinity(number)) == 1 for number in workers if number)
 
@@ -66,18 +66,18 @@ def count() -> int:
     return sum(thread.name.startswith("worker-") for thread in threading.enumerate())
 
 
-def test_somebody_listens_while_others_wait(work: Work) -> None:
+def test_worker_listens_while_others_wait(work: Work) -> None:
     gate, served = threading.Event(), threading.Event()
     for _ in range(9):
-        work.jobs.put(lambda: waited(gate))
+        work.jobs.put(lambda: wait_for_event(gate))
     wait_until(work.jobs.empty)
     work.jobs.put(served.set)
     assert served.wait(TIMEOUT_SECONDS)
     gate.set()
 
 
-def test_there_is_an_end_to_threads(work: Work) -> None:
-    """More calls than that wait in the queue, and come to their turn."""
+def test_number_of_workers_is_limited(work: Work) -> None:
+    """Further calls wait in the queue, and run later."""
     gate, done = threading.Event(), threading.Semaphore(0)
 
     def wait() -> None:
@@ -94,7 +94,7 @@ def test_there_is_an_end_to_threads(work: Work) -> None:
     wait_until(lambda: count() <= 2)
 
 
-def test_what_is_queued_is_done_before_the_end(work: Work) -> None:
+def test_queued_jobs_run_before_the_end(work: Work) -> None:
     done: list[int] = []
     for number in range(100):
         work.jobs.put(lambda number=number: done.append(number))  # type: ignore[misc]
@@ -103,7 +103,7 @@ def test_what_is_queued_is_done_before_the_end(work: Work) -> None:
     assert count() == 0
 
 
-def test_who_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_returns_the_number_of_running_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     work, gate, begun = Work(), threading.Event(), threading.Event()
     work.workers.start()
 
@@ -119,8 +119,8 @@ def test_who_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert work.end() == 0
 
 
-def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under a limit of processes: what is there does everything, one after another, and listens again."""
+def test_existing_workers_continue_if_no_thread_can_be_started(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run all jobs one after another, and listen again."""
 
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -128,7 +128,7 @@ def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: py
     monkeypatch.setattr(threading.Thread, "start", refused)
     gate, done = threading.Event(), threading.Semaphore(0)
     for _ in range(2):
-        work.jobs.put(lambda: waited(gate))
+        work.jobs.put(lambda: wait_for_event(gate))
     wait_until(work.jobs.empty)
     for _ in range(5):
         work.jobs.put(lambda: done.release())
@@ -139,19 +139,19 @@ def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: py
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
-def test_those_who_work_at_once_are_kept_on_one_processor(work: Work) -> None:
-    """And with them all other threads of the process; at the end the pinning is removed."""
+def test_concurrent_workers_are_pinned_to_one_cpu(work: Work) -> None:
+    """All other threads of the process are pinned too. The pinning is removed at the end."""
     gate, over = threading.Event(), threading.Event()
-    bystander = threading.Thread(target=over.wait, args=(TIMEOUT_SECONDS,))
-    bystander.start()
-    work.jobs.put(lambda: waited(gate))
+    other_thread = threading.Thread(target=over.wait, args=(TIMEOUT_SECONDS,))
+    other_thread.start()
+    work.jobs.put(lambda: wait_for_event(gate))
     wait_until(work.jobs.empty)
-    assert kept() == 0
-    work.jobs.put(lambda: waited(gate))
-    wait_until(lambda: kept() >= 2)
-    assert len(os.sched_getaffinity(bystander.native_id or 0)) == 1
+    assert pinned_workers() == 0
+    work.jobs.put(lambda: wait_for_event(gate))
+    wait_until(lambda: pinned_workers() >= 2)
+    assert len(os.sched_getaffinity(other_thread.native_id or 0)) == 1
     gate.set()
     assert work.end() == 0
-    assert os.sched_getaffinity(bystander.native_id or 0) == os.sched_getaffinity(0)
+    assert os.sched_getaffinity(other_thread.native_id or 0) == os.sched_getaffinity(0)
     over.set()
-    bystander.join()
+    other_thread.join()

@@ -1,4 +1,4 @@
-"""The connection test, where servers hang or fail."""
+"""Connection test, also with servers that hang or fail."""
 
 import threading
 from collections.abc import Callable
@@ -25,14 +25,14 @@ def probed(open_backend: Callable[..., Backend], **changes: Any) -> tuple[int, l
         return status, text.splitlines()
 
 
-def test_each_thing_has_its_line(tmp_path: Path) -> None:
-    """In the order in which an ADD needs them."""
+def test_each_check_has_a_line(tmp_path: Path) -> None:
+    """The order is that in which an ADD needs them."""
     status, lines = probed(lambda *_: EmbeddedStore(tmp_path / "store.db"))
     assert (status, lines) == (0, ["network configuration: ok", "datastore embedded: ok, ready"])
 
 
-def test_failing_datastore_is_told_in_one_line() -> None:
-    """What follows is not tested."""
+def test_failing_datastore_is_reported_in_one_line() -> None:
+    """The checks after it are skipped."""
 
     def refuse(*_: object) -> Backend:
         raise StoreError("the store is down", details="start\nit")
@@ -40,14 +40,14 @@ def test_failing_datastore_is_told_in_one_line() -> None:
     assert probed(refuse) == (1, ["network configuration: ok", "the store is down: start it"])
 
 
-def test_hanging_datastore_costs_no_more_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is left behind."""
+def test_hanging_datastore_is_reported_after_the_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test does not wait for its thread."""
     monkeypatch.setattr(connection_test, "LIMIT", 0.05)
-    go_on = threading.Event()
+    unblock = threading.Event()
     before = threading.active_count()
 
     def hang(*_: object) -> Backend:
-        go_on.wait(20)
+        unblock.wait(20)
         return EmbeddedStore(tmp_path / "store.db")
 
     sessions = SessionPool(hang)
@@ -59,16 +59,16 @@ def test_hanging_datastore_costs_no_more_than_the_limit(tmp_path: Path, monkeypa
             ["datastore embedded: no answer within 0.05 s: see whether it runs, and whether the address is right"],
         )
     finally:
-        go_on.set()
+        unblock.set()
         while threading.active_count() > before:
-            go_on.wait(0.01)
+            unblock.wait(0.01)
             threading.Event().wait(0.01)
         sessions.close()
 
 
 @pytest.mark.parametrize("section", ["orch", "kubernetes"])
-def test_kubeconfig_is_found_by_any_word(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The specification's, or the orchestrator's."""
+def test_kubeconfig_is_read_from_either_section(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The section has the name in the specification, or that of Kubernetes."""
     monkeypatch.setattr(connection_test, "server_version", lambda kubeconfig: f"version of {kubeconfig}")
     _, lines = probed(lambda *_: EmbeddedStore(tmp_path / "store.db"), **{section: {"kubeconfig": "/a"}})
     assert lines[-1] == "API server: ok, version of /a"

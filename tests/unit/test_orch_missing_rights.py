@@ -1,4 +1,4 @@
-"""What a refusal of the API server tells the user to do."""
+"""Fixes in errors about missing rights at the API server."""
 
 import pytest
 
@@ -10,7 +10,7 @@ ADMINISTRATOR, ROLE = "use the kubeconfig of an administrator", "svcctl crd role
 
 
 @pytest.mark.parametrize(
-    ("call", "remedy"),
+    ("call", "fix"),
     [
         ("PATCH /apis/apiextensions.k8s.io/v1/customresourcedefinitions/ippools.crd.svc.internal", ADMINISTRATOR),
         ("POST /apis/crd.svc.internal/v1/ippools", ADMINISTRATOR),
@@ -27,9 +27,9 @@ ADMINISTRATOR, ROLE = "use the kubeconfig of an administrator", "svcctl crd role
         ("PATCH /api/v1/namespaces/default/pods/web-0/status", ROLE),
     ],
 )
-def test_missing_rights_are_those_of_the_plugin_or_of_an_administrator(call: str, remedy: str) -> None:
+def test_fix_is_the_role_of_the_plugin_or_an_administrator(call: str, fix: str) -> None:
     """The role grants no right to change definitions, pools and settings."""
-    assert remedy in ApiError(403, "Forbidden", "no", call=call).details
+    assert fix in ApiError(403, "Forbidden", "no", call=call).details
 
 
 _METHODS = {
@@ -44,7 +44,7 @@ _METHODS = {
 
 
 @pytest.mark.parametrize("api_version", [DEFAULT.api_version, DEFAULT.crd_api_version])
-def test_the_role_is_named_for_each_of_its_rights(api_version: str) -> None:
+def test_fix_is_the_role_for_each_of_its_rights(api_version: str) -> None:
     for rule in role(DEFAULT, api_version)["rules"]:
         group, (resource,) = rule["apiGroups"][0], rule["resources"]
         plural, _, part = resource.partition("/")
