@@ -1,4 +1,4 @@
-"""Two throw-away namespaces for every test: the host, which the test's own thread is in, and a sandbox."""
+"""Two temporary namespaces for every test: the host, which the thread of the test is in, and a sandbox."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from svc.attach.request import Sandbox
 
 @pytest.fixture
 def netns() -> Iterator[Netns]:
-    """The host."""
+    """Return the namespace of the host, and enter it."""
     with Netns("host") as namespace, entered(namespace):
         yield namespace
 

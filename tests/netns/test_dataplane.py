@@ -1,4 +1,4 @@
-"""Wiring against the real kernel: what it makes, what stands in its way, and that a failure leaves nothing behind."""
+"""Wiring with the real kernel: interfaces and routes, obstacles, failures, and CHECK."""
 
 import errno
 import os
@@ -52,20 +52,20 @@ def wire(kernel: Kernel, wiring: VethSpec, ns_fd: int) -> Pair:
     return pair
 
 
-def nothing_is_left(netns: Netns, pod: Netns) -> None:
-    """On either side."""
+def assert_nothing_is_left(netns: Netns, pod: Netns) -> None:
+    """Check that neither side has an interface or a route."""
     assert (netns.links(), pod.links()) == ([], [])
     assert (netns.ip("route"), pod.ip("route"), pod.ip("-6", "route")) == ([], [], [])
 
 
-def forwarded(wiring: VethSpec) -> list[str]:
+def enable_forwarding(wiring: VethSpec) -> list[str]:
     with closing(ForwardingSysctls()) as forwarding:
         return forwarding.ensure(wiring)
 
 
 @FAMILIES
 def test_wired_attachment_is_as_planned(kernel: Kernel, sandbox: Sandbox, wiring: VethSpec) -> None:
-    forwarded(wiring)
+    enable_forwarding(wiring)
     wired = wire(kernel, wiring, sandbox.fd)
     assert differences(kernel, wiring, wired, sandbox.fd) == []
     assert wired.peer_index == 2
@@ -73,20 +73,20 @@ def test_wired_attachment_is_as_planned(kernel: Kernel, sandbox: Sandbox, wiring
 
 @FAMILIES
 def test_wired_pod_reaches_the_host(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, wiring: VethSpec) -> None:
-    """At once, without waiting for duplicate detection or proxy delays. Proxy ARP answers for what the host has a route to."""
+    """Neither duplicate detection nor a proxy delay makes it wait. Proxy ARP needs the default route of the host."""
     run("ip", "link", "add", "uplink", "type", "bridge")
     run("ip", "link", "set", "uplink", "up")
     run("ip", "address", "add", "192.0.2.1/24", "dev", "uplink")
     run("ip", "address", "add", "2001:db8::1/64", "dev", "uplink", "nodad")
     run("ip", "route", "add", "default", "via", "192.0.2.254")
-    forwarded(wiring)
+    enable_forwarding(wiring)
     wire(kernel, wiring, sandbox.fd)
     for version, target in ((4, "192.0.2.1"), (6, "2001:db8::1")):
         if wiring.has(version):
             pod.run("ping", "-c", "1", "-W", "1", target)
 
 
-def test_wiring_asks_for_mtu_and_queues(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+def test_wired_interfaces_have_mtu_and_queues(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
     wiring = VethSpec("svc0123456789a", "net1", MAC, (Address(ADDRESS4),), mtu=1400, queues=3)
     wire(kernel, wiring, sandbox.fd)
     (outer,) = netns.ip("-d", "link", "show", "dev", "svc0123456789a")
@@ -95,11 +95,11 @@ def test_wiring_asks_for_mtu_and_queues(netns: Netns, pod: Netns, kernel: Kernel
         assert (link["mtu"], link["num_tx_queues"], link["num_rx_queues"]) == (1400, 3, 3)
 
 
-# what stands in the way
+# obstacles
 
 
-def test_taken_index_is_passed_over(netns: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interface that has it is not touched."""
+def test_used_index_is_skipped(netns: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interface with this index does not change."""
     run("ip", "link", "add", "stranger", "index", "5000", "type", "bridge")
     before = netns.ip("-d", "address", "show", "dev", "stranger")
     monkeypatch.setattr(wiring_module, "_indexes", count(5000))
@@ -109,18 +109,18 @@ def test_taken_index_is_passed_over(netns: Netns, kernel: Kernel, sandbox: Sandb
     assert netns.ip("route", "show", "dev", "stranger") == []
 
 
-def test_taken_peer_index_is_passed_over(pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
-    """Another plugin has made an interface in the sandbox before."""
+def test_used_peer_index_is_skipped(pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """Another plugin has created an interface in the sandbox."""
     pod.ip("link", "add", "first", "index", "2", "type", "bridge")
     before = pod.ip("-d", "address", "show", "dev", "first")
-    forwarded(BOTH)
+    enable_forwarding(BOTH)
     wired = wire(kernel, BOTH, sandbox.fd)
     assert wired.peer_index > 2
     assert differences(kernel, BOTH, wired, sandbox.fd) == []
     assert pod.ip("-d", "address", "show", "dev", "first") == before
 
 
-def test_no_free_index_is_an_error_and_not_a_loop(
+def test_lack_of_a_free_index_is_an_error(
     netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("ip", "link", "add", "stranger", "index", "5000", "type", "bridge")
@@ -130,8 +130,8 @@ def test_no_free_index_is_an_error_and_not_a_loop(
     assert (netns.links(), pod.links()) == (["stranger"], [])
 
 
-def test_taken_host_name_is_told_apart(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
-    """The caller knows what to do about it: here nothing is done."""
+def test_existing_host_name_has_its_own_exception(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """The caller handles it: `wire` changes nothing."""
     run("ip", "link", "add", BOTH.host_name, "type", "bridge")
     with pytest.raises(HostInterfaceExists):
         wire(kernel, BOTH, sandbox.fd)
@@ -139,10 +139,10 @@ def test_taken_host_name_is_told_apart(netns: Netns, pod: Netns, kernel: Kernel,
 
 
 @pytest.mark.parametrize("host_name_too", [False, True])
-def test_taken_interface_name_is_the_callers_fault(
+def test_existing_interface_name_is_an_error_of_the_caller(
     netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, host_name_too: bool
 ) -> None:
-    """Also when the host name is taken as well: removing that would not help."""
+    """This holds also if the host name exists too, because its removal would not help."""
     pod.ip("link", "add", "eth0", "type", "bridge")
     if host_name_too:
         run("ip", "link", "add", BOTH.host_name, "type", "bridge")
@@ -153,8 +153,8 @@ def test_taken_interface_name_is_the_callers_fault(
 
 
 @pytest.mark.parametrize("address", [f"{ADDRESS4}/32", f"{ADDRESS6}/128"])
-def test_occupied_route_is_named(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, address: str) -> None:
-    """Another interface has the address: it keeps it."""
+def test_error_names_an_existing_route(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, address: str) -> None:
+    """The route of the other interface is kept."""
     run("ip", "link", "add", "stranger", "type", "bridge")
     run("ip", "link", "set", "stranger", "up")
     run("ip", "route", "add", address, "dev", "stranger", "metric", "1024" if ":" in address else "0")
@@ -165,23 +165,23 @@ def test_occupied_route_is_named(netns: Netns, pod: Netns, kernel: Kernel, sandb
     assert netns.ip("route", "get", address.split("/")[0])[0]["dev"] == "stranger"
 
 
-def test_route_of_the_same_prefix_in_the_sandbox_keeps_its_place(pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
-    """An earlier interface has the default routes: traffic goes on to leave by it."""
+def test_existing_default_route_in_the_sandbox_is_kept(pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """An earlier interface has it, and traffic continues to leave by that interface."""
     pod.ip("link", "add", "first", "type", "bridge")
     pod.ip("link", "set", "first", "up")
     pod.ip("address", "add", "192.0.2.9/24", "dev", "first")
     pod.ip("route", "add", "default", "via", "192.0.2.254", "dev", "first")
-    forwarded(BOTH)
+    enable_forwarding(BOTH)
     wired = wire(kernel, BOTH, sandbox.fd)
     assert differences(kernel, BOTH, wired, sandbox.fd) == []
     assert pod.ip("route", "get", "198.51.100.1")[0]["dev"] == "first"
 
 
-# failures leave nothing
+# failures
 
 
-def refusing(make: object) -> object:
-    """The batch with one message more, which the kernel refuses: it speaks of a link that does not exist."""
+def with_refused_message(make: object) -> object:
+    """Return a function that adds a message to the batch that the kernel refuses: its link does not exist."""
 
     def refused(*arguments: object) -> rtnl.Batch:
         batch: rtnl.Batch = make(*arguments)  # type: ignore[operator]
@@ -195,31 +195,31 @@ def refusing(make: object) -> object:
 def test_refused_batch_leaves_nothing(
     netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, batch: str
 ) -> None:
-    monkeypatch.setattr(plan, batch, refusing(getattr(plan, batch)))
+    monkeypatch.setattr(plan, batch, with_refused_message(getattr(plan, batch)))
     with pytest.raises(PeerError, match="the kernel refused") as caught:
         wire(kernel, BOTH, sandbox.fd)
     assert caught.value.code == Code.KERNEL
-    nothing_is_left(netns, pod)
+    assert_nothing_is_left(netns, pod)
     monkeypatch.undo()
     wire(kernel, BOTH, sandbox.fd)
 
 
-@pytest.mark.parametrize("place", [1, 2])
+@pytest.mark.parametrize("number", [1, 2])
 def test_unwritable_sysctl_leaves_nothing(
-    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, place: int
+    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """As in a container with a read-only /proc/sys; those of the host are written first, then those of the sandbox."""
-    places, write = count(1), write_sysctls
+    """A container may have a read-only /proc/sys. Sysctls of the host are written first, then those of the sandbox."""
+    numbers, write = count(1), write_sysctls
 
     def failing(fd: int, items: list[tuple[str, str]], procfs: Procfs | None) -> None:
-        if next(places) == place:
+        if next(numbers) == number:
             raise OSError(errno.EROFS, "Read-only file system", items[0][0])
         write(fd, items, procfs)
 
     monkeypatch.setattr("svc.dataplane.wire.netns.write_sysctls", failing)
     with pytest.raises(PeerError, match=r"cannot write /proc/sys/net/ipv[46]/.*Read-only file system"):
         wire(kernel, BOTH, sandbox.fd)
-    nothing_is_left(netns, pod)
+    assert_nothing_is_left(netns, pod)
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/proc/self/ns/mnt"])
@@ -231,8 +231,8 @@ def test_descriptor_of_something_else_leaves_nothing(netns: Netns, kernel: Kerne
     assert netns.links() == []
 
 
-def test_namespace_that_was_deleted_leaves_nothing(netns: Netns, kernel: Kernel, sandbox: Sandbox, pod: Netns) -> None:
-    """The descriptor keeps it alive: the wiring works, and goes with it."""
+def test_deleted_namespace_can_still_be_wired(netns: Netns, kernel: Kernel, sandbox: Sandbox, pod: Netns) -> None:
+    """The descriptor keeps the namespace, so the wiring works. Its interface can be deleted twice."""
     pod.delete()
     wired = wire(kernel, BOTH, sandbox.fd)
     assert netns.links() == [BOTH.host_name]
@@ -243,7 +243,7 @@ def test_namespace_that_was_deleted_leaves_nothing(netns: Netns, kernel: Kernel,
 
 # CHECK
 
-HARM = {
+CHANGES = {
     "host link down": ("host", "link set svc0123456789a down", "host interface svc0123456789a is down"),
     "host link gone": ("host", "link delete svc0123456789a", "interface eth0 is missing in the sandbox"),
     "host link renamed": ("host", "link set svc0123456789a down name other", "interface svc0123456789a is missing in the host"),
@@ -262,11 +262,13 @@ HARM = {
 }
 
 
-@pytest.mark.parametrize("harm", HARM)
-def test_check_tells_what_was_harmed(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, harm: str) -> None:
-    forwarded(BOTH)
+@pytest.mark.parametrize("change", CHANGES)
+def test_check_reports_a_changed_interface_or_route(
+    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, change: str
+) -> None:
+    enable_forwarding(BOTH)
     wired = wire(kernel, BOTH, sandbox.fd)
-    where, command, words = HARM[harm]
+    where, command, words = CHANGES[change]
     (netns if where == "host" else pod).ip(*command.split())
     assert words in "; ".join(differences(kernel, BOTH, wired, sandbox.fd))
 
@@ -283,17 +285,17 @@ def test_check_tells_what_was_harmed(netns: Netns, pod: Netns, kernel: Kernel, s
         ("sandbox", "net/ipv6/conf/all/forwarding"),
     ],
 )
-def test_check_tells_a_changed_sysctl(kernel: Kernel, sandbox: Sandbox, where: str, path: str) -> None:
-    forwarded(BOTH)
+def test_check_reports_a_changed_sysctl(kernel: Kernel, sandbox: Sandbox, where: str, path: str) -> None:
+    enable_forwarding(BOTH)
     wired = wire(kernel, BOTH, sandbox.fd)
     changed = "0" if where == "host" else "1"
     write_sysctls(-1 if where == "host" else sandbox.fd, [(path, changed)])
-    (told,) = differences(kernel, BOTH, wired, sandbox.fd)
-    assert told == f"{where} sysctl {path} is {changed}, not {1 - int(changed)}"
+    (difference,) = differences(kernel, BOTH, wired, sandbox.fd)
+    assert difference == f"{where} sysctl {path} is {changed}, not {1 - int(changed)}"
 
 
-def test_check_tells_a_pair_that_was_replaced(netns: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
-    """Names and addresses are right, but these are not the interfaces of this attachment."""
+def test_check_reports_a_replaced_pair(netns: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """Names and addresses are correct, but these are not the interfaces of this attachment."""
     wired = wire(kernel, BOTH, sandbox.fd)
     delete_link(kernel.host(), wired.host_index)
     wire(kernel, BOTH, sandbox.fd)
@@ -301,8 +303,8 @@ def test_check_tells_a_pair_that_was_replaced(netns: Netns, kernel: Kernel, sand
     assert "sandbox interface eth0 is not the peer of svc0123456789a" in found
 
 
-def test_check_ignores_what_others_have_added(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
-    forwarded(BOTH)
+def test_check_ignores_additions_of_other_programs(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    enable_forwarding(BOTH)
     wired = wire(kernel, BOTH, sandbox.fd)
     pod.ip("address", "add", "198.51.100.7/24", "dev", "eth0")
     pod.ip("route", "add", "203.0.113.0/24", "via", "169.254.1.1", "dev", "eth0", "onlink")
@@ -314,18 +316,18 @@ def test_check_ignores_what_others_have_added(netns: Netns, pod: Netns, kernel: 
 # forwarding in the host
 
 
-def test_forwarding_is_switched_on_once(netns: Netns) -> None:
-    """Only for the families of the attachment, and told only when it was off."""
+def test_forwarding_is_enabled_once(netns: Netns) -> None:
+    """It is enabled for the families of the attachment, and reported only if it was off."""
     run("sysctl", "-q", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
-    assert forwarded(ONLY4) == ["net/ipv4/ip_forward"]
+    assert enable_forwarding(ONLY4) == ["net/ipv4/ip_forward"]
     assert netns.sysctl("net/ipv6/conf/all/forwarding") == "0"
-    assert forwarded(BOTH) == ["net/ipv6/conf/all/forwarding"]
-    assert forwarded(BOTH) == []
+    assert enable_forwarding(BOTH) == ["net/ipv6/conf/all/forwarding"]
+    assert enable_forwarding(BOTH) == []
     assert (netns.sysctl("net/ipv4/ip_forward"), netns.sysctl("net/ipv6/conf/all/forwarding")) == ("1", "1")
 
 
-def test_forwarding_that_is_switched_off_comes_back(netns: Netns) -> None:
-    """Another program does that between two attachments."""
+def test_disabled_forwarding_is_enabled_again(netns: Netns) -> None:
+    """Another program disables it between two attachments."""
     with closing(ForwardingSysctls()) as forwarding:
         forwarding.ensure(ONLY4)
         netns.run("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")

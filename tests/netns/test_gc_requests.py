@@ -1,4 +1,4 @@
-"""What GC reads: listings, however many pods a node has."""
+"""Requests of GC: a constant number of listings, for any number of pods."""
 
 import pytest
 
@@ -11,12 +11,12 @@ from svc.model.keys import BlockKey, BlockQuery, HandleKey, HandleQuery
 pytestmark = pytest.mark.root
 
 PODS = 200
-OF_ADDRESSES = (BlockKey, BlockQuery, HandleKey, HandleQuery)
+ADDRESS_REQUESTS = (BlockKey, BlockQuery, HandleKey, HandleQuery)
 
 
 @pytest.mark.parametrize("atomic", [True, False])
 def test_gc_lists_blocks_once(host: Host, atomic: bool) -> None:
-    """Without transactions it lists the handles too. It reads none by itself."""
+    """Without transactions it lists the handles too. It reads no handle or block by itself."""
     reading = Reading(host.store)
     host.store = reading if atomic else NonAtomic(reading)
     names = [f"c{number}" for number in range(PODS)]
@@ -24,6 +24,6 @@ def test_gc_lists_blocks_once(host: Host, atomic: bool) -> None:
         host.add(None, container=name)
     reading.read.clear()
     collect_garbage(host.context, "net", [(name, "eth0") for name in names], WHERE, CallTrace("test"))
-    found = [what for what in reading.read if isinstance(what, OF_ADDRESSES)]
+    found = [request for request in reading.read if isinstance(request, ADDRESS_REQUESTS)]
     assert found == [BlockQuery(), *([] if atomic else [HandleQuery()])]
     assert len(host.context.journal.all()) == PODS

@@ -1,4 +1,4 @@
-"""A process that is killed at any call to the datastore or the journal: the next start takes down what it has left."""
+"""Processes that are killed at any call to the datastore or the journal: the next start tears down the rest."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ KINDS = pytest.mark.parametrize("kind", [Kind.KILLED, Kind.KILLED_AFTER], ids=["
 
 
 def killed(work: Callable[[], None]) -> bool:
-    """Whether a child that does the work was killed; it must not end in any other way than that or well."""
+    """Return whether a child that does the work was killed; it must end in this way or succeed."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -35,10 +35,10 @@ def killed(work: Callable[[], None]) -> bool:
 
 @KINDS
 @pytest.mark.parametrize("what", ["store", "journal"])
-def test_killed_add_is_taken_down_at_the_next_start(
+def test_killed_add_is_torn_down_at_the_next_start(
     tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind, what: str
 ) -> None:
-    """In a fresh store, where two blocks have to be claimed; then the same ADD works."""
+    """The store is empty, so the ADD claims two blocks. Afterwards the same ADD works."""
     for number in itertools.count(1):
         directory = tmp_path / str(number)
 
@@ -85,8 +85,8 @@ def test_killed_delete_may_be_repeated(tmp_path: Path, netns: Netns, sandbox: Sa
 
 
 @KINDS
-def test_killed_recovery_is_begun_anew(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
-    """By the next start, with three broken attachments on its hands."""
+def test_killed_recovery_is_repeated(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
+    """The next start has three incomplete attachments to tear down."""
     for number in itertools.count(1):
         for serial in range(3):
 

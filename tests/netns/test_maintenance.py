@@ -1,4 +1,4 @@
-"""Pending releases are retried in rounds, one after another in each datastore."""
+"""Pending releases are retried in rounds, one after another for each datastore."""
 
 from collections.abc import Iterator
 from queue import Empty, Queue
@@ -15,46 +15,46 @@ from svc.attach.recovery import retry_release
 
 pytestmark = pytest.mark.root
 
-TIMEOUT_SECONDS = 20.0  # seconds
-OWED = 5
-PAUSED: set[str] = set()  # containers of which a call waits
+TIMEOUT_SECONDS = 20.0
+PENDING = 5
+PARKED: set[str] = set()  # containers with a parked call
 
 
 @pytest.fixture
 def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
-    """The jobs for the agent's workers, with pending releases of five containers; rounds follow without a pause."""
+    """Yield the queue of jobs for the agent's workers: five containers have pending releases, and rounds have no pause."""
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
-    names = [f"c{number}" for number in range(OWED)]
+    names = [f"c{number}" for number in range(PENDING)]
     for name in names:
         host.add(None, container=name)
     host.faults.arm(Kind.OUTAGE)
     for name in names:
         host.delete(None, container=name)
-    assert len(host.context.journal.pending_releases()) == OWED
+    assert len(host.context.journal.pending_releases()) == PENDING
     waiting: Queue[Job] = Queue()
-    maintenance = Maintenance(host.context, waiting.put, PAUSED.__contains__)
+    maintenance = Maintenance(host.context, waiting.put, PARKED.__contains__)
     periodic = Periodic([Task("pending releases", 0.001, maintenance.retry_releases)])
     periodic.start()
     yield waiting
     maintenance.stop()
     periodic.stop()
-    PAUSED.clear()
+    PARKED.clear()
 
 
 def run_next(jobs: "Queue[Job]") -> None:
     job = jobs.get(timeout=TIMEOUT_SECONDS)
     with pytest.raises(Empty):
-        jobs.get(timeout=0.02)  # many rounds; the next one begins when this one has ended
+        jobs.get(timeout=0.02)  # many intervals: the next round begins only when this one has ended
     job.run(job)
 
 
-def test_one_at_a_time_while_the_datastore_fails(host: Host, jobs: "Queue[Job]") -> None:
+def test_releases_run_one_at_a_time_while_the_datastore_fails(host: Host, jobs: "Queue[Job]") -> None:
     for _ in range(3):
         run_next(jobs)
-    assert len(host.context.journal.pending_releases()) == OWED
+    assert len(host.context.journal.pending_releases()) == PENDING
 
 
-def test_all_are_paid_when_it_is_back(host: Host, jobs: "Queue[Job]") -> None:
+def test_all_releases_succeed_when_the_datastore_works_again(host: Host, jobs: "Queue[Job]") -> None:
     run_next(jobs)
     host.faults.heal()
     while host.context.journal.pending_releases():
@@ -62,23 +62,23 @@ def test_all_are_paid_when_it_is_back(host: Host, jobs: "Queue[Job]") -> None:
     assert host.left_over() == []
 
 
-def test_one_that_can_never_be_paid_does_not_keep_the_others(
+def test_release_that_always_fails_does_not_delay_the_others(
     host: Host, jobs: "Queue[Job]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their order is another in each round."""
+    """Each round has another order."""
     host.faults.heal()
 
-    def pay(context: object, key: object, trace: object) -> bool:
+    def fail_for_c0(context: object, key: object, trace: object) -> bool:
         return "c0" not in str(key) and retry_release(context, key, trace)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "retry_release", pay)
+    monkeypatch.setattr(module, "retry_release", fail_for_c0)
     while len(host.context.journal.pending_releases()) > 1:
         run_next(jobs)
     assert [record.id.container_id for record in host.context.journal.pending_releases()] == ["c0"]
 
 
-def test_round_that_fails_is_not_the_last(host: Host, jobs: "Queue[Job]") -> None:
-    """The journal could not be read."""
+def test_failed_round_is_followed_by_another(host: Host, jobs: "Queue[Job]") -> None:
+    """The round fails because the journal cannot be read."""
     run_next(jobs)
     host.journal_faults.arm(Kind.REFUSED, 1, "read")
     while not host.journal_faults.struck:
@@ -87,16 +87,16 @@ def test_round_that_fails_is_not_the_last(host: Host, jobs: "Queue[Job]") -> Non
     run_next(jobs)
 
 
-def test_container_that_waits_does_not_keep_the_others(host: Host, jobs: "Queue[Job]") -> None:
+def test_container_with_a_parked_call_does_not_delay_the_others(host: Host, jobs: "Queue[Job]") -> None:
     """Its own pending release is retried in a later round."""
-    PAUSED.add("c0")
-    run_next(jobs)  # of a round from before, perhaps
+    PARKED.add("c0")
+    run_next(jobs)  # it may belong to an earlier round
     host.heal()
     while len(host.context.journal.pending_releases()) > 1:
         job = jobs.get(timeout=TIMEOUT_SECONDS)
         job.run(job)
     assert [record.id.container_id for record in host.context.journal.pending_releases()] == ["c0"]
-    PAUSED.clear()
+    PARKED.clear()
     last = jobs.get(timeout=TIMEOUT_SECONDS)
     assert last.key == "c0"
     last.run(last)

@@ -1,4 +1,4 @@
-"""The verbs over the API of an orchestrator, with the plugin's own role and no more."""
+"""The verbs with the Kubernetes datastore, with the rights of the plugin's role only."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,7 +33,7 @@ WHERE = SessionKey({"kind": "orch"}, "node1")
 
 @pytest.fixture
 def cluster(netns: Netns, tmp_path: Path) -> Iterator[Kube]:
-    """A server inside the host's namespace, where the verbs can reach it, ready for the plugin."""
+    """Run an API server in the namespace of the host, with the role and pools of the plugin."""
     netns.run("ip", "link", "set", "lo", "up")
     (tmp_path / "kube").mkdir()
     with running(tmp_path / "kube") as kube:
@@ -61,7 +61,7 @@ def context(cluster: Kube, tmp_path: Path) -> Iterator[Context]:
         context.kernel.host().close()
 
 
-def kept(cluster: Kube, plural: str) -> list[str]:
+def stored_names(cluster: Kube, plural: str) -> list[str]:
     return [item["metadata"]["name"] for item in cluster.call("GET", f"{API}/{plural}")["items"]]
 
 
@@ -70,19 +70,19 @@ def annotations(cluster: Kube) -> dict[str, str]:
     return {name.rpartition("/")[2]: text for name, text in found.items() if name.startswith(DEFAULT.annotation_prefix)}
 
 
-def test_a_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox: Sandbox) -> None:
-    """Addresses as custom resources, the endpoint on the pod; a repeated ADD has the same result; at the end none is held."""
+def test_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox: Sandbox) -> None:
+    """Addresses are custom resources, and the endpoint is on the pod. A repeated ADD has the same result."""
     workload, key, trace = Workload("c1", "web-0", "default"), AttachmentId("net", "c1", "eth0"), CallTrace("test")
     request = AddRequest(key, workload, sandbox, WHERE, netconf((4, 6)))
     result = run_blocking(add(context, request, trace))
     addresses = [str(Cidr.masked(str(ip.address))) for ip in result.ips]
     assert annotations(cluster) == {"containerID": "c1", "podIP": addresses[0], "podIPs": ",".join(addresses)}
-    assert kept(cluster, "ipamhandles") == ["net.c1"]
-    assert len(kept(cluster, "ipamblocks")) == len(kept(cluster, "blockaffinities")) == 2
+    assert stored_names(cluster, "ipamhandles") == ["net.c1"]
+    assert len(stored_names(cluster, "ipamblocks")) == len(stored_names(cluster, "blockaffinities")) == 2
     check(context, key, sandbox, result, trace)
     assert run_blocking(add(context, request, trace)) == result
     delete(context, Attachment(key, workload, sandbox, WHERE), trace)
     assert annotations(cluster) == {"containerID": "c1", "podIP": "", "podIPs": ""}
-    assert kept(cluster, "ipamhandles") == []
+    assert stored_names(cluster, "ipamhandles") == []
     blocks = cluster.call("GET", f"{API}/ipamblocks")["items"]
-    assert {held for block in blocks for held in block["spec"]["allocations"]} == {None}
+    assert {allocation for block in blocks for allocation in block["spec"]["allocations"]} == {None}

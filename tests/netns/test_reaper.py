@@ -1,4 +1,4 @@
-"""Host interfaces are deleted fast, together, and only those that were meant."""
+"""Deletion of host interfaces: in groups, before the acknowledgement, and only the requested ones."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from svc.model.errors import Code, PeerError
 pytestmark = pytest.mark.root
 
 THREADS = 16
-TIMEOUT_SECONDS = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 
 _numbers = count(1)
 
@@ -30,11 +30,11 @@ def _nothing() -> None: ...
 
 
 class WatchedKernel(Kernel):
-    """Counts exchanges that delete, and does something before or after each."""
+    """Kernel that records exchanges with deletions, and calls a function before and after each."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.deletions: list[list[str]] = []  # what each exchange does, message by message
+        self.deletions: list[list[str]] = []  # the labels of the messages of each exchange
         self.before: Callable[[], object] = _nothing
         self.after: Callable[[], object] = _nothing
 
@@ -84,7 +84,7 @@ MakeLinks = Callable[[int], list[tuple[int, str]]]
 
 @pytest.fixture
 def make_links(kernel: WatchedKernel, pod: Netns) -> MakeLinks:
-    """Pairs with one end in the pod, as attachments are: index and name of the host's ends."""
+    """Return a function that creates veth pairs with one end in the pod, and returns index and name of the host's ends."""
 
     def make(number: int) -> list[tuple[int, str]]:
         fd, batch, made = os.open(pod.path, os.O_RDONLY), rtnl.Batch(), []
@@ -99,18 +99,18 @@ def make_links(kernel: WatchedKernel, pod: Netns) -> MakeLinks:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + TIMEOUT_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < until, "it never came to pass"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.001)
 
 
-def settled(futures: list[Future[Any]]) -> None:
+def wait_for_results(futures: list[Future[Any]]) -> None:
     for future in futures:
         future.result(TIMEOUT_SECONDS)
 
 
-def test_removed_link_is_gone_on_both_sides(netns: Netns, pod: Netns, reaper: Reaper, make_links: MakeLinks) -> None:
+def test_link_is_removed_on_both_sides(netns: Netns, pod: Netns, reaper: Reaper, make_links: MakeLinks) -> None:
     (link,) = make_links(1)
     run("ip", "link", "set", link[1], "up")
     run("ip", "route", "add", "10.9.9.9/32", "dev", link[1])
@@ -118,23 +118,23 @@ def test_removed_link_is_gone_on_both_sides(netns: Netns, pod: Netns, reaper: Re
     assert (netns.links(), netns.ip("route"), pod.links()) == ([], [], [])
 
 
-def test_link_that_is_not_there_is_fine(reaper: Reaper, kernel: WatchedKernel) -> None:
+def test_missing_link_is_not_an_error(reaper: Reaper, kernel: WatchedKernel) -> None:
     reaper.remove(4711, "svc1")
     assert kernel.deletions == []
 
 
-def test_link_of_another_name_is_spared(netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks) -> None:
-    """The index now belongs to another program's link."""
+def test_link_of_another_name_is_kept(netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks) -> None:
+    """The index now belongs to the link of another program."""
     ((index, name),) = make_links(1)
     reaper.remove(index, "svcother")
     assert netns.links() == [name]
     assert kernel.deletions == []
 
 
-def test_many_links_die_in_few_deletions(
+def test_many_links_are_removed_in_few_deletions(
     netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor
 ) -> None:
-    """Each is gone for good when its own caller is answered; those that wait at the same time go as a group."""
+    """Each link is removed when its caller returns. Links that wait at the same time are deleted as a group."""
 
     def remove(index: int, name: str) -> bool:
         found = reaper.remove(index, name)
@@ -142,24 +142,24 @@ def test_many_links_die_in_few_deletions(
         return found
 
     links = make_links(40)
-    settled([callers.submit(remove, *link) for link in links])
+    wait_for_results([callers.submit(remove, *link) for link in links])
     assert netns.links() == []
     assert len(kernel.deletions) <= 20
     assert max(map(len, kernel.deletions)) > 2
 
 
-def test_all_callers_of_one_link_are_answered(
+def test_all_callers_of_one_link_return(
     netns: Netns, reaper: Reaper, make_links: MakeLinks, callers: ThreadPoolExecutor
 ) -> None:
     (link,) = make_links(1)
-    settled([callers.submit(reaper.remove, *link) for _ in range(THREADS)])
+    wait_for_results([callers.submit(reaper.remove, *link) for _ in range(THREADS)])
     assert netns.links() == []
 
 
-def test_answer_comes_before_the_acknowledgement(
+def test_remove_returns_before_the_acknowledgement(
     netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks
 ) -> None:
-    """The kernel's notification is the answer; threads that wait for a barrier do not delay other calls."""
+    """The notification of the kernel is enough. Threads that wait for an acknowledgement do not delay other calls."""
     first, second = make_links(2)
     acknowledged = threading.Event()
     kernel.after = lambda: acknowledged.wait(TIMEOUT_SECONDS)
@@ -170,50 +170,50 @@ def test_answer_comes_before_the_acknowledgement(
     acknowledged.set()
 
 
-def test_link_that_has_the_index_of_one_before_is_not_taken_for_gone(
+def test_acknowledgement_of_an_earlier_link_of_the_same_index_does_not_count(
     netns: Netns, pod: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor
 ) -> None:
-    """The acknowledgement of the deletion before comes when the next one, of the same index, waits to be carried out."""
+    """It arrives while the deletion of the next link with this index has not begun."""
     ((index, name),) = make_links(1)
-    acknowledged, next_one = threading.Event(), threading.Event()
+    acknowledged, may_delete = threading.Event(), threading.Event()
     kernel.after = lambda: acknowledged.wait(TIMEOUT_SECONDS)
     reaper.remove(index, name)
     run("ip", "link", "add", name, "index", str(index), "type", "veth", "peer", "name", "eth0", "netns", pod.name)
-    kernel.before = lambda: next_one.wait(TIMEOUT_SECONDS)
+    kernel.before = lambda: may_delete.wait(TIMEOUT_SECONDS)
     removal = callers.submit(reaper.remove, index, name)
     wait_for(lambda: len(kernel.deletions) == 2)
     acknowledged.set()
-    time.sleep(0.1)  # for the wrong answer to come
+    time.sleep(0.1)  # a wrong result would arrive in this time
     assert not removal.done()
-    next_one.set()
-    settled([removal])
+    may_delete.set()
+    wait_for_results([removal])
     assert netns.links() == []
 
 
-def test_link_that_disappears_by_itself_is_gone(
+def test_caller_returns_if_its_link_disappears(
     netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor
 ) -> None:
-    """As those of a dying sandbox do: before the deletion that waits for its turn, which must leave no trace of it."""
+    """The link of a deleted sandbox disappears before its queued deletion, which must then be removed from the queue."""
     first, second, third = make_links(3)
     may_delete = threading.Event()
     kernel.before = lambda: may_delete.wait(TIMEOUT_SECONDS)
-    held = callers.submit(reaper.remove, *first)
+    blocked = callers.submit(reaper.remove, *first)
     wait_for(lambda: bool(kernel.deletions))
     waiting = callers.submit(reaper.remove, *second)
     wait_for(lambda: second[0] in reaper._pending)
     run("ip", "link", "delete", second[1])
     waiting.result(TIMEOUT_SECONDS)
     may_delete.set()
-    held.result(TIMEOUT_SECONDS)
+    blocked.result(TIMEOUT_SECONDS)
     reaper.remove(*third, timeout=5)
     assert netns.links() == []
 
 
-def test_lost_notifications_are_made_good_by_acknowledgements(
+def test_acknowledgements_replace_lost_notifications(
     netns: Netns, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Deaf:
-        """A monitor whose socket overflows all the time."""
+    class OverflowingMonitor:
+        """Monitor whose socket always overflows."""
 
         def __init__(self) -> None:
             self._woken = threading.Event()
@@ -223,9 +223,9 @@ def test_lost_notifications_are_made_good_by_acknowledgements(
             self._woken.wait(0.01)
             raise OSError(errno.ENOBUFS, "lost")
 
-    monkeypatch.setattr("svc.dataplane.reaper.netns.LinkMonitor", Deaf)
+    monkeypatch.setattr("svc.dataplane.reaper.netns.LinkMonitor", OverflowingMonitor)
     reaper = Reaper(kernel)
-    settled([callers.submit(reaper.remove, *link) for link in make_links(20)])
+    wait_for_results([callers.submit(reaper.remove, *link) for link in make_links(20)])
     reaper.close()
     assert netns.links() == []
 
@@ -235,7 +235,7 @@ def test_lost_notifications_are_made_good_by_acknowledgements(
     [rtnl.NetlinkError(errno.EPERM, "not permitted"), OSError(errno.EMFILE, "too many files"), TimeoutError(110, "no answer")],
     ids=["refused", "no-socket", "no-answer"],
 )
-def test_failed_deletion_is_told_and_the_next_one_works(
+def test_failed_deletion_raises_and_the_next_one_works(
     netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor, failure: OSError
 ) -> None:
     def fail() -> None:
@@ -244,17 +244,17 @@ def test_failed_deletion_is_told_and_the_next_one_works(
     links = make_links(4)
     kernel.before = fail
     for future in [callers.submit(reaper.remove, *link, timeout=5) for link in links]:
-        told = future.exception(TIMEOUT_SECONDS)
-        assert isinstance(told, PeerError)
-        assert told.code == Code.KERNEL
-        assert "not gone after" not in told.msg
+        error = future.exception(TIMEOUT_SECONDS)
+        assert isinstance(error, PeerError)
+        assert error.code == Code.KERNEL
+        assert "not gone after" not in error.msg
     kernel.before = _nothing
-    settled([callers.submit(reaper.remove, *link, timeout=5) for link in links])
+    wait_for_results([callers.submit(reaper.remove, *link, timeout=5) for link in links])
     assert netns.links() == []
 
 
-def test_caller_does_not_wait_without_end(reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks) -> None:
-    """The deletion itself goes on."""
+def test_wait_of_a_caller_has_a_timeout(reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks) -> None:
+    """The deletion itself continues."""
     ((index, name),) = make_links(1)
     may_delete = threading.Event()
     kernel.before = lambda: may_delete.wait(TIMEOUT_SECONDS)
@@ -264,13 +264,13 @@ def test_caller_does_not_wait_without_end(reaper: Reaper, kernel: WatchedKernel,
     wait_for(lambda: kernel.find_link(index=index) is None)
 
 
-def test_close_finishes_what_was_asked_for(
+def test_close_finishes_requested_deletions(
     netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor
 ) -> None:
-    """With several idle deleters, one at work and more work waiting; then all threads end."""
+    """There are several idle deleters, a busy one and queued deletions. All threads end."""
     barrier = threading.Barrier(6)
     kernel.after = lambda: barrier.wait(TIMEOUT_SECONDS)
-    for link in make_links(6):  # one after another, each in its barrier: so there are six deleters
+    for link in make_links(6):  # each deleter waits in the barrier, so six deleters are started
         reaper.remove(*link)
     wait_for(lambda: reaper._idle == 6)
     may_delete = threading.Event()
@@ -283,6 +283,6 @@ def test_close_finishes_what_was_asked_for(
     closing = callers.submit(reaper.close)
     wait_for(lambda: reaper._closing)
     may_delete.set()
-    settled([*removals, closing])
+    wait_for_results([*removals, closing])
     assert netns.links() == []
     assert not any(thread.name.startswith(("deleter", "link-monitor")) for thread in threading.enumerate())

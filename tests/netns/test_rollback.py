@@ -1,4 +1,4 @@
-"""An ADD that fails, at any step and for any internal reason, leaves nothing; a failed rollback stays pending."""
+"""Rollback: an ADD that fails at any step leaves nothing, and a failed rollback leaves a pending release."""
 
 import itertools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from svc.model.resource import Resource
 pytestmark = pytest.mark.root
 
 STEPS = ("record_intent", "assign_addresses", "wire", "write_endpoint", "record_result")
-UNDO = ("delete_endpoint", "unwire", "release")
+ROLLBACK_STEPS = ("delete_endpoint", "unwire", "release")
 FAILURES: list[type[BaseException]] = [PeerError, RuntimeError, KeyboardInterrupt]
 
 
@@ -39,15 +39,15 @@ def fail_step(patch: pytest.MonkeyPatch, step: str, failure: type[BaseException]
     patch.setattr(AddTransaction, step, failing)
 
 
-def fail_undo(patch: pytest.MonkeyPatch, name: str) -> None:
+def fail_rollback(patch: pytest.MonkeyPatch, name: str) -> None:
     def failing(*arguments: Any) -> None:
         raise PeerError("the undo failed")
 
     patch.setattr(PoolSource if name == "release" else transaction, name, failing)
 
 
-def add_stands(host: Host, sandbox: Sandbox) -> None:
-    """The same ADD again, without faults: nothing of the failed one is in its way."""
+def assert_add_works(host: Host, sandbox: Sandbox) -> None:
+    """Repeat the ADD without faults, and check that the failed one does not affect it."""
     result = host.add(sandbox)
     host.check(sandbox, result)
     assert host.audit().disagreements(host.links()) == []
@@ -56,25 +56,25 @@ def add_stands(host: Host, sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
-def test_step_that_fails_leaves_nothing(
+def test_failed_step_leaves_nothing(
     host: Host, sandbox: Sandbox, pod: Netns, step: str, after: bool, failure: type[BaseException]
 ) -> None:
-    """Whether it had done its work or not; the caller sees this very failure."""
+    """It fails before or after its work. The caller gets its exception."""
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, step, failure, after=after)
         with pytest.raises(failure, match="the step failed"):
             host.add(sandbox)
     assert host.left_over() == []
     assert pod.links() == []
-    add_stands(host, sandbox)
+    assert_add_works(host, sandbox)
 
 
-@pytest.mark.parametrize("undo", UNDO)
-def test_failed_rollback_leaves_a_pending_release(host: Host, sandbox: Sandbox, undo: str) -> None:
-    """The caller gets the cause of the ADD's failure, not of the rollback's; the release is retried as soon as possible."""
+@pytest.mark.parametrize("step", ROLLBACK_STEPS)
+def test_failed_rollback_leaves_a_pending_release(host: Host, sandbox: Sandbox, step: str) -> None:
+    """The caller gets the error of the ADD, not that of the rollback. The release can be retried at once."""
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, "record_result", PeerError, after=False)
-        fail_undo(patch, undo)
+        fail_rollback(patch, step)
         with pytest.raises(PeerError, match="the step failed"):
             host.add(sandbox)
     (record,) = host.audit().records
@@ -82,14 +82,14 @@ def test_failed_rollback_leaves_a_pending_release(host: Host, sandbox: Sandbox, 
     assert "undo failed, its release is pending: the undo failed" in "".join(host.trace.lines)
     assert retry_release(host.context, record.id, host.trace)
     assert host.left_over() == []
-    add_stands(host, sandbox)
+    assert_add_works(host, sandbox)
 
 
-def test_address_is_held_while_its_interface_stays(host: Host, sandbox: Sandbox) -> None:
-    """Another container would get it while the old interface still answers for it."""
+def test_address_is_not_released_while_its_interface_exists(host: Host, sandbox: Sandbox) -> None:
+    """Otherwise another container could get it while the old interface still answers for it."""
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, "record_result", PeerError, after=False)
-        fail_undo(patch, "unwire")
+        fail_rollback(patch, "unwire")
         with pytest.raises(PeerError, match="the step failed"):
             host.add(sandbox)
     assert len(host.links()) == 1
@@ -98,8 +98,8 @@ def test_address_is_held_while_its_interface_stays(host: Host, sandbox: Sandbox)
     assert host.left_over() == []
 
 
-def test_failed_add_of_a_second_interface_spares_the_first(host: Host, sandbox: Sandbox, pod: Netns) -> None:
-    """Both share a handle."""
+def test_failed_add_of_a_second_interface_keeps_the_first(host: Host, sandbox: Sandbox, pod: Netns) -> None:
+    """Both have the same handle."""
     first = host.add(sandbox)
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, "record_result", PeerError, after=True)
@@ -111,8 +111,8 @@ def test_failed_add_of_a_second_interface_spares_the_first(host: Host, sandbox: 
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_add_without_a_sandbox_is_undone_too(host: Host, step: str) -> None:
-    """Addresses only, for another main plugin: neither wiring nor endpoint is made, so neither step can fail."""
+def test_add_without_a_sandbox_is_rolled_back(host: Host, step: str) -> None:
+    """It assigns only addresses, for another main plugin. The steps of wiring and endpoint are skipped, so they cannot fail."""
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, step, PeerError, after=True)
         if step in ("wire", "write_endpoint"):
@@ -140,7 +140,7 @@ def failure_of(host: Host, sandbox: Sandbox) -> SvcError | None:
 
 
 def fail_everywhere(tmp_path: Path, netns: Netns, sandbox: Sandbox, fault: Callable[[Host, int], Faults]) -> int:
-    """Fails one call after another, each on a host of its own, until an ADD meets no fault; how many calls that makes."""
+    """Let one call after another fail, each on a new host, until an ADD has no fault; return the number of failed calls."""
     for number in itertools.count(1):
         with Host(tmp_path / str(number), netns) as host:
             faults = fault(host, number)
@@ -152,7 +152,7 @@ def fail_everywhere(tmp_path: Path, netns: Netns, sandbox: Sandbox, fault: Calla
                 assert "ordered fault" in str(failure), f"call {number}: another failure hides the first"
                 assert host.recover() == 0, f"call {number}"
             assert host.left_over() == [], f"call {number}"
-            add_stands(host, sandbox)
+            assert_add_works(host, sandbox)
             host.delete(sandbox)
             if not faults.struck:
                 return number - 1
@@ -161,7 +161,7 @@ def fail_everywhere(tmp_path: Path, netns: Netns, sandbox: Sandbox, fault: Calla
 
 @KINDS
 def test_store_may_fail_at_any_write(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
-    """Two blocks of a fresh store are claimed in four writes each, then addresses and endpoint are written, together."""
+    """An ADD to an empty store claims two blocks in four writes each, and writes addresses and endpoint in another."""
 
     def fault(host: Host, number: int) -> Faults:
         host.faults.arm(kind, number, "write")
@@ -172,7 +172,7 @@ def test_store_may_fail_at_any_write(tmp_path: Path, netns: Netns, sandbox: Sand
 
 @KINDS
 def test_store_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
-    """Readers and writers alike."""
+    """This includes reads and writes."""
 
     def fault(host: Host, number: int) -> Faults:
         host.faults.arm(kind, number)
@@ -182,7 +182,7 @@ def test_store_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandb
 
 
 def leave_endpoint(host: Host, sandbox: Sandbox) -> Key:
-    """Of the container, without anything else of it."""
+    """Leave the endpoint of a container as its only object, and return its key."""
     host.add(sandbox)
     (left,) = host.store.list(ResourceQuery("WorkloadEndpoint"))
     assert isinstance(left.value, Resource)
@@ -191,7 +191,7 @@ def leave_endpoint(host: Host, sandbox: Sandbox) -> Key:
     return left.key
 
 
-def test_refused_add_leaves_an_endpoint_that_was_there(host: Host, sandbox: Sandbox) -> None:
+def test_refused_add_keeps_an_existing_endpoint(host: Host, sandbox: Sandbox) -> None:
     """It does not belong to this ADD."""
     key = leave_endpoint(host, sandbox)
     with pytest.raises(CallerError):
@@ -200,10 +200,8 @@ def test_refused_add_leaves_an_endpoint_that_was_there(host: Host, sandbox: Sand
 
 
 @KINDS
-def test_store_may_fail_at_any_call_where_an_endpoint_was_left(
-    tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind
-) -> None:
-    """It does not go along with the addresses then, but is taken over."""
+def test_store_may_fail_at_any_call_if_an_endpoint_exists(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
+    """The ADD then takes over the endpoint instead of creating it with the addresses."""
 
     def fault(host: Host, number: int) -> Faults:
         leave_endpoint(host, sandbox)
@@ -215,7 +213,7 @@ def test_store_may_fail_at_any_call_where_an_endpoint_was_left(
 
 @KINDS
 def test_journal_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
-    """It is asked for an earlier attachment first, then told the intent and the result."""
+    """The ADD looks for an earlier attachment, and records the intent and the result."""
 
     def fault(host: Host, number: int) -> Faults:
         host.journal_faults.arm(kind, number)
@@ -226,7 +224,7 @@ def test_journal_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: San
 
 @KINDS
 def test_fault_of_the_last_write_leaves_no_pending_release(host: Host, sandbox: Sandbox, kind: Kind) -> None:
-    """Addresses and endpoint are one write: an applied one is rolled back at once, otherwise no release is pending."""
+    """Addresses and endpoint are one write. If it was applied, it is rolled back at once."""
     host.faults.arm(kind, 9, "write")
     with pytest.raises(SvcError, match="ordered fault"):
         host.add(sandbox)
@@ -235,8 +233,8 @@ def test_fault_of_the_last_write_leaves_no_pending_release(host: Host, sandbox: 
     assert host.links() == {}
 
 
-def test_outage_of_store_and_journal_is_made_good_by_the_next_start(tmp_path: Path, netns: Netns, sandbox: Sandbox) -> None:
-    """Neither a rollback nor a journal entry is possible: the intent alone says what to take down."""
+def test_next_start_cleans_up_after_an_outage_of_store_and_journal(tmp_path: Path, netns: Netns, sandbox: Sandbox) -> None:
+    """Neither a rollback nor a journal entry is possible. Recovery knows the attachment from the intent."""
     with Host(tmp_path, netns) as host:
         with pytest.MonkeyPatch.context() as patch:
             fail_step(patch, "record_result", PeerError, after=False)
@@ -248,11 +246,11 @@ def test_outage_of_store_and_journal_is_made_good_by_the_next_start(tmp_path: Pa
         assert [record.state for record in host.audit().records] == ["adding"]
         assert host.recover() == 0
         assert host.left_over() == []
-        add_stands(host, sandbox)
+        assert_add_works(host, sandbox)
 
 
 def test_next_add_retries_the_pending_release_of_a_failed_one(host: Host, sandbox: Sandbox) -> None:
-    """A runtime that tries again need not wait for anybody. Addresses and endpoint are there when the outage begins."""
+    """The runtime need not wait for a periodic retry. Addresses and endpoint exist when the outage begins."""
     host.faults.arm(Kind.OUTAGE, 10, "write")
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, "record_result", PeerError, after=False)
@@ -262,12 +260,12 @@ def test_next_add_retries_the_pending_release_of_a_failed_one(host: Host, sandbo
     with pytest.raises(PeerError, match="still has a pending release"):
         host.add(sandbox)
     host.heal()
-    add_stands(host, sandbox)
+    assert_add_works(host, sandbox)
 
 
 @KINDS
-def test_delete_succeeds_whatever_the_store_does(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
-    """At any of its calls; pending releases are retried at the next start, and the interface is deleted at once."""
+def test_delete_succeeds_if_the_store_fails_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
+    """The interface is deleted at once. The next start retries the pending release."""
     for number in itertools.count(1):
         with Host(tmp_path / str(number), netns) as host:
             host.add(sandbox)

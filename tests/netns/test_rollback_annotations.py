@@ -1,4 +1,4 @@
-"""An ADD whose addresses annotations choose, and that fails: nothing is left, and what others have is not touched."""
+"""Rollback of ADDs with annotations: nothing is left, and allocations of other containers do not change."""
 
 import itertools
 from collections.abc import Callable
@@ -44,23 +44,23 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-def noted(notes: dict[str, Any]) -> dict[str, str]:
+def prefixed(settings: dict[str, Any]) -> dict[str, str]:
     return {
         f"{DEFAULT.annotation_prefix}/{name}": orjson.dumps(text).decode() if name != "hwAddr" else text
-        for name, text in notes.items()
+        for name, text in settings.items()
     }
 
 
 def annotated(
-    notes: dict[str, Any], namespace: dict[str, Any] | None = None, now: Callable[[], Namespace] | None = None
+    settings: dict[str, Any], namespace: dict[str, Any] | None = None, now: Callable[[], Namespace] | None = None
 ) -> PodInfo:
-    """A pod; its namespace as it is remembered, and as it is."""
-    remembered = Namespace(annotations=noted(namespace or {}))
-    pod = {"metadata": {"name": "web-0", "namespace": "default", "annotations": noted(notes)}, "spec": {}}
-    return PodInfo(pod, remembered, now or (lambda: remembered))
+    """Return a pod with cached annotations of its namespace, and a function that reads the current ones."""
+    cached = Namespace(annotations=prefixed(namespace or {}))
+    pod = {"metadata": {"name": "web-0", "namespace": "default", "annotations": prefixed(settings)}, "spec": {}}
+    return PodInfo(pod, cached, now or (lambda: cached))
 
 
-def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") -> AddTransaction:
+def add_transaction(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") -> AddTransaction:
     session = host.context.session(WHERE)
     workload = Workload(container, "web-0", "default")
     key = AttachmentId("net", container, "eth0")
@@ -69,8 +69,8 @@ def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") 
     return AddTransaction(call, resolve_current_addressing(call, pod))
 
 
-def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:
-    added = addition(host, sandbox, annotated(notes), container)
+def attach(host: Host, sandbox: Sandbox, settings: dict[str, Any], container: str = "c1") -> Result:
+    added = add_transaction(host, sandbox, annotated(settings), container)
     added.run()
     return added.result
 
@@ -81,7 +81,7 @@ def detach(host: Host, sandbox: Sandbox, container: str) -> None:
 
 
 def failure_of(call: Callable[[], object]) -> str:
-    """Empty when it succeeds."""
+    """Return the error of the call; empty if it succeeds."""
     try:
         call()
     except SvcError as failure:
@@ -92,8 +92,8 @@ def failure_of(call: Callable[[], object]) -> str:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("way", WAYS)
-def test_step_that_fails_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, way: str, step: str, after: bool) -> None:
-    failing = addition(host, sandbox, annotated(WAYS[way]))
+def test_failed_step_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, way: str, step: str, after: bool) -> None:
+    failing = add_transaction(host, sandbox, annotated(WAYS[way]))
     original: Callable[[], None] = getattr(failing, step)
 
     def fail(*arguments: Any) -> None:
@@ -134,7 +134,7 @@ def test_store_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandb
 
 @KINDS
 def test_takeover_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
-    """The next sandbox gets the address at the second try at the latest, and the earlier one's DEL does it no harm."""
+    """The next sandbox gets the address with the second ADD at the latest. The DEL of the earlier one does not affect it."""
     for number in itertools.count(1):
         with Host(tmp_path / str(number), netns) as host, Netns("next") as namespace, opened(namespace) as next_sandbox:
             attach(host, sandbox, WAYS["given"])
@@ -158,8 +158,8 @@ def test_takeover_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sa
     assert number > 5
 
 
-def test_address_that_another_handle_got_meanwhile_is_not_freed(host: Host, sandbox: Sandbox) -> None:
-    """The earlier sandbox's endpoint and journal entry still have it; its owner is another container."""
+def test_address_with_another_handle_is_not_released(host: Host, sandbox: Sandbox) -> None:
+    """Endpoint and journal entry of the earlier sandbox still have it, but it is assigned to another container."""
     attach(host, sandbox, {"ipAddrs": ["10.65.0.9"]})
     session = host.context.session(WHERE)
     session.ipam.release(Release("net.c1"))
@@ -171,7 +171,7 @@ def test_address_that_another_handle_got_meanwhile_is_not_freed(host: Host, sand
     assert host.audit().allocations == {"10.65.0.9": "net.stranger"}
 
 
-def test_locked_store_takes_no_endpoint_of_unmanaged_addresses_either(host: Host, sandbox: Sandbox) -> None:
+def test_locked_store_refuses_endpoints_of_unmanaged_addresses(host: Host, sandbox: Sandbox) -> None:
     attach(host, sandbox, WAYS["unmanaged"])
     detach(host, sandbox, "c1")
     entry = host.store.get(ResourceKey("ClusterInformation", "default"))
@@ -182,38 +182,38 @@ def test_locked_store_takes_no_endpoint_of_unmanaged_addresses_either(host: Host
         attach(host, sandbox, WAYS["unmanaged"])
 
 
-# what is remembered of the namespace
+# cached annotations of the namespace
 
 
-def gone() -> Namespace:
+def missing_namespace() -> Namespace:
     raise PeerError("a request to the Kubernetes API failed: namespace default does not exist", code=Code.ORCHESTRATOR)
 
 
-@pytest.mark.parametrize("notes", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": ["x"]}])
-def test_namespace_that_is_deleted_in_the_middle(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
-    """Before a refusal it is read again: the result is that of the new annotations, and nothing is kept."""
+@pytest.mark.parametrize("settings", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": ["x"]}])
+def test_namespace_that_is_deleted_during_the_add(host: Host, sandbox: Sandbox, settings: dict[str, Any]) -> None:
+    """Before a refusal, the namespace is read again. The ADD reports that it does not exist, and leaves nothing."""
     with pytest.raises(PeerError, match="namespace default does not exist") as caught:
-        addition(host, sandbox, annotated({}, notes, gone)).run()
+        add_transaction(host, sandbox, annotated({}, settings, missing_namespace)).run()
     assert caught.value.code is Code.ORCHESTRATOR
     assert host.left_over() == []
 
 
 @pytest.mark.parametrize(
-    "notes", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": "x"}, {"ipFamilies": []}]
+    "settings", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": "x"}, {"ipFamilies": []}]
 )
-def test_nothing_is_refused_on_account_of_what_is_remembered(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
-    now = Namespace(annotations=noted({"ipAddrs": ["10.65.0.9"]}))
-    added = addition(host, sandbox, annotated({}, notes, lambda: now))
+def test_add_is_not_refused_because_of_cached_annotations(host: Host, sandbox: Sandbox, settings: dict[str, Any]) -> None:
+    now = Namespace(annotations=prefixed({"ipAddrs": ["10.65.0.9"]}))
+    added = add_transaction(host, sandbox, annotated({}, settings, lambda: now))
     added.run()
     result = added.result
     assert [ip.address for ip in result.ips] == ["10.65.0.9/32"]
     assert host.audit().disagreements(host.links()) == []
 
 
-def test_refusal_by_what_is_read_anew_names_it(host: Host, sandbox: Sandbox) -> None:
-    now = Namespace(annotations=noted({"ipv4pools": ["elsewhere"]}))
+def test_refusal_quotes_the_current_annotations(host: Host, sandbox: Sandbox) -> None:
+    now = Namespace(annotations=prefixed({"ipv4pools": ["elsewhere"]}))
     with pytest.raises(CallerError, match=r"IP pool \(elsewhere\) does not exist") as caught:
-        addition(host, sandbox, annotated({}, {"ipv4pools": ["nowhere"]}, lambda: now)).run()
+        add_transaction(host, sandbox, annotated({}, {"ipv4pools": ["nowhere"]}, lambda: now)).run()
     assert caught.value.details.count("of namespace default = ") == 1
     assert "nowhere" not in str(caught.value)
     assert host.left_over() == []

@@ -1,4 +1,4 @@
-"""An ADD that the kernel refuses leaves nothing, neither in the kernel nor in the datastore."""
+"""Rollback of ADDs that the kernel refuses: nothing is left in the kernel or in the datastore."""
 
 import dataclasses
 import errno
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.root
 HOST_NAME = host_interface(DEFAULT, Workload("c1"), "eth0")
 
 
-def test_occupied_route_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns) -> None:
-    """Another interface of the host has the address, though the datastore knows nothing of it."""
+def test_existing_route_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns) -> None:
+    """Another interface of the host has the address, which is not in the datastore."""
     run("ip", "link", "add", "other", "type", "bridge")
     run("ip", "link", "set", "other", "up")
     run("ip", "route", "add", "10.65.0.7/32", "dev", "other")
@@ -40,8 +40,8 @@ def test_occupied_route_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns)
 
 
 @pytest.mark.parametrize("host_name_too", [False, True])
-def test_occupied_interface_name_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, host_name_too: bool) -> None:
-    """The existing interface stays: svc did not create it."""
+def test_existing_interface_name_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, host_name_too: bool) -> None:
+    """The existing interface is kept, because svc did not create it."""
     pod.ip("link", "add", "eth0", "type", "bridge")
     if host_name_too:
         run("ip", "link", "add", HOST_NAME, "type", "bridge")
@@ -54,17 +54,17 @@ def test_occupied_interface_name_leaves_nothing(host: Host, sandbox: Sandbox, po
     host.check(sandbox, host.add(sandbox))
 
 
-def test_stale_interface_makes_way(host: Host, sandbox: Sandbox) -> None:
-    """Of an earlier sandbox of the same pod: its own DEL will find it gone."""
+def test_stale_interface_is_replaced(host: Host, sandbox: Sandbox) -> None:
+    """It belongs to an earlier sandbox of the same pod."""
     run("ip", "link", "add", HOST_NAME, "type", "bridge")
     host.check(sandbox, host.add(sandbox))
     assert host.audit().disagreements(host.links()) == []
 
 
-def test_interface_that_keeps_coming_back_leaves_nothing(
+def test_interface_that_is_created_repeatedly_leaves_nothing(
     host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program on the node creates it again and again: the runtime gets an error, and has nothing to clean up."""
+    """Another program creates it after each removal. The runtime gets an error, and has nothing to clean up."""
     remove = Context.remove_interface
 
     def remove_and_restore(context: Context, name: str) -> None:
@@ -80,8 +80,8 @@ def test_interface_that_keeps_coming_back_leaves_nothing(
 
 
 @pytest.mark.parametrize("what", ["closed", "no namespace"])
-def test_useless_descriptor_leaves_nothing(host: Host, sandbox: Sandbox, what: str) -> None:
-    """The sandbox went while the call was on its way."""
+def test_invalid_descriptor_leaves_nothing(host: Host, sandbox: Sandbox, what: str) -> None:
+    """The sandbox may be deleted before the call runs."""
     fd = os.open("/dev/null", os.O_RDONLY)
     if what == "closed":
         os.close(fd)
@@ -93,8 +93,8 @@ def test_useless_descriptor_leaves_nothing(host: Host, sandbox: Sandbox, what: s
     assert host.left_over() == []
 
 
-def test_sandbox_that_is_deleted_meanwhile_leaves_nothing(host: Host, pod: Netns) -> None:
-    """The descriptor keeps the namespace: the ADD succeeds, and its DEL finds no path any more."""
+def test_sandbox_that_is_deleted_during_the_call_leaves_nothing(host: Host, pod: Netns) -> None:
+    """The descriptor keeps the namespace, so the ADD succeeds. The path no longer exists at the DEL."""
     with opened(pod) as sandbox:
         pod.delete()
         host.add(sandbox)
@@ -106,7 +106,7 @@ def test_sandbox_that_is_deleted_meanwhile_leaves_nothing(host: Host, pod: Netns
 def test_refused_message_leaves_nothing(
     host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch, batch: str
 ) -> None:
-    """All other messages of its batch have been carried out by then."""
+    """The kernel has already carried out all other messages of the batch."""
     make = getattr(plan, batch)
 
     def refused(*arguments: object) -> object:
@@ -122,7 +122,7 @@ def test_refused_message_leaves_nothing(
 
 
 def test_unanswered_creation_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the pair was made is unknown: its name shows it."""
+    """It is unknown whether the pair was created, so the rollback looks for its name."""
     create = plan.host_batch
 
     def unanswered(wiring: plan.VethSpec, index: int, peer_index: int, ns_fd: int, has_ipv6: bool) -> object:
@@ -147,10 +147,10 @@ def test_unwritable_sysctl_leaves_nothing(host: Host, sandbox: Sandbox, pod: Net
     assert pod.links() == []
 
 
-def test_interface_that_cannot_be_removed_is_owed_with_its_address(
+def test_interface_that_cannot_be_removed_keeps_its_address(
     host: Host, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel refuses what comes after the creation, and then each removal; the caller sees the first failure."""
+    """The kernel refuses the batch of the sandbox, and then each removal. The caller gets the first error."""
     with monkeypatch.context() as patch:
         patch.setattr(plan, "sandbox_batch", failing("the sandbox refuses"))
         patch.setattr(wiring, "delete_link", failing("the removal is refused"))

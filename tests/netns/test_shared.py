@@ -1,4 +1,4 @@
-"""A second network under one interface name, while datastore or journal fail: it has joined, or nothing of it is left."""
+"""Second network with the same interface name, while datastore or journal fail: it joins, or nothing of it is left."""
 
 import itertools
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def profiles(host: Host) -> list[str]:
 
 
 def numbers(host: Host, of_journal: bool, kind: Kind) -> Iterator[int]:
-    """The calls that are to fail, one in each turn, until all have failed once."""
+    """Let one call fail in each iteration, and yield its number, until all have failed once."""
     faults = host.journal_faults if of_journal else host.faults
     for number in itertools.count(1):
         faults.arm(kind, number)
@@ -63,8 +63,8 @@ def numbers(host: Host, of_journal: bool, kind: Kind) -> Iterator[int]:
 
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: kind.value)
 @pytest.mark.parametrize("of_journal", [False, True], ids=["datastore", "journal"])
-def test_join_that_fails_is_taken_back(host: Host, sandbox: Sandbox, first: Result, of_journal: bool, kind: Kind) -> None:
-    """At once, or with the retry of the pending release; the first network's attachment stays as it is."""
+def test_failed_join_is_rolled_back(host: Host, sandbox: Sandbox, first: Result, of_journal: bool, kind: Kind) -> None:
+    """The rollback happens at once or with the retry of the release. The attachment of the first network does not change."""
     for _ in numbers(host, of_journal, kind):
         joined = True
         try:
@@ -85,8 +85,8 @@ def test_join_that_fails_is_taken_back(host: Host, sandbox: Sandbox, first: Resu
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: kind.value)
-def test_leaving_that_fails_is_owed(host: Host, sandbox: Sandbox, first: Result, kind: Kind, number: int) -> None:
-    """DEL succeeds, as for every attachment, and the pending release can be retried."""
+def test_failed_leave_has_a_pending_release(host: Host, sandbox: Sandbox, first: Result, kind: Kind, number: int) -> None:
+    """The DEL succeeds nevertheless, and the pending release can be retried."""
     join(host, sandbox)
     host.faults.arm(kind, number)
     leave(host, sandbox)

@@ -1,4 +1,4 @@
-"""Two throw-away namespaces for tests of the compiled core, and a socket in one of them."""
+"""Two temporary namespaces for tests of the compiled core, and a socket in one of them."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Netlink sockets against the running kernel: requests take effect, refusals are reported."""
+"""Netlink sockets with the real kernel: requests, dumps, refusals and threads."""
 
 import errno
 import socket
@@ -33,7 +33,7 @@ route add default via 192.0.2.254
 
 @dataclass(frozen=True)
 class Pod:
-    """What a wired sandbox has: the index of its host side, and its addresses."""
+    """Wired sandbox: the index of its host side, and its addresses."""
 
     index: int
     ipv4: bytes
@@ -61,7 +61,7 @@ def veths(indexes: range, sandbox: Side) -> Batch:
 
 
 def wire(host: Side, sandbox: Side, number: int) -> Pod:
-    """A dual-stack attachment: a batch on each side, and the sysctls that no message sets."""
+    """Wire a dual-stack attachment: a batch for each side, and the sysctls that no message can set."""
     pod = Pod(1000 + number, bytes([10, 65, 0, number]), socket.inet_pton(socket.AF_INET6, f"fd00:65::{number:x}"))
     name = f"svc{number}"
     with netns.Socket(host.fd) as outside, netns.Socket(sandbox.fd) as inside:
@@ -98,11 +98,11 @@ def ping(side: Side, *targets: str) -> None:
         side.netns.run("ping", "-c1", "-W2", target)
 
 
-# --- the whole recipe
+# --- complete attachments
 
 
-def test_wired_pods_answer_in_both_families(host: Side, sandbox: Side) -> None:
-    """Host to pod, pod to host, pod to pod, from the first packet on."""
+def test_wired_pods_can_be_reached_in_both_families(host: Side, sandbox: Side) -> None:
+    """Host and pods reach each other from the first packet on."""
     for line in UPLINK.strip().splitlines():
         host.netns.run("ip", *line.split())
     netns.write_sysctls(host.fd, [("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")])
@@ -114,8 +114,8 @@ def test_wired_pods_answer_in_both_families(host: Side, sandbox: Side) -> None:
         ping(other, "10.65.0.1", "fd00:65::1")
 
 
-def test_wired_link_is_what_was_asked_for(host: Side, sandbox: Side) -> None:
-    """By the eyes of iproute2 and of /proc."""
+def test_wired_link_has_the_requested_settings(host: Side, sandbox: Side) -> None:
+    """iproute2 and /proc show the settings."""
     pod = wire(host, sandbox, 1)
     (link,) = host.netns.ip("-d", "link", "show", "svc1")
     (peer,) = sandbox.netns.ip("-d", "link", "show", "eth0")
@@ -128,8 +128,8 @@ def test_wired_link_is_what_was_asked_for(host: Side, sandbox: Side) -> None:
     assert netns.read_sysctls(host.fd, [*paths, "net/ipv4/neigh/svc1/proxy_delay"]) == ["1", "1", "1", "0"]
 
 
-def test_link_is_read_back(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
-    """By index and by name; the peer's namespace is another one."""
+def test_link_can_be_queried(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
+    """It is found by index and by name. The peer is in another namespace."""
     pod = wire(host, sandbox, 1)
     by_index = host_socket.query(batch_of(lambda batch: batch.get_link(pod.index)))
     by_name = host_socket.query(batch_of(lambda batch: batch.get_link(name="svc1")))
@@ -144,7 +144,7 @@ def test_link_is_read_back(host: Side, sandbox: Side, host_socket: netns.Socket)
 
 
 def test_address_dump_is_of_one_link(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
-    """As `ip address show dev`."""
+    """It equals that of `ip address show dev`."""
     host.netns.run("ip", "link", "set", "lo", "up")
     pod = wire(host, sandbox, 1)
     wanted = host.netns.addresses("svc1", "link")
@@ -155,20 +155,20 @@ def test_address_dump_is_of_one_link(host: Side, sandbox: Side, host_socket: net
 
 
 def test_route_dump_is_of_one_link(sandbox: Side, host: Side) -> None:
-    """As `ip route show dev`, the main table only."""
+    """It equals that of `ip route show dev`, and has only the main table."""
     wire(host, sandbox, 1)
     with netns.Socket(sandbox.fd) as inside:
         for family, option in ((rtnl.AF_INET, "-4"), (rtnl.AF_INET6, "-6")):
-            question = Batch()
-            question.dump_routes(family, 2)
-            found = [rtnl.unpack_route(message) for message in inside.query(question)]
+            request = Batch()
+            request.dump_routes(family, 2)
+            found = [rtnl.unpack_route(message) for message in inside.query(request)]
             wanted = sandbox.netns.ip(option, "route", "show", "dev", "eth0")
             assert [route_text(route) for route in found] == [(item["dst"], item.get("gateway", "")) for item in wanted]
             assert {(route["table"], route["index"]) for route in found} == {(254, 2)}
 
 
 def route_text(route: dict[str, Any]) -> tuple[str, str]:
-    """Destination and gateway as `ip` writes them."""
+    """Return destination and gateway as `ip` writes them."""
     family, destination, gateway, length = (route[key] for key in ("family", "destination", "gateway", "length"))
     whole = length == 8 * len(destination)
     text = "default" if length == 0 else socket.inet_ntop(family, destination) + ("" if whole else f"/{length}")
@@ -176,7 +176,7 @@ def route_text(route: dict[str, Any]) -> tuple[str, str]:
 
 
 def test_dump_longer_than_a_datagram_is_complete(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
-    """The kernel sends some 20 links at once."""
+    """The kernel sends about 20 links in one datagram."""
     indexes = range(1000, 1060)
     host_socket.execute(veths(indexes, sandbox))
     found = [rtnl.unpack_link(message)["index"] for message in host_socket.query(batch_of(lambda batch: batch.dump_links()))]
@@ -189,8 +189,8 @@ def test_missing_table_has_no_routes(host_socket: netns.Socket) -> None:
     assert host_socket.query(batch_of(lambda batch: batch.dump_routes(rtnl.AF_INET6))) == []
 
 
-def test_question_about_nothing_is_refused(host_socket: netns.Socket) -> None:
-    """With the label of the question."""
+def test_request_for_a_missing_link_is_refused(host_socket: netns.Socket) -> None:
+    """The error has the label of the request."""
     with pytest.raises(NetlinkError, match=r"^get link svc1: No such device$") as refusal:
         host_socket.query(batch_of(lambda batch: batch.get_link(name="svc1")))
     assert (refusal.value.errno, refusal.value.index) == (errno.ENODEV, 0)
@@ -199,7 +199,7 @@ def test_question_about_nothing_is_refused(host_socket: netns.Socket) -> None:
 
 
 def test_query_takes_one_message(host_socket: netns.Socket) -> None:
-    """More would mix their replies."""
+    """Otherwise the replies to several messages would mix."""
     with pytest.raises(ValueError, match="one message, not 2"):
         host_socket.query(batch_of(lambda batch: batch.get_link(1), lambda batch: batch.get_link(1)))
 
@@ -207,8 +207,8 @@ def test_query_takes_one_message(host_socket: netns.Socket) -> None:
 # --- refusals
 
 
-def test_first_refusal_is_told(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
-    """Its place in the batch, the kernel's text, and what was asked."""
+def test_first_refusal_is_reported(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
+    """The error has its index in the batch, the text of the kernel, and the label of the message."""
     host_socket.execute(veth("svc1", 1000, sandbox))
     batch = batch_of(
         lambda batch: batch.set_link(1000, up=True),
@@ -224,8 +224,8 @@ def test_first_refusal_is_told(host: Side, sandbox: Side, host_socket: netns.Soc
     )
 
 
-def test_name_taken_is_file_exists(sandbox: Side, host_socket: netns.Socket) -> None:
-    """On either side."""
+def test_existing_name_is_reported_as_file_exists(sandbox: Side, host_socket: netns.Socket) -> None:
+    """This holds for both ends of the pair."""
     host_socket.execute(veth("svc1", 1000, sandbox))
     for again in (veth("svc1", 1001, sandbox, peer_name="eth1"), veth("svc2", 1001, sandbox)):
         with pytest.raises(NetlinkError, match=r"create veth svc\d \(index 1001\): File exists") as refusal:
@@ -233,8 +233,8 @@ def test_name_taken_is_file_exists(sandbox: Side, host_socket: netns.Socket) -> 
         assert (refusal.value.errno, refusal.value.index) == (errno.EEXIST, 0)
 
 
-def test_nothing_follows_a_refused_creation(sandbox: Side, host: Side, host_socket: netns.Socket) -> None:
-    """The index may be of another program's link: it must not be touched."""
+def test_refused_creation_stops_the_batch(sandbox: Side, host: Side, host_socket: netns.Socket) -> None:
+    """The index may belong to the link of another program, which must not change."""
     host.netns.run("ip", "link", "add", "stranger", "index", "1001", "type", "bridge")
     before = host.netns.ip("-d", "address", "show", "stranger"), host.netns.ip("route")
     pod = Pod(1001, bytes([10, 65, 0, 1]), bytes(15) + b"\1")
@@ -244,8 +244,8 @@ def test_nothing_follows_a_refused_creation(sandbox: Side, host: Side, host_sock
     assert (host.netns.ip("-d", "address", "show", "stranger"), host.netns.ip("route")) == before
 
 
-def test_other_messages_follow_a_refusal(sandbox: Side, host: Side, host_socket: netns.Socket) -> None:
-    """A batch of deletions goes on past what is gone already."""
+def test_other_refusals_do_not_stop_the_batch(sandbox: Side, host: Side, host_socket: netns.Socket) -> None:
+    """A batch of deletions continues after a missing link."""
     batch = batch_of(lambda batch: batch.delete_link(4711))
     batch.create_veth("svc1", 1000, HOST_MAC, 0, 1, "eth0", 0, b"", sandbox.fd)
     batch.set_link(1000, up=True)
@@ -256,16 +256,16 @@ def test_other_messages_follow_a_refusal(sandbox: Side, host: Side, host_socket:
 
 
 def test_unanswered_exchange_leaves_nothing_behind(host_socket: netns.Socket, host: Side) -> None:
-    """A dump has no ack: the wait for it ends, and its replies are not taken for those of the next question."""
-    with netns.Socket(host.fd, timeout=0.05) as impatient:
+    """A dump has no ack, so the wait for it times out. Its replies do not count for the next request."""
+    with netns.Socket(host.fd, timeout=0.05) as short_timeout:
         with pytest.raises(TimeoutError):
-            impatient.execute(batch_of(lambda batch: batch.dump_links()))
-        impatient.execute(batch_of(lambda batch: batch.set_link(1, up=True)))
-        assert len(impatient.query(batch_of(lambda batch: batch.get_link(1)))) == 1
+            short_timeout.execute(batch_of(lambda batch: batch.dump_links()))
+        short_timeout.execute(batch_of(lambda batch: batch.set_link(1, up=True)))
+        assert len(short_timeout.query(batch_of(lambda batch: batch.get_link(1)))) == 1
 
 
 def test_large_batch_is_answered_in_full(host_socket: netns.Socket) -> None:
-    """The answers wait in the receive buffer until the whole batch is done."""
+    """The replies stay in the receive buffer until the kernel has processed the whole batch."""
     batch = batch_of(*[lambda batch: batch.set_link(1, up=True)] * 3000)
     host_socket.execute(batch)
     batch.delete_link(4711)
@@ -274,20 +274,20 @@ def test_large_batch_is_answered_in_full(host_socket: netns.Socket) -> None:
     assert refusal.value.index == 3000
 
 
-def test_batch_too_large_is_refused_whole(host_socket: netns.Socket) -> None:
-    """By the kernel, before any message is read."""
+def test_too_large_batch_is_refused_as_a_whole(host_socket: netns.Socket) -> None:
+    """The kernel refuses it before it reads a message."""
     with pytest.raises(NetlinkError, match="Message too long") as refusal:
         host_socket.execute(batch_of(*[lambda batch: batch.set_link(1)] * 20000))
     assert (refusal.value.errno, refusal.value.index) == (errno.EMSGSIZE, -1)
 
 
 def test_empty_batch_does_nothing(host_socket: netns.Socket) -> None:
-    """A caller need not look first."""
+    """A caller need not check whether the batch is empty."""
     host_socket.execute(Batch())
 
 
 def test_closed_socket_is_refused(host: Side) -> None:
-    """Closing twice is fine."""
+    """It can be closed twice."""
     opened = netns.Socket(host.fd)
     assert opened.fileno() > 2
     opened.close()
@@ -300,8 +300,8 @@ def test_closed_socket_is_refused(host: Side) -> None:
 # --- many threads
 
 
-def test_threads_use_sockets_of_their_own(host: Side, sandbox: Side) -> None:
-    """Each in and out of namespaces, all at once; no thread ends in another namespace."""
+def test_threads_can_use_separate_sockets(host: Side, sandbox: Side) -> None:
+    """They enter and leave namespaces at the same time. Each returns to its own namespace."""
     home, numbers = netns.own_netns_identity(), count(1000)
 
     def work(_: int) -> tuple[int, int]:
@@ -322,7 +322,7 @@ def test_threads_use_sockets_of_their_own(host: Side, sandbox: Side) -> None:
 
 
 def test_threads_may_share_a_socket(host_socket: netns.Socket) -> None:
-    """One exchange after another: no thread gets the answer of another."""
+    """The socket does one exchange at a time, so no thread gets the reply of another."""
 
     def work(number: int) -> bool:
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""Notifications of deleted links, from the running kernel."""
+"""Notifications of deleted links from the real kernel."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from svc._core.rtnl import Batch
 
 pytestmark = pytest.mark.root
 
-LONG = 20.0  # seconds; no test waits that long, unless something is broken
+TIMEOUT_SECONDS = 20.0  # only a failing test waits that long
 GROUP = 77
 
 
@@ -42,25 +42,25 @@ def deletion(index: int) -> Batch:
 
 
 def wait_for(monitor: netns.LinkMonitor, number: int) -> list[int]:
-    """Several notifications may need several calls."""
+    """Return at least this number of notifications, unless the timeout ends first."""
     found: list[int] = []
-    deadline = monotonic() + LONG
+    deadline = monotonic() + TIMEOUT_SECONDS
     while len(found) < number and monotonic() < deadline:
-        found += monitor.wait(LONG)
+        found += monitor.wait(TIMEOUT_SECONDS)
     return found
 
 
-def test_deletion_is_told_before_its_ack(host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
-    """The kernel answers after an RCU barrier; one early notification in five is enough on a busy machine."""
+def test_deletion_is_reported_before_its_ack(host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
+    """The kernel sends the ack after an RCU barrier. On a busy machine, one early notification in five is enough."""
     indexes = range(1000, 1005)
     create(host_socket, sandbox, indexes)
     early = 0
     for index in indexes:
         with ThreadPoolExecutor(1) as pool:
             acknowledged = pool.submit(acknowledged_at, host_socket, index)
-            assert monitor.wait(LONG) == [index]
-            told = monotonic()
-            early += told < acknowledged.result()
+            assert monitor.wait(TIMEOUT_SECONDS) == [index]
+            reported = monotonic()
+            early += reported < acknowledged.result()
     assert early
 
 
@@ -69,30 +69,30 @@ def acknowledged_at(host_socket: netns.Socket, index: int) -> float:
     return monotonic()
 
 
-def test_only_deletions_are_told(host: Side, host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
-    """Not a creation, not a change, not a port that leaves its bridge."""
+def test_only_deletions_are_reported(host: Side, host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
+    """Creations, changes, and ports that leave their bridge are not reported."""
     create(host_socket, sandbox, range(1000, 1001))
     host.netns.run("ip", "link", "add", "br0", "type", "bridge")
     for change in ("mtu 1400", "master br0", "nomaster", "down", "up"):
         host.netns.run("ip", "link", "set", "svc1000", *change.split())
     assert monitor.wait(0) == []
     host_socket.execute(deletion(1000))
-    assert monitor.wait(LONG) == [1000]
+    assert monitor.wait(TIMEOUT_SECONDS) == [1000]
 
 
-def test_deletion_elsewhere_is_not_told(host: Side, sandbox: Side, monitor: netns.LinkMonitor) -> None:
-    """The namespace of the monitor counts."""
+def test_deletion_in_another_namespace_is_not_reported(host: Side, sandbox: Side, monitor: netns.LinkMonitor) -> None:
+    """The monitor reports only links of its own namespace."""
     sandbox.netns.run("ip", "link", "add", "other", "type", "bridge")
     sandbox.netns.run("ip", "link", "del", "other")
     assert monitor.wait(0) == []
 
 
-def test_group_dies_in_one_deletion(host: Side, host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
-    """Each link of it is reported; another group stays."""
+def test_one_deletion_removes_a_group(host: Side, host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
+    """Each link of the group is reported. Links of another group are kept."""
     create(host_socket, sandbox, range(1000, 1020))
-    bystander = Batch()
-    bystander.create_veth("stays", 2000, b"", 0, 1, "eth0", 0, b"", sandbox.fd)
-    host_socket.execute(bystander)
+    other_group = Batch()
+    other_group.create_veth("stays", 2000, b"", 0, 1, "eth0", 0, b"", sandbox.fd)
+    host_socket.execute(other_group)
     batch = Batch()
     batch.delete_group(GROUP)
     host_socket.execute(batch)
@@ -101,29 +101,29 @@ def test_group_dies_in_one_deletion(host: Side, host_socket: netns.Socket, sandb
 
 
 def test_wake_ends_a_wait(monitor: netns.LinkMonitor) -> None:
-    """From another thread, and ahead of the wait; it counts once."""
+    """Another thread can call it, also before the wait. Several calls end only one wait."""
     started = monotonic()
     timer = threading.Timer(0.02, monitor.wake)
     timer.start()
-    assert monitor.wait(LONG) == []
+    assert monitor.wait(TIMEOUT_SECONDS) == []
     timer.join()
     monitor.wake()
     monitor.wake()
-    assert monitor.wait(LONG) == []
-    assert monotonic() - started < LONG / 2
+    assert monitor.wait(TIMEOUT_SECONDS) == []
+    assert monotonic() - started < TIMEOUT_SECONDS / 2
     started = monotonic()
     assert monitor.wait(0.02) == []
     assert monotonic() - started >= 0.02
 
 
 def test_close_ends_a_wait(monitor: netns.LinkMonitor) -> None:
-    """The waiting thread gets nothing; a later caller is refused, and the thread may be as late as that."""
+    """The waiting thread gets an empty list, or ValueError if it started after the close, like every later caller."""
     started = monotonic()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(monitor.wait, LONG)
+        waiting = pool.submit(monitor.wait, TIMEOUT_SECONDS)
         monitor.close()
         refused = waiting.exception()
-    assert monotonic() - started < LONG / 2
+    assert monotonic() - started < TIMEOUT_SECONDS / 2
     assert isinstance(refused, ValueError) or waiting.result() == []
     monitor.close()
     monitor.wake()
@@ -133,24 +133,24 @@ def test_close_ends_a_wait(monitor: netns.LinkMonitor) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1.0, float("nan")])
-def test_impossible_timeout_is_refused(monitor: netns.LinkMonitor, timeout: float) -> None:
-    """No sign for "for ever"."""
+def test_invalid_timeout_is_refused(monitor: netns.LinkMonitor, timeout: float) -> None:
+    """No value means an infinite timeout."""
     with pytest.raises(ValueError, match="timeout"):
         monitor.wait(timeout)
 
 
-def test_lost_notifications_are_told(host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
-    """The loss, then what was kept, then the monitor works again."""
+def test_lost_notifications_are_reported(host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
+    """The monitor reports the loss, then the remaining notifications, and works again."""
     with socket.socket(fileno=os.dup(monitor.fileno())) as same:
-        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the least the kernel allows: a few notifications
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the minimum of the kernel: room for a few notifications
     create(host_socket, sandbox, range(1000, 1030))
     batch = Batch()
     batch.delete_group(GROUP)
     host_socket.execute(batch)
     with pytest.raises(OSError, match="No buffer space") as loss:
-        monitor.wait(LONG)
+        monitor.wait(TIMEOUT_SECONDS)
     assert loss.value.errno == errno.ENOBUFS
-    assert 0 < len(monitor.wait(LONG)) < 30
+    assert 0 < len(monitor.wait(TIMEOUT_SECONDS)) < 30
     create(host_socket, sandbox, range(1000, 1001))
     host_socket.execute(deletion(1000))
-    assert monitor.wait(LONG) == [1000]
+    assert monitor.wait(TIMEOUT_SECONDS) == [1000]

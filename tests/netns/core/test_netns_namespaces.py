@@ -1,4 +1,4 @@
-"""Into a namespace and back: identities, sysctls, and a thread that never stays where it does not belong."""
+"""Entering and leaving namespaces: identities, sysctls, and threads that always return."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from svc._core import netns
 
 pytestmark = pytest.mark.root
 
-CORE = Path(netns.__file__).parents[2]  # what sys.path needs to find this very core
+CORE = Path(netns.__file__).parents[2]  # the entry of sys.path with the core that is tested
 
 VISITORS: list[Callable[[int], object]] = [
     lambda fd: netns.Socket(fd),
@@ -26,7 +26,7 @@ VISITORS: list[Callable[[int], object]] = [
 
 
 def test_identity_is_that_of_stat(sandbox: Side) -> None:
-    """Device and inode, of this process and of another namespace."""
+    """It is device and inode, for the namespace of this process and for another one."""
     there, here = os.stat(sandbox.netns.path), os.stat("/proc/thread-self/ns/net")
     assert netns.netns_identity(sandbox.fd) == (there.st_dev, there.st_ino)
     assert netns.own_netns_identity() == (here.st_dev, here.st_ino)
@@ -35,20 +35,20 @@ def test_identity_is_that_of_stat(sandbox: Side) -> None:
 
 @pytest.mark.parametrize("path", ["/dev/null", "/proc/self/ns/uts", "/proc/self/cmdline"])
 def test_other_descriptors_have_no_identity(path: str) -> None:
-    """A device, a namespace of another kind, a file."""
+    """They are a device, a namespace of another kind and a file."""
     with open(path, "rb") as opened, pytest.raises(ValueError, match="is not a network namespace"):
         netns.netns_identity(opened.fileno())
 
 
 def test_closed_descriptor_has_no_identity() -> None:
-    """The kernel says so."""
+    """The caller gets the error of the kernel."""
     with pytest.raises(OSError, match="Bad file descriptor"):
         netns.netns_identity(12345)
 
 
 @pytest.mark.parametrize("visit", VISITORS)
-def test_thread_is_back_after_success(visit: Callable[[int], object], sandbox: Side) -> None:
-    """For every purpose of the visit."""
+def test_thread_returns_after_success(visit: Callable[[int], object], sandbox: Side) -> None:
+    """This holds for every function that enters a namespace."""
     before = os.readlink("/proc/thread-self/ns/net")
     visit(sandbox.fd)
     assert os.readlink("/proc/thread-self/ns/net") == before
@@ -56,8 +56,10 @@ def test_thread_is_back_after_success(visit: Callable[[int], object], sandbox: S
 
 @pytest.mark.parametrize("visit", VISITORS)
 @pytest.mark.parametrize(("path", "number"), [("/dev/null", errno.EINVAL), ("/proc/self/ns/uts", errno.EINVAL)])
-def test_thread_stays_when_there_is_no_namespace(visit: Callable[[int], object], path: str, number: int) -> None:
-    """The refusal of setns is what the caller gets."""
+def test_thread_stays_if_the_descriptor_is_not_a_network_namespace(
+    visit: Callable[[int], object], path: str, number: int
+) -> None:
+    """The caller gets the error of setns."""
     before = os.readlink("/proc/thread-self/ns/net")
     with open(path, "rb") as opened, pytest.raises(OSError, match="Invalid argument") as refusal:
         visit(opened.fileno())
@@ -65,8 +67,8 @@ def test_thread_stays_when_there_is_no_namespace(visit: Callable[[int], object],
     assert os.readlink("/proc/thread-self/ns/net") == before
 
 
-def test_nothing_stays_open(sandbox: Side) -> None:
-    """After success, after failure, and when an object is dropped unclosed."""
+def test_no_descriptor_stays_open(sandbox: Side) -> None:
+    """This holds after success, after failure, and for objects that are dropped without a close."""
     before = len(os.listdir("/proc/self/fd"))
     with open("/dev/null", "rb") as wrong:
         for fd, visit in [(fd, visit) for fd in (sandbox.fd, wrong.fileno(), 12345) for visit in VISITORS] * 20:
@@ -80,7 +82,7 @@ def test_nothing_stays_open(sandbox: Side) -> None:
 
 
 def test_sysctls_are_written_inside(sandbox: Side) -> None:
-    """And nowhere else; in the order given."""
+    """They are written in the given order, and in no other namespace."""
     path = "net/ipv4/conf/default/rp_filter"
     outside = netns.read_sysctls(-1, [path])
     netns.write_sysctls(sandbox.fd, [(path, "1"), (path, "2")])
@@ -89,8 +91,8 @@ def test_sysctls_are_written_inside(sandbox: Side) -> None:
     assert netns.read_sysctls(-1, [path]) == outside
 
 
-def test_own_procfs_is_worn_out_and_replaced(sandbox: Side) -> None:
-    """It shows the same files as /proc; a failure, and any number of visits, leave no descriptor but its own."""
+def test_own_procfs_is_replaced_after_many_uses(sandbox: Side) -> None:
+    """It has the same files as /proc. Failures and repeated uses leave no descriptor but its own."""
     procfs, path = netns.Procfs(), "net/ipv4/conf/default/rp_filter"
     before = len(os.listdir("/proc/self/fd"))
     for number in range(200):
@@ -106,7 +108,7 @@ def test_own_procfs_is_worn_out_and_replaced(sandbox: Side) -> None:
 
 
 def test_missing_sysctl_reads_as_none(sandbox: Side) -> None:
-    """The others are read all the same."""
+    """The other sysctls are read."""
     paths = ["net/ipv4/conf/gone/forwarding", "net/ipv4/ip_forward"]
     assert netns.read_sysctls(sandbox.fd, paths) == [None, sandbox.netns.sysctl("net/ipv4/ip_forward")]
     assert netns.read_sysctls(sandbox.fd, []) == []
@@ -117,7 +119,7 @@ def test_missing_sysctl_reads_as_none(sandbox: Side) -> None:
     [(("net/ipv4/conf/gone/forwarding", "1"), FileNotFoundError), (("net/ipv4/conf/default/rp_filter", "x"), OSError)],
 )
 def test_writing_stops_at_the_first_failure(sandbox: Side, item: tuple[str, str], kind: type[OSError]) -> None:
-    """The exception names the file; what came before stays written."""
+    """The exception names the file. Earlier writes are kept."""
     path = "net/ipv4/conf/default/arp_ignore"
     with pytest.raises(kind) as failure:
         netns.write_sysctls(sandbox.fd, [(path, "1"), item, (path, "2")])
@@ -127,34 +129,34 @@ def test_writing_stops_at_the_first_failure(sandbox: Side, item: tuple[str, str]
 
 @pytest.mark.parametrize("path", ["", "/proc/sys/net/ipv4/ip_forward", "net/../kernel/panic", "..", "net/ipv4/ip_forward\0x"])
 def test_path_stays_below_proc_sys(path: str) -> None:
-    """Refused before any file is opened."""
+    """It is refused before any file is opened."""
     with pytest.raises(ValueError, match="no path below"):
         netns.write_sysctls(-1, [(path, "1")])
     with pytest.raises(ValueError, match="no path below"):
         netns.read_sysctls(-1, [path])
 
 
-def test_value_of_more_than_a_page_is_refused() -> None:
-    """Nothing in /proc/sys takes it."""
+def test_value_longer_than_a_page_is_refused() -> None:
+    """No file in /proc/sys accepts such a value."""
     with pytest.raises(ValueError, match="5000 bytes"):
         netns.write_sysctls(-1, [("net/ipv4/ip_forward", "1" * 5000)])
 
 
 def test_self_check_passes_for_root() -> None:
-    """It changes nothing."""
+    """It does not change the namespace."""
     netns.self_check()
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv (util-linux) is missing")
-def test_self_check_misses_the_capability() -> None:
-    """Root without CAP_SYS_ADMIN may not enter namespaces."""
+def test_self_check_fails_without_the_capability() -> None:
+    """Root without CAP_SYS_ADMIN cannot enter namespaces."""
     program = "from svc._core import netns; netns.self_check()"
     command = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", sys.executable, "-c", program]
     done = subprocess.run(command, cwd=CORE, capture_output=True, text=True, check=False)
     assert "PermissionError: [Errno 1]" in done.stderr
 
 
-LOST = """
+PRELOADED = """
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
@@ -171,9 +173,9 @@ int setns(int fd, int kind)
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is missing")
-def test_process_dies_when_the_way_back_fails(sandbox: Side, tmp_path: Path) -> None:
-    """With a line that says why: a thread must not go on in a pod's namespace."""
-    (tmp_path / "lost.c").write_text(LOST)
+def test_process_aborts_if_a_thread_cannot_return(sandbox: Side, tmp_path: Path) -> None:
+    """It prints the reason. A thread must not continue in the namespace of a pod."""
+    (tmp_path / "lost.c").write_text(PRELOADED)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "lost.so", tmp_path / "lost.c"], check=True)
     program = (
         f"import os; from svc._core import netns; netns.Socket(os.open({sandbox.netns.path!r}, os.O_RDONLY)); print('alive')"
