@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from contract.samples import COUNTED, block, create, handle, pool, without_server_fields
-from harness.ipam import settle
+from harness.ipam import wait_for_stable_generations
 from svc._core.cidr import Cidr
 from svc.datastore.api import (
     MAX_WRITES,
@@ -209,7 +209,7 @@ def test_checks_do_not_change_the_key(backend: Backend) -> None:
 
 def test_checks_do_not_change_the_generation(backend: Backend) -> None:
     guard = create(backend, ResourceKey("IPPool", "a"), pool("a"))
-    settle(backend, "IPPool")
+    wait_for_stable_generations(backend, "IPPool")
     before = backend.generations(("IPPool",))
     backend.write([Check(guard.key, guard.revision), Create(HandleKey("a"), handle(1))])
     assert backend.generations(("IPPool",)) == before

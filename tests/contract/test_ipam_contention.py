@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.backend_wrappers import Blockable, Through, wait_until_combined
+from harness.backend_wrappers import Blockable, Through, wait_until_queued
 from harness.ipam import (
     NODE,
     TIMEOUT_SECONDS,
@@ -20,8 +20,8 @@ from harness.ipam import (
     put_pool,
     put_settings,
     require_whole_claims,
-    settle,
     take,
+    wait_for_stable_generations,
     write_all,
 )
 from svc._core.cidr import Address, Cidr
@@ -134,7 +134,7 @@ def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
     for number in range(120):
         take(before, f"net.old{number}")
     counting = Through(backend)
-    settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
+    wait_for_stable_generations(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
     ipam = IpamService(counting, NODE)
     take(ipam, "net.c0")
     assert counting.calls["get"] <= 30 + 4
@@ -153,7 +153,7 @@ def test_exhausted_pools_are_listed_at_most_twice(backend: Backend) -> None:
     write_all(backend, [_pool(name, cidr) for name, cidr in zip(names, ranges, strict=True)])
     for cidr in ranges:
         put_block(backend, cidr, "host:node2", ["net.theirs"] * 4)
-    settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
+    wait_for_stable_generations(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
     counting = Through(backend)
     ipam = IpamService(counting, NODE)
     with pytest.raises(PeerError, match="no free IPv4 address") as refusal:
@@ -169,7 +169,7 @@ def test_a_node_finds_its_pool_among_a_thousand(backend: Backend) -> None:
     put_node(backend, rack="777")
     pools = [_pool(f"p{n}", f"10.{n // 250}.{n % 250}.0/24", 26, nodeSelector=f"rack == '{n}'") for n in range(1000)]
     write_all(backend, pools)
-    settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
+    wait_for_stable_generations(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
     counting = Through(backend)
     ipam = IpamService(counting, NODE)
     assert Address(take(ipam, "net.c1")[0]) in Cidr("10.3.27.0/24")
@@ -188,7 +188,7 @@ def test_batches_are_limited_to_the_size_of_a_write(backend: Backend) -> None:
     names = [f"net.c{number}" for number in range(MAX_WRITES)]
 
     def lead() -> None:
-        wait_until_combined(ipam, len(names))
+        wait_until_queued(ipam, len(names))
         gated.open()
 
     in_threads([lambda: take(ipam, "net.first", versions=(4, 6)), lead, *(_late(gated, ipam, name) for name in names)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.backend_wrappers import Blockable, Interfering, Recording, Through, wait_until_combined
+from harness.backend_wrappers import Blockable, Interfering, Recording, Through, wait_until_queued
 from harness.fault_injection import Faults, FaultyBackend, Kind
 from harness.ipam import (
     EVERYTHING,
@@ -62,7 +62,7 @@ def in_one_batch(
         futures: list[Future[Any]] = []
         for call in calls:
             futures.append(pool.submit(call))
-            wait_until_combined(ipam, len(futures))
+            wait_until_queued(ipam, len(futures))
         before_open()
         gated.open()
         wait([first, *futures], TIMEOUT_SECONDS)

@@ -77,14 +77,14 @@ def statuses(machine: Booted, *verbs: str) -> list[int]:
 def test_agent_executes_calls_under_the_unit(machine: Booted) -> None:
     """The agent has only the rights of the unit. It is ready when `systemctl start` returns, and stops without error."""
     assert "Active: active (running)" in machine.run("systemctl", "status", "--no-pager", UNIT)
-    pid = machine.shows(UNIT, "MainPID")
+    pid = machine.unit_property(UNIT, "MainPID")
     lines = dict(line.split(":\t") for line in machine.run("cat", f"/proc/{pid}/status").splitlines())
     rights = f"{sum(1 << NUMBERS[name] for name in CAPABILITIES):016x}"
     assert (lines["CapBnd"], lines["CapEff"], lines["NoNewPrivs"], lines["Seccomp"]) == (rights, rights, "1", "2")
-    assert machine.shows(UNIT, "RestrictAddressFamilies").split() == ["AF_INET", "AF_INET6", "AF_NETLINK", "AF_UNIX"]
+    assert machine.unit_property(UNIT, "RestrictAddressFamilies").split() == ["AF_INET", "AF_INET6", "AF_NETLINK", "AF_UNIX"]
     assert statuses(machine, "ADD", "STATUS", "DEL") == [0, 0, 0]
     machine.run("systemctl", "stop", UNIT)
-    assert (machine.shows(UNIT, "Result"), machine.shows(UNIT, "ExecMainStatus")) == ("success", "0")
+    assert (machine.unit_property(UNIT, "Result"), machine.unit_property(UNIT, "ExecMainStatus")) == ("success", "0")
 
 
 def test_agent_creates_missing_directories(machine: Booted) -> None:
@@ -102,11 +102,13 @@ def test_agent_creates_missing_directories(machine: Booted) -> None:
 
 def test_stopped_agent_is_restarted_by_the_watchdog(machine: Booted) -> None:
     """The restart keeps the attachments."""
-    pid = machine.shows(UNIT, "MainPID")
+    pid = machine.unit_property(UNIT, "MainPID")
     assert statuses(machine, "ADD") == [0]
     machine.run("kill", "-STOP", pid)
     machine.run("tail", "-f", "/dev/null", "-s", "0.1", "--pid", pid)  # waits until the process has ended
-    wait_until(lambda: machine.shows(UNIT, "NRestarts") == "1" and machine.shows(UNIT, "ActiveState") == "active")
-    assert machine.shows(UNIT, "MainPID") != pid
+    wait_until(
+        lambda: machine.unit_property(UNIT, "NRestarts") == "1" and machine.unit_property(UNIT, "ActiveState") == "active"
+    )
+    assert machine.unit_property(UNIT, "MainPID") != pid
     assert statuses(machine, "STATUS", "DEL") == [0, 0]
     assert machine.run("ip", "-n", "pod", "-brief", "link", "show", "eth0", check=False) == ""

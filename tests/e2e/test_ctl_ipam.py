@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.datastores import Site, session, set_ready
-from harness.ipam import configure, free, put_block, put_pool, put_reservation, settle, take
+from harness.ipam import configure, free, put_block, put_pool, put_reservation, take, wait_for_stable_generations
 from harness.node import netconf
 from harness.spec_rows import EVERYWHERE
 from harness.svcctl import Cli
@@ -154,7 +154,7 @@ def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
             "kubeVirtVMAddressPersistence": "Disabled", "ipCooldownSeconds": 30,
         }
     ]  # fmt: skip
-    settle(store, IPAM_CONFIG)
+    wait_for_stable_generations(store, IPAM_CONFIG)
     with pytest.raises(PeerError, match="may not claim another"):
         take(IpamService(store, "node2"), "net.late")
 

@@ -11,7 +11,7 @@ import pytest
 from harness.churn import churning
 from harness.etcd import TIMEOUT_SECONDS, Cluster, cluster
 from harness.etcd_sessions import HANDLES, create, session
-from harness.ipam import settle
+from harness.ipam import wait_for_stable_generations
 from harness.proxy import proxy
 from svc.datastore.api import StoreError
 
@@ -91,7 +91,7 @@ def test_generations_of_a_member_without_a_majority_change(three_members: Cluste
     """The member is reachable but receives no changes, so generations must change to invalidate caches."""
     with session(three_members.members[0].url) as store:
         create(store, "h")
-        settle(store, "IPPool")
+        wait_for_stable_generations(store, "IPPool")
         for member in three_members.members[1:]:
             member.kill()
         until = time.monotonic() + TIMEOUT_SECONDS

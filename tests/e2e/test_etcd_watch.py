@@ -10,7 +10,7 @@ import pytest
 
 from harness.etcd import TIMEOUT_SECONDS, Cluster, cluster
 from harness.etcd_sessions import HANDLES, create, handle, session, update
-from harness.ipam import settle
+from harness.ipam import wait_for_stable_generations
 from harness.proxy import Proxy, proxy
 from svc.datastore.api import Create, Delete, Event, StoreError, Watch
 from svc.datastore.etcd.store import EtcdStore
@@ -132,7 +132,7 @@ def test_watch_can_begin_without_a_server(server: Cluster, writer: EtcdStore) ->
 
 def test_generations_change_on_every_call_without_a_watch(store: EtcdStore, writer: EtcdStore, relay: Proxy) -> None:
     """Caches from before or during the interruption become invalid. Afterwards, the generations are stable again."""
-    settle(store, "IPPool")
+    wait_for_stable_generations(store, "IPPool")
     before = store.generations(("IPPool",))
     disconnect(relay)
     numbers = {before}
@@ -145,7 +145,7 @@ def test_generations_change_on_every_call_without_a_watch(store: EtcdStore, writ
     assert store.generations(("IPPool",)) != store.generations(("IPPool",))
     writer.write([Create(ResourceKey("IPPool", "p"), pool("p"))])
     reconnect(relay)
-    settle(store, "IPPool")
+    wait_for_stable_generations(store, "IPPool")
     assert store.generations(("IPPool",)) not in numbers
 
 
@@ -182,7 +182,7 @@ def test_calls_of_a_closed_store_fail(server: Cluster) -> None:
     with session(server.endpoints) as store:
         create(store, "h")
         watch = store.watch(HandleQuery())
-        settle(store, "IPPool")
+        wait_for_stable_generations(store, "IPPool")
         store.close()
         calls: list[Callable[[], object]] = [
             lambda: store.get(HandleKey("h")),

@@ -10,7 +10,7 @@ import pytest
 
 from contract.samples import block, handle, pool, without_server_fields
 from harness.api_proxy import ApiProxy, Fate, Order
-from harness.ipam import in_threads, settle
+from harness.ipam import in_threads, wait_for_stable_generations
 from harness.kube import ADMIN_TOKEN, Kube, Refused, running
 from harness.orch import install, put_core_node, put_pod
 from svc._core.cidr import Cidr
@@ -291,14 +291,14 @@ def test_only_a_second_request_for_generations_starts_a_watch(store: OrchStore, 
     assert store.generations(("IPPool", "Node")) == (0, 0)
     assert proxy.calls[before:] == []
     assert store.generations(("IPPool",)) != (0,)
-    settle(store, "IPPool")
+    wait_for_stable_generations(store, "IPPool")
     assert any("ippools" in call for call in proxy.calls[before:])
     assert not any("/nodes" in call for call in proxy.calls[before:])
 
 
 def test_generations_change_at_every_call_while_no_watch_is_open(store: OrchStore, proxy: ApiProxy) -> None:
     """They are stable again when the watch is back."""
-    settle(store, "IPPool", "Node")
+    wait_for_stable_generations(store, "IPPool", "Node")
     before = store.generations(("IPPool",))
     assert store.generations(("IPPool",)) == before
     proxy.arm(Order(Fate.NEVER_SENT, "^GET .*/ippools", times=1000))
@@ -311,14 +311,14 @@ def test_generations_change_at_every_call_while_no_watch_is_open(store: OrchStor
         threading.Event().wait(0.01)
     assert len(seen) > 5
     proxy._orders.clear()
-    settle(store, "IPPool")
+    wait_for_stable_generations(store, "IPPool")
     assert store.generations(("IPPool",)) > before
 
 
 def test_status_updates_of_nodes_do_not_invalidate_caches(store: OrchStore, clean_kube: Kube) -> None:
     """Caches depend on the labels of nodes, which rarely change."""
     put_core_node(clean_kube, "node1", {"rack": "a"})
-    settle(store, "IPPool", "Node")
+    wait_for_stable_generations(store, "IPPool", "Node")
     clean_kube.call("PATCH", "/api/v1/nodes/node1/status", {"status": {"nodeInfo": None}}, "application/merge-patch+json")
     patch = {"metadata": {"annotations": {"other": "1"}}}
     clean_kube.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
@@ -366,7 +366,7 @@ def test_restart_of_the_server_loses_no_write(tmp_path: Path) -> None:
 
 
 def _count_over_a_restart(server: Kube, store: OrchStore) -> None:
-    settle(store, "IPPool", "Node")
+    wait_for_stable_generations(store, "IPPool", "Node")
     write(store, Create(KEY, handle(0)))
     stop = threading.Event()
 
@@ -385,7 +385,7 @@ def _count_over_a_restart(server: Kube, store: OrchStore) -> None:
     assert isinstance(counted, Handle)
     sure, unsure = (sum(column) for column in zip(*outcomes, strict=True))
     assert 0 < sure <= sum(counted.blocks.values()) <= sure + unsure
-    settle(store, "IPPool", "Node")
+    wait_for_stable_generations(store, "IPPool", "Node")
 
 
 def _counter(store: OrchStore, key: Key, stop: threading.Event) -> Callable[[], tuple[int, int]]:

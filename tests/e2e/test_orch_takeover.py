@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.calico import CALICO_NAMES, captured, captured_pod, without_servers
+from harness.calico import CALICO_NAMES, captured, captured_pod, without_server_metadata
 from harness.datastores import set_ready
 from harness.kube import Kube
 from harness.orch import PODS, install, put_core_node, put_pod, wipe
@@ -35,7 +35,7 @@ def installed(kube: Kube) -> Kube:
 def cluster(installed: Kube) -> Iterator[Kube]:
     """Create the objects that exist after an ADD of Calico."""
     for item in captured("orch-1-add-dual"):
-        installed.call("POST", f"{GROUP}/{kind_plural(item['kind'])}", without_servers(item))
+        installed.call("POST", f"{GROUP}/{kind_plural(item['kind'])}", without_server_metadata(item))
     put_core_node(installed, "node1")
     put_pod(installed, "web-0", annotations=captured_pod("orch-1-add-dual")["metadata"]["annotations"])
     yield installed
@@ -55,7 +55,7 @@ def stored_objects(cluster: Kube) -> dict[str, Json]:
     for kind in ("IPAMBlock", "BlockAffinity", "IPAMHandle"):
         for item in cluster.call("GET", f"{GROUP}/{kind_plural(kind)}")["items"]:
             item["metadata"].pop("managedFields")
-            found[item["metadata"]["name"]] = without_servers(item)
+            found[item["metadata"]["name"]] = without_server_metadata(item)
     return found
 
 
@@ -69,7 +69,7 @@ def test_all_objects_are_read(store: OrchStore) -> None:
 
 def test_objects_are_written_back_unchanged(store: OrchStore, cluster: Kube) -> None:
     """Only the sequence number of a block changes."""
-    wanted = {item["metadata"]["name"]: without_servers(item) for item in captured("orch-1-add-dual")}
+    wanted = {item["metadata"]["name"]: without_server_metadata(item) for item in captured("orch-1-add-dual")}
     for query in QUERIES:
         for entry in store.list(query):
             if isinstance(entry.value, Block):

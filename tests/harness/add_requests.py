@@ -1,4 +1,4 @@
-"""Network configurations of ADDs that a test makes without the executable."""
+"""Network configurations for ADD requests that a test makes without the executable."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,6 @@ _NETCONF = read({"cniVersion": "1.1.0", "name": "net", "type": "svc", "ipam": {"
 
 
 def netconf(versions: tuple[int, ...] = (4,), four: tuple[str, ...] = (), six: tuple[str, ...] = (), **fields: Any) -> NetConf:
-    """A network that assigns addresses of these families from these pools of each."""
+    """Return a network configuration with these address families and these pools of each."""
     ipam = replace(_NETCONF.ipam, assign_ipv4=4 in versions, assign_ipv6=6 in versions, ipv4_pools=four, ipv6_pools=six)
     return replace(_NETCONF, **{"ipam": ipam, **fields})

@@ -1,4 +1,4 @@
-"""Annotations of pods and namespaces, and what an attachment looks like that was made with them."""
+"""Helpers for annotations of pods and namespaces, and for the attachments that they affect."""
 
 import json
 import time
@@ -16,12 +16,12 @@ Json = dict[str, Any]
 
 NAMESPACE = "/api/v1/namespaces/default"
 POOL, UNAVAILABLE, ANNOTATION = 102, 103, 112
-TIMEOUT_SECONDS = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 _MERGE = "application/merge-patch+json"
 
 
-def spelled(notes: Json) -> Json:
-    """Return them with the prefix, unless they have one; everything but text and None becomes JSON."""
+def with_prefix(notes: Json) -> Json:
+    """Return the annotations with the prefix, unless they have one. Values other than text and None become JSON."""
     return {
         name if "/" in name else f"{DEFAULT.annotation_prefix}/{name}": (
             text if text is None or isinstance(text, str) else json.dumps(text)
@@ -31,11 +31,11 @@ def spelled(notes: Json) -> Json:
 
 
 def annotate(kube: Kube, path: str, **notes: Any) -> None:
-    kube.call("PATCH", path, {"metadata": {"annotations": spelled(notes)}}, _MERGE)
+    kube.call("PATCH", path, {"metadata": {"annotations": with_prefix(notes)}}, _MERGE)
 
 
 def endpoint(node: ClusterNode) -> Resource:
-    """The only one."""
+    """Return the only endpoint."""
     with session(node.site) as store:
         (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
     assert isinstance(entry.value, Resource)
@@ -43,7 +43,7 @@ def endpoint(node: ClusterNode) -> Resource:
 
 
 def attach_within(pod: Pod, network: str) -> None:
-    """Again and again, until the pod has an address that begins so: what is said of namespaces arrives within moments."""
+    """Repeat ADD and DEL until the pod gets an address that begins with `network`, because events of namespaces may be late."""
     until = time.monotonic() + TIMEOUT_SECONDS
     pod.add()
     while not pod.addresses[0].startswith(network):
@@ -53,12 +53,12 @@ def attach_within(pod: Pod, network: str) -> None:
 
 
 def require_refused(pod: Pod, node: ClusterNode, code: int, *words: str) -> None:
-    """With these words, and nothing is left of it."""
+    """Require that an ADD fails with this code and these words, and leaves nothing on the node."""
     refused(pod, code, *words)
     assert remains([node]) == []
 
 
 def host_routes(pod: Pod) -> list[str]:
-    """To single addresses, by the pod's own interface."""
+    """Return the destinations of the host routes on the pod's host interface."""
     routes = [route for family in ("-4", "-6") for route in pod.node.netns.ip(family, "route", "show", "dev", pod.host_name)]
     return sorted(route["dst"] for route in routes if "/" not in route["dst"])

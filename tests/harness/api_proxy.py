@@ -1,4 +1,4 @@
-"""A plain HTTP server in front of an API server: passes requests on, counts them, and fails some on order."""
+"""An HTTP proxy for an API server, which counts requests and fails some on demand."""
 
 import http.client
 import re
@@ -16,16 +16,16 @@ from harness.kube import Kube
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """The treatment of a request."""
 
-    ANSWERED = "answered"  # by the front itself; the API server does not see it
-    NEVER_SENT = "never sent"  # the connection breaks before the API server sees it
-    REPLY_LOST = "reply lost"  # the API server has carried it out, the connection breaks before its reply
+    ANSWERED = "answered"  # the proxy answers; the API server does not get the request
+    NEVER_SENT = "never sent"  # the connection breaks before the API server gets the request
+    REPLY_LOST = "reply lost"  # the connection breaks after the API server has executed the request
 
 
 @dataclass
 class Order:
-    """For the next `times` requests whose `METHOD path` the pattern finds."""
+    """The fate of the next `times` requests whose `METHOD path` matches the pattern."""
 
     fate: Fate
     pattern: str
@@ -36,7 +36,10 @@ class Order:
 
 
 class ApiProxy:
-    """Listens from `with` on. `calls` are the requests so far, as `METHOD path`, without what is asked for in the query."""
+    """An API proxy, which listens inside the `with` block.
+
+    `calls` lists the requests so far as `METHOD path`, without the query.
+    """
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -44,7 +47,7 @@ class ApiProxy:
         self._orders: list[Order] = []
         self._sockets: set[socket.socket] = set()
         self.calls: list[str] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"front": self}))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self._server.daemon_threads = False
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
@@ -67,10 +70,10 @@ class ApiProxy:
         self._server.server_close()
 
     def hang_up(self) -> None:
-        """Breaks every connection."""
+        """Break every connection."""
         with self._lock:
-            held = tuple(self._sockets)
-        for one in held:
+            connections = tuple(self._sockets)
+        for one in connections:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
@@ -79,7 +82,7 @@ class ApiProxy:
             (self._sockets.add if kept else self._sockets.discard)(one)
 
     def note(self, method: str, path: str) -> Order | None:
-        """Counts a request; the order that it falls under."""
+        """Count a request. Return the order that matches it, or None."""
         with self._lock:
             self.calls.append(f"{method} {path.partition('?')[0]}")
             for order in self._orders:
@@ -94,25 +97,25 @@ class ApiProxy:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    front: ApiProxy
+    proxy: ApiProxy
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
         super().setup()
-        self.front.hold(self.connection, kept=True)
+        self.proxy.hold(self.connection, kept=True)
 
     def finish(self) -> None:
-        self.front.hold(self.connection, kept=False)
+        self.proxy.hold(self.connection, kept=False)
         with suppress(OSError):
             super().finish()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 its parent's name
-        """Says nothing."""
+        """Log nothing."""
 
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        order = self.front.note(self.command, self.path)
+        order = self.proxy.note(self.command, self.path)
         with suppress(OSError, http.client.HTTPException):
             if order is None:
                 self._pass_on(body)
@@ -127,14 +130,14 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815 as the parent finds them
 
     def _carry_out(self, body: bytes) -> None:
-        connection = self.front.connect()
+        connection = self.proxy.connect()
         try:
             self._forward(connection, body).read()
         finally:
             connection.close()
 
     def _pass_on(self, body: bytes) -> None:
-        connection = self.front.connect()
+        connection = self.proxy.connect()
         try:
             reply = self._forward(connection, body)
             if "watch=true" in self.path:
@@ -152,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, connection: http.client.HTTPSConnection, reply: http.client.HTTPResponse) -> None:
         assert connection.sock is not None
         upstream = connection.sock
-        self.front.hold(upstream, kept=True)
+        self.proxy.hold(upstream, kept=True)
         self.send_response(reply.status)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -161,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
             self.wfile.write(b"0\r\n\r\n")
         finally:
-            self.front.hold(upstream, kept=False)
+            self.proxy.hold(upstream, kept=False)
 
     def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.send_response(status)

@@ -1,4 +1,4 @@
-"""The owner of each address by blocks, handles, endpoints, the journal and the kernel, compared with each other."""
+"""Comparison of the owner of each address in blocks, handles, endpoints, the journal and the kernel."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from svc.model.resource import Resource
 
 @dataclass(frozen=True)
 class IpamAudit:
-    """The records, read at a moment without writers."""
+    """The records of all addresses, read while no writer runs."""
 
     allocations: dict[str, str]  # address: handle
     handles: dict[str, int]  # handle: number of addresses
@@ -25,12 +25,12 @@ class IpamAudit:
 
     @staticmethod
     def read(backend: Backend, *journals: Journal) -> "IpamAudit":
-        """Of a datastore, and of all nodes on it."""
+        """Read the records of a datastore and of the journals of all its nodes."""
         records = [record for journal in journals for record in journal.all()]
         return IpamAudit(dict(_allocations(backend)), dict(_handles(backend)), dict(_endpoints(backend)), records)
 
     def entries(self) -> list[str]:
-        """All of it in words: empty when nothing is held and nothing is remembered."""
+        """Return a line for each record. The list is empty if there are no allocations and no rows."""
         return [
             *(f"address {address} of {handle}" for address, handle in self.allocations.items()),
             *(f"handle {handle} with {count} addresses" for handle, count in self.handles.items()),
@@ -39,37 +39,40 @@ class IpamAudit:
         ]
 
     def disagreements(self, links: Mapping[str, int]) -> list[str]:
-        """Where they contradict each other or the host's interfaces (name: index); every record must be a finished one."""
+        """Return the contradictions between the records and the host's interfaces (name: index).
+
+        Every row must be complete.
+        """
         return [*self._handle_disagreements(), *self._record_disagreements(), *self._kernel_disagreements(links)]
 
     def _handle_disagreements(self) -> Iterator[str]:
-        held = Counter(self.allocations.values())
-        for handle in held.keys() | self.handles.keys():
-            if held[handle] != self.handles.get(handle, 0):
-                yield f"blocks give {held[handle]} addresses to {handle}, its handle says {self.handles.get(handle, 0)}"
+        allocated = Counter(self.allocations.values())
+        for handle in allocated.keys() | self.handles.keys():
+            if allocated[handle] != self.handles.get(handle, 0):
+                yield f"blocks give {allocated[handle]} addresses to {handle}, its handle says {self.handles.get(handle, 0)}"
 
     def _record_disagreements(self) -> Iterator[str]:
-        remembered = Counter(address for record in self.records for address in record.addresses)
-        yield from (f"{count} rows have address {address}" for address, count in remembered.items() if count > 1)
-        yield from (f"address {address} is in no row" for address in self.allocations.keys() - remembered.keys())
+        recorded = Counter(address for record in self.records for address in record.addresses)
+        yield from (f"{count} rows have address {address}" for address, count in recorded.items() if count > 1)
+        yield from (f"address {address} is in no row" for address in self.allocations.keys() - recorded.keys())
         for record in self.records:
             if record.state != ADDED:
                 yield f"the row of {record.id.container_id} is {record.state}"
             for address in record.addresses:
-                ours = record.delegate is None and not record.unmanaged
-                if ours and self.allocations.get(address) != record.handle:
+                uses_pools = record.delegate is None and not record.unmanaged
+                if uses_pools and self.allocations.get(address) != record.handle:
                     yield f"{record.handle} has {address} in the journal, its block says {self.allocations.get(address)}"
             endpoint = [address.split("/")[0] for address in self.endpoints.get(record.host_name, [])]
             if record.is_wired and endpoint != record.addresses:
                 yield f"the endpoint of {record.host_name} has {endpoint}, its row {record.addresses}"
 
     def _kernel_disagreements(self, links: Mapping[str, int]) -> Iterator[str]:
-        remembered = {record.host_name: record.host_index for record in self.records if record.is_wired}
-        yield from (f"interface {name} is in no row" for name in links.keys() - remembered.keys())
-        yield from (f"interface {name} of a row is missing" for name in remembered.keys() - links.keys())
-        for name in remembered.keys() & links.keys():
-            if remembered[name] != links[name]:
-                yield f"interface {name} has index {links[name]}, its row says {remembered[name]}"
+        recorded = {record.host_name: record.host_index for record in self.records if record.is_wired}
+        yield from (f"interface {name} is in no row" for name in links.keys() - recorded.keys())
+        yield from (f"interface {name} of a row is missing" for name in recorded.keys() - links.keys())
+        for name in recorded.keys() & links.keys():
+            if recorded[name] != links[name]:
+                yield f"interface {name} has index {links[name]}, its row says {recorded[name]}"
 
 
 def _allocations(backend: Backend) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Backends that record, hold up, split or cross what passes through them on its way to a real one."""
+"""Backends that record, delay, split or interfere with the calls of a real backend."""
 
 import random
 import threading
@@ -32,7 +32,7 @@ _POLL = 0.001
 
 
 class Through(Backend):
-    """Passes everything on; subclasses change one thing. `calls` counts what reached it, by method."""
+    """A backend that passes every call on. Subclasses change one method. `calls` counts the calls of each method."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -85,7 +85,7 @@ class Through(Backend):
 
 
 class Recording(Through):
-    """Remembers what was written, call by call, in words: `create block`, `update affinity pending`, ..."""
+    """A backend that records each write in words: `create block`, `update affinity pending`, ..."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
@@ -98,7 +98,7 @@ class Recording(Through):
 
 
 class Reading(Through):
-    """Remembers what was read: keys and queries."""
+    """A backend that records the keys and queries of each read."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
@@ -114,7 +114,7 @@ class Reading(Through):
 
 
 class NonAtomic(Through):
-    """Makes any store one that cannot write several keys at once; what is wrapped inside sees every write by itself."""
+    """A backend that cannot write several keys at once. The wrapped backend gets each write alone."""
 
     atomic = False
 
@@ -136,7 +136,7 @@ class NonAtomic(Through):
 
 
 class Slow(Through):
-    """Lets others go first: every call of a store takes a moment, a different one each time."""
+    """A backend whose calls take random short times, so that other threads run between them."""
 
     def __init__(self, inner: Backend, longest: float) -> None:
         super().__init__(inner)
@@ -156,7 +156,7 @@ class Slow(Through):
 
 
 class Interfering(Through):
-    """Does something behind the caller's back, once, just before the n-th write (from 1)."""
+    """A backend that calls a function once, just before the n-th write (from 1)."""
 
     def __init__(self, inner: Backend, before: int, deed: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -170,7 +170,7 @@ class Interfering(Through):
 
 
 class Blockable(Through):
-    """Lets nothing be written until `open` is called."""
+    """A backend that blocks all writes until `open` is called."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
@@ -186,11 +186,11 @@ class Blockable(Through):
         return super().write(writes, durable=durable)
 
 
-def wait_until_combined(ipam: IpamService, count: int) -> None:
-    """Returns when this many requests wait for the one that is being carried out."""
+def wait_until_queued(ipam: IpamService, count: int) -> None:
+    """Wait until this many requests are queued behind the running one."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while len(ipam._batcher._waiting) < count:
-        assert time.monotonic() < deadline, "the requests never arrived"
+        assert time.monotonic() < deadline, "the requests did not arrive in time"
         time.sleep(_POLL)
 
 
@@ -201,7 +201,7 @@ def _in_words(write: Write) -> str:
 
 
 def _require_storable(writes: Sequence[Write]) -> None:
-    """As every store does before its first write: what cannot be stored must not stop it half-way."""
+    """Raise the error of a value that cannot be stored, before the first write, as every store does."""
     codec = Codec(DEFAULT)
     for write in writes:
         codec.path(write.key).encode()

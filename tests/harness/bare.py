@@ -1,6 +1,6 @@
-"""A virtual environment with the wheel and what it declares, and nothing else.
+"""A virtual environment that contains only the wheel and the distributions that it declares.
 
-Declared distributions are those of the tests' own environment, as links: no index is asked.
+The distributions are links to those of the tests' environment, so that no package index is used.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ from harness.shim import ROOT
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel. A build directory that stays in the checkout saves the compiler its work the next time."""
+    """Build the wheel. If the build directory stays in the checkout, the next build compiles less."""
     settings = "--no-build-isolation", "--config-settings=build-dir=build/wheel"
     _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *settings, "--wheel-dir", str(folder), str(ROOT))
     (wheel,) = folder.glob("*.whl")
@@ -52,7 +52,7 @@ def environment(folder: Path, wheel: Path, *extras: str) -> Path:
 
 
 def _closure(requirements: Iterable[str], extras: frozenset[str]) -> set[str]:
-    """Return the names of all distributions that are asked for, directly or not. AssertionError if a version does not fit."""
+    """Return the names of all direct and indirect requirements. Raise AssertionError if a version does not match."""
     found: set[str] = set()
     waiting = list(_wanted(requirements, extras))
     while waiting:

@@ -1,4 +1,4 @@
-"""Calls that may wait, run on the thread of the test."""
+"""Calls with waits, run on the thread of the test."""
 
 from typing import TypeVar
 

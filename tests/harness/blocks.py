@@ -1,4 +1,4 @@
-"""A block as a node begins with it, and as others read it."""
+"""A new block, and the same block as other clients read it."""
 
 import json
 from datetime import datetime, timezone
@@ -18,6 +18,6 @@ def new(cidr: Cidr = CIDR, sequence: int = 1000) -> Block:
 
 
 def write(block: Block) -> Block:
-    """The block as other clients read it after the write: every write counts."""
+    """Return the block as other clients read it after a write, which changes its sequence number."""
     block.sequence += 1
     return Block.from_json(json.loads(json.dumps(block.to_json())))

@@ -1,4 +1,4 @@
-"""A machine's service manager: systemd as the first process of namespaces of its own.
+"""A machine with systemd as the first process of its own namespaces.
 
 It shares the file system with the test, except the directories that systemd and the agent write. It has only the units that a
 test installs, and none of the distribution, because some of those clean `/tmp` and set up devices.
@@ -40,7 +40,7 @@ exec env -i container=svc-test PATH="$PATH" SYSTEMD_UNIT_PATH={_UNITS} {_SYSTEMD
 
 
 class Booted:
-    """`directory` is for its files: units, executables and the network list. The process ends with the `with` block."""
+    """A booted machine. `directory` is for its units, executables and network list. The process ends with the `with` block."""
 
     def __init__(self, directory: Path) -> None:
         self.units, self.bin_dir, self.conf_dir = (directory / name for name in ("units", "bin", "net.d"))
@@ -71,7 +71,7 @@ class Booted:
         return done.stdout.strip()
 
     def svcctl(self, *arguments: str, stdin: str | None = None) -> str:
-        """With the default directories."""
+        """Run svcctl with the default directories."""
         return self.run(str(BIN / "svcctl"), *arguments, stdin=stdin)
 
     def call(self, verb: str, config: dict[str, Any], container: str = "", netns: str = "", ifname: str = "") -> Called:
@@ -83,7 +83,7 @@ class Booted:
         output = orjson.loads(done.stdout) if done.stdout else None
         return Called(done.returncode, output, done.stderr.decode(), done.stdout)
 
-    def shows(self, unit: str, name: str) -> str:
+    def unit_property(self, unit: str, name: str) -> str:
         """Return a property of a unit."""
         return self.run("systemctl", "show", unit, "--property", name, "--value")
 

@@ -1,4 +1,4 @@
-"""The software whose deployments we take over: its names, and what it wrote into an API server, captured."""
+"""Calico: its names profile, and the resources that it wrote into an API server."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _SERVERS = ("creationTimestamp", "generation", "resourceVersion", "uid")
 
 
 def captured(state: str = "orch-*") -> Iterator[Json]:
-    """Every custom resource of the captured states."""
+    """Yield every captured custom resource."""
     return (item for item in _items(state) if item["kind"] != "Pod")
 
 
@@ -23,8 +23,8 @@ def captured_pod(state: str) -> Json:
     return next(item for item in _items(state) if item["kind"] == "Pod")
 
 
-def without_servers(data: Json) -> Json:
-    """Without what a server adds to an object's metadata."""
+def without_server_metadata(data: Json) -> Json:
+    """Return the object without the metadata that a server adds."""
     return data | {"metadata": {name: item for name, item in data["metadata"].items() if name not in _SERVERS}}
 
 

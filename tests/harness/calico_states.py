@@ -1,7 +1,7 @@
-"""States of a datastore as the incumbent left them: read from the fixtures, put into a server, and compared with ours.
+"""Datastore states that Calico wrote: read from the fixtures, put into a server, and compared with those of svc.
 
-What differs from run to run is left out of a comparison or made relative, and nothing else: uids, times, MAC addresses, and
-sequence numbers, which count from the time of their block's creation.
+A comparison ignores uids, times and MAC addresses, which differ from run to run. It makes sequence numbers relative, because
+they count from the creation time of their block.
 """
 
 import json
@@ -25,23 +25,23 @@ _VOLATILE = {
 
 
 def etcd_state(name: str) -> dict[str, str]:
-    """Keys and documents, as they are in the server."""
+    """Return the stored documents by key."""
     return {line["key"]: line["value"] for line in _lines(name)}
 
 
 def orch_state(name: str) -> list[Json]:
-    """Custom resources, and the pod with nothing but its metadata."""
+    """Return the custom resources, and the pod with its metadata only."""
     return _lines(name)
 
 
 def result(name: str) -> Json:
-    """What an ADD has printed."""
+    """Return the printed result of an ADD."""
     found: Json = json.loads((FIXTURES / name).read_text())
     return found
 
 
 def comparable(document: Json) -> Json:
-    """In the same order, with a mark in place of what differs from run to run; AssertionError where that has another form."""
+    """Replace the values that differ from run to run. Raise AssertionError if one does not have the expected form."""
     if "sequenceNumber" in document:
         document = document | _relative(document)
     return {name: _mark(name, value) for name, value in document.items() if name not in _OF_THE_SERVER}
@@ -57,7 +57,7 @@ def _mark(name: str, value: Any) -> Any:
 
 
 def _relative(block: Json) -> Json:
-    """To the block's sequence number, the next one to be given."""
+    """Return the sequence numbers relative to the next one of the block."""
     now = block["sequenceNumber"]
     given = {ordinal: number - now for ordinal, number in block["sequenceNumberForAllocation"].items()}
     return {"sequenceNumber": "<sequenceNumber>", "sequenceNumberForAllocation": given}

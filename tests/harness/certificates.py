@@ -1,4 +1,4 @@
-"""Certification authorities for tests, and what they issue."""
+"""Certificate authorities for tests, and the certificates that they issue."""
 
 import ipaddress
 from datetime import datetime, timedelta, timezone
@@ -14,7 +14,7 @@ _USAGES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
 class Authority:
-    """A root, and the certificates it issues, as PEM files in a folder."""
+    """A certificate authority, with its certificates as PEM files in a folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -28,7 +28,10 @@ class Authority:
         self.root.write_bytes(self._root.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *hosts: str, until: datetime | None = None) -> tuple[Path, Path]:
-        """Certificate and key. `hosts` are names or addresses; valid for a month, or until then."""
+        """Issue a certificate, and return its path and that of its key.
+
+        `hosts` are names or addresses. The certificate is valid for a month, or until `until`.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(name, self._name, key.public_key(), until or _now() + 30 * _DAY)
         builder = builder.add_extension(x509.ExtendedKeyUsage(_USAGES), critical=False)
@@ -43,7 +46,7 @@ class Authority:
 
 
 def encrypt(path: Path) -> None:
-    """Gives a key a password."""
+    """Encrypt a key with a password."""
     key = serialization.load_pem_private_key(path.read_bytes(), None)
     path.write_bytes(
         key.private_bytes(
@@ -55,7 +58,7 @@ def encrypt(path: Path) -> None:
 
 
 def yesterday() -> datetime:
-    """When an expired certificate has expired."""
+    """Return the end of an expired certificate's validity."""
     return _now() - _DAY
 
 

@@ -1,4 +1,4 @@
-"""Control groups of containers that tests start, which stay when the containers are ended all at once."""
+"""Control groups of containers. They remain when a test kills all containers at once."""
 
 import os
 import time
@@ -8,18 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-TIMEOUT_SECONDS: Final = 20.0  # seconds
+TIMEOUT_SECONDS: Final = 20.0
 ROOT: Final = Path("/sys/fs/cgroup")
 
 
 class Groups:
-    """The groups below one parent, in every hierarchy. The parent's name is the harness's own, so no other program uses it."""
+    """The groups below one parent, in every hierarchy. No other program uses the name of the parent."""
 
     def __init__(self) -> None:
         self.parent: Final = f"/svc-tests-{uuid.uuid4().hex}"
 
     def remove(self) -> None:
-        """Remove them after their processes were killed, which the kernel notices a little later."""
+        """Remove the groups after their processes were killed. The kernel removes the processes a little later."""
         until = time.monotonic() + TIMEOUT_SECONDS
         while (left := self._present()) and time.monotonic() < until:
             for group in sorted(left, reverse=True):

@@ -1,4 +1,4 @@
-"""Workers that count, create and delete in etcd, and know exactly what must be there."""
+"""Worker threads that count, create and delete in etcd, and check the stored result."""
 
 import random
 import threading
@@ -11,12 +11,12 @@ from svc.datastore.etcd.store import EtcdStore
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, HandleQuery
 
-SHARED = HandleKey("shared")  # every worker counts in it, each under its own name
+SHARED = HandleKey("shared")  # each worker counts here under its own name
 WORKERS = 4
 
 
 class Worker:
-    """A session and a thread. Every answer of the store must be true; an error other than a conflict fails it."""
+    """A thread with a session. A wrong reply, or an error other than a conflict, is its failure."""
 
     def __init__(self, number: int, endpoints: str) -> None:
         self.name = f"10.0.{number}.0/26"
@@ -49,7 +49,7 @@ class Worker:
     def _count(self, store: EtcdStore) -> None:
         entry = store.get(SHARED)
         assert isinstance(entry.value, Handle)
-        assert entry.value.blocks.get(self.name, 0) == self.counted, "lost or doubled"
+        assert entry.value.blocks.get(self.name, 0) == self.counted, "an update was lost or applied twice"
         try:
             store.write([Update(SHARED, entry.value.changed(self.name, 1), entry.revision)])
         except Conflict:
@@ -57,26 +57,26 @@ class Worker:
         self.counted += 1
 
     def _create(self, store: EtcdStore) -> None:
-        """A key that no other worker knows never exists beforehand."""
+        """Create a key that only this worker knows."""
         name = f"own.{self._number}.{self._dice.getrandbits(64)}"
         store.write([Create(HandleKey(name), handle(1))])
         self.keys.add(name)
 
     def _delete(self, store: EtcdStore) -> None:
-        """And is there until it is deleted."""
+        """Delete a key, which must exist."""
         if self.keys:
             name = self.keys.pop()
             store.write([Delete(HandleKey(name))])
 
 
 class Churn:
-    """Several workers at once."""
+    """Several concurrent workers."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
 
     def go_on(self, operations: int) -> None:
-        """Until each worker has done so many more."""
+        """Wait until each worker has completed so many more operations."""
         goals = {worker: worker.operations + operations for worker in self._workers}
         pause = threading.Event()
         while any(worker.operations < goal for worker, goal in goals.items()):
@@ -89,7 +89,7 @@ class Churn:
                 raise worker.failure
 
     def require_consistency(self, store: EtcdStore) -> None:
-        """Everything is as the workers were told, and nothing else is there."""
+        """Require that the store contains exactly the result of the successful writes."""
         self.require_success()
         shared = store.get(SHARED).value
         assert isinstance(shared, Handle)
@@ -100,7 +100,7 @@ class Churn:
 
 @contextmanager
 def churning(endpoints: str, sound: EtcdStore) -> Iterator[Churn]:
-    """Workers at these endpoints; at the end they are stopped, and by a sound session everything is found in order."""
+    """Run workers at these endpoints. At the end, stop them and check the stored result with a separate session."""
     sound.write([Create(SHARED, Handle({}))])
     workers = [Worker(number, endpoints) for number in range(WORKERS)]
     churn = Churn(workers)

@@ -1,4 +1,4 @@
-"""Addresses and networks of the standard library, which ours are compared with."""
+"""Addresses and networks of the standard library, which those of svc are compared with."""
 
 import ipaddress
 
@@ -35,13 +35,16 @@ misspelt = st.builds(edit, written, st.integers(0, 45), st.integers(0, 3), st.te
 
 
 def canonical(address: ReferenceAddress) -> str:
-    """RFC 5952. Whether `ipaddress` prints mapped addresses with a dotted tail depends on its version."""
+    """Return the text that RFC 5952 requires.
+
+    The version of `ipaddress` decides whether it prints mapped addresses with a dotted tail.
+    """
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return f"::ffff:{mapped}" if mapped else str(address)
 
 
 def reference_address(text: str) -> ReferenceAddress | None:
-    """Return None unless the text is a plain address; the reference implementation also knows zones."""
+    """Return None unless the text is a plain address, because the reference implementation also accepts zones."""
     try:
         return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
@@ -56,7 +59,7 @@ def parsed(text: str) -> Address | None:
 
 
 def near_network(version: int, head: int, tail: int, length: int) -> ReferenceNetwork:
-    """Only the first and last four bits differ, so that any two of these are likely to touch."""
+    """Return a network of which only the first and the last four bits vary, so that two of them often overlap."""
     bits = 32 if version == 4 else 128
     value = (head << bits - 4 | tail).to_bytes(bits // 8, "big")
     return ipaddress.ip_network((value, min(length, bits)), strict=False)

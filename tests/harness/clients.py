@@ -1,4 +1,4 @@
-"""Runtimes that add and delete pods at the same time, and what they may expect: no address twice."""
+"""Concurrent runtimes that add and delete pods, and check that no address is assigned twice."""
 
 import threading
 import time
@@ -9,11 +9,11 @@ from random import Random
 from harness.node import Called
 from harness.pod import Pod
 
-TIMEOUT_SECONDS = 60.0  # seconds, for a DEL to succeed
+TIMEOUT_SECONDS = 60.0  # for a DEL to succeed
 
 
 class Register:
-    """The address of each live pod, from the end of its ADD to the beginning of its DEL."""
+    """The address of each live pod, from the end of its ADD until the beginning of its DEL."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,7 @@ class Register:
         with self._lock:
             self.added += 1
             for address in pod.addresses:
-                assert address not in self.holders, f"{address} is given to {pod.container} and {self.holders[address]}"
+                assert address not in self.holders, f"{address} is assigned to {pod.container} and {self.holders[address]}"
                 self.holders[address] = pod.container
 
     def leave(self, pod: Pod) -> None:
@@ -40,7 +40,7 @@ class Register:
 
 
 class Client:
-    """Adds and deletes its own pods in turn, as a runtime does: what failed is deleted, until that succeeds."""
+    """A runtime that adds and deletes its own pods in turn. It repeats the DEL of a failed ADD until it succeeds."""
 
     def __init__(self, pods: list[Pod], register: Register, random: Random) -> None:
         self.pods = pods

@@ -1,4 +1,4 @@
-"""A throw-away node whose datastore is shared with other nodes."""
+"""A temporary node whose datastore is shared with other nodes."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,15 @@ from svc.datastore.etcd import connection
 
 CONTAINER = "0123456789abcdef"
 
-# An agent that waits less than half as long for a datastore that does not answer.
+# An agent with less than half of the normal timeouts for a datastore.
 IMPATIENT = agent_with({f"{connection.__name__}.CALL_SECONDS": 4.0, f"{teardown.__name__}.ANSWER_SECONDS": 2.0})
 
 
 class ClusterNode(Node):
-    """`name` is what it is called in the datastore; it is a new machine of that name. It reaches the first site's
-    datastore, and the servers of the others."""
+    """A node, with its name in the datastore. Each object is a new machine of that name.
+
+    It uses the datastore of the first site, and reaches the servers of the others.
+    """
 
     def __init__(
         self, directory: Path, name: str, *sites: Site, agent: bool = True, agent_program: tuple[str, ...] = ()
@@ -50,14 +52,14 @@ class ClusterNode(Node):
         return Pod(self, netns, container, config, ifname, args, str(config["type"]))
 
     def ctl(self, *arguments: str, **options: Any) -> CompletedProcess[str]:
-        """svcctl on the node's datastore."""
+        """Run svcctl on the node's datastore."""
         file = self.directory / "netconf.json"
         file.write_text(json.dumps(self.netconf()))
         return self.svcctl("--netconf", str(file), *arguments, **options)
 
     @contextmanager
     def cut_off(self, *sites: Site) -> Iterator[None]:
-        """For the time of the block the servers of these sites cannot be reached; of all without any."""
+        """Make the servers of these sites, or of all, unreachable inside the `with` block."""
         ports = {site.port for site in sites} or set(self._ways)
         self._disconnect(ports)
         try:
@@ -67,13 +69,13 @@ class ClusterNode(Node):
 
     @contextmanager
     def silenced(self, site: Site) -> Iterator[None]:
-        """For the time of the block its server says nothing."""
-        way = self._ways[site.port]
-        way.stop()
+        """Stop the replies of the server inside the `with` block."""
+        forward = self._ways[site.port]
+        forward.stop()
         try:
             yield
         finally:
-            way.go_on()
+            forward.go_on()
 
     def close(self) -> None:
         super().close()
@@ -96,12 +98,12 @@ def audit(nodes: Sequence[ClusterNode]) -> IpamAudit:
 
 
 def disagreements(nodes: Sequence[ClusterNode]) -> list[str]:
-    """Where datastore, journals and kernels contradict each other."""
+    """Return the contradictions between datastore, journals and kernels."""
     links = {name: index for node in nodes for name, index in pod_links(node).items()}
     return audit(nodes).disagreements(links)
 
 
 def remains(nodes: Sequence[ClusterNode]) -> list[str]:
-    """What is left of pods."""
+    """Return what is left of pods."""
     links = [f"interface {name}" for node in nodes for name in pod_links(node)]
     return [*audit(nodes).entries(), *links]

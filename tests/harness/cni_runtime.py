@@ -1,4 +1,4 @@
-"""A runtime that carries out chains of plugins as libcni does, in little: the list's plugins in order, DEL in reverse."""
+"""A small runtime that runs chains of plugins as libcni does: in the order of the list, and in reverse for DEL."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _IP = shutil.which("ip") or "ip"
 
 
 class PluginError(Exception):
-    """A plugin failed, and said why."""
+    """The error of a plugin."""
 
     def __init__(self, plugin: str, verb: str, error: Json, stderr: str) -> None:
         super().__init__(f"{verb} of {plugin}: {error.get('code')} {error.get('msg')}: {error.get('details')} {stderr}")
@@ -27,10 +27,10 @@ class PluginError(Exception):
 
 @dataclass
 class Chain:
-    """One attachment of one container to the network of a list. `paths` is where plugins are looked for, the first counts.
+    """One attachment of one container to the network of a list.
 
-    `capabilities` holds what a runtime has to say by capability (`portMappings`, ...); a plugin gets what it declares.
-    `tools` is the PATH of the plugins.
+    `paths` are the directories of plugins, in order of preference. `capabilities` has the runtime's values by capability
+    (`portMappings`, ...), and a plugin gets those that it declares. `tools` is the PATH of the plugins.
     """
 
     netns: Netns  # the node's
@@ -45,7 +45,10 @@ class Chain:
     result: Json | None = None
 
     def add(self) -> Json:
-        """The result of the last plugin. PluginError; then what the plugins before it did stays until `delete`."""
+        """Return the result of the last plugin.
+
+        Raise PluginError if one fails; the effects of the previous plugins stay until `delete`.
+        """
         previous: Json | None = None
         for plugin in self._plugins():
             previous = self._call("ADD", plugin, previous)
@@ -58,7 +61,7 @@ class Chain:
             self._call("CHECK", plugin, self.result)
 
     def delete(self) -> None:
-        """In reverse, each with the result of the whole chain, which versions before 0.4.0 do not hand on."""
+        """Run the plugins in reverse. Each gets the result of the whole chain, except before version 0.4.0."""
         for plugin in reversed(self._plugins()):
             self._call("DEL", plugin, None if self._version in ("0.3.0", "0.3.1") else self.result)
         self.result = None
@@ -84,11 +87,11 @@ class Chain:
 
     def _netconf(self, plugin: Mapping[str, Any], previous: Json | None) -> Json:
         declared = plugin.get("capabilities", {})
-        told = {name: self.capabilities[name] for name in self.capabilities if declared.get(name)}
+        runtime_values = {name: self.capabilities[name] for name in self.capabilities if declared.get(name)}
         netconf = {name: value for name, value in plugin.items() if name != "capabilities"}
         netconf |= {"name": self.conflist["name"], "cniVersion": self._version}
-        if told:
-            netconf["runtimeConfig"] = told
+        if runtime_values:
+            netconf["runtimeConfig"] = runtime_values
         if previous is not None:
             netconf["prevResult"] = previous
         return netconf

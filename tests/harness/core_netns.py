@@ -1,4 +1,4 @@
-"""Network namespaces for tests of the compiled core, which takes descriptors."""
+"""Network namespaces for tests of the compiled core, which uses descriptors."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from harness.netns import Netns
 
 @dataclass(frozen=True)
 class Side:
-    """A namespace and a descriptor of it."""
+    """A namespace and its descriptor."""
 
     netns: Netns
     fd: int

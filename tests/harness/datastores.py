@@ -1,5 +1,7 @@
-"""Datastores of nodes, with the names of one deployment: etcd or the custom resources of an API server, which several nodes
-share, and the file of a single node."""
+"""Datastores of nodes, with the names of one deployment.
+
+Several nodes share etcd or the custom resources of an API server. A single node can use a file.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -27,27 +29,30 @@ Json = dict[str, Any]
 
 
 class Site(Protocol):
-    """`config` is its part of a network configuration; `port` is where its server listens on the test's loopback, if any."""
+    """A datastore.
+
+    `config` is its part of a network configuration, and `port` is its server's port on the test's loopback, if any.
+    """
 
     names: Names
     config: Json
     port: int
 
     def open(self) -> Backend:
-        """A session with all rights, for the caller to close."""
+        """Open a session with all rights. The caller closes it."""
 
     def add_node(self, name: str, **labels: str) -> None:
         """Register a node, as the component that registers nodes does."""
 
     def add_pod(self, name: str, node: str = "node1", **spec: Any) -> str:
-        """Its uid. Nothing to do, and an empty uid, where the datastore is not the orchestrator's."""
+        """Create a pod and return its uid. Outside the Kubernetes API, do nothing and return an empty uid."""
 
     def clear(self) -> None:
-        """Deletes everything, nodes and pods included."""
+        """Delete everything, including nodes and pods."""
 
 
 class EmbeddedSite:
-    """The file of the node that has this state directory, without a server."""
+    """The file of the node with this state directory. It has no server."""
 
     port = 0
 
@@ -74,7 +79,7 @@ class EmbeddedSite:
 
 
 class EtcdSite:
-    """Under the key root of the names."""
+    """The keys of etcd below the key root of the names."""
 
     def __init__(self, running: Cluster, names: Names = DEFAULT) -> None:
         self.names = names
@@ -97,7 +102,7 @@ class EtcdSite:
 
 
 class OrchSite:
-    """In the group of the names."""
+    """The custom resources in the API group of the names."""
 
     def __init__(self, kube: Kube, folder: Path, names: Names = DEFAULT) -> None:
         self.names = names
@@ -122,7 +127,7 @@ class OrchSite:
 
 
 def site_called(request: pytest.FixtureRequest, home: Path) -> Site:
-    """The one that the fixture's parameter names; `home` is the directory of a node with a store of its own."""
+    """Return the site that the fixture's parameter names. `home` is the directory of a node with its own store."""
     if request.param == "embedded":
         return EmbeddedSite(home / "state")
     found: Site = request.getfixturevalue({"etcdv3": "etcd_site", "orch": "orch_site"}[request.param])
@@ -136,7 +141,7 @@ def session(site: Site) -> Iterator[Backend]:
 
 
 def discard_claim(site: Site, node: str) -> None:
-    """Deletes the claim on a node's name: an earlier machine of this name is gone for good."""
+    """Delete the claim on a node's name, because the previous machine of this name does not exist any more."""
     with session(site) as store:
         for key in (NodeClaimKey(node), NodeFenceKey(node)):
             with suppress(NotFound):
@@ -144,7 +149,7 @@ def discard_claim(site: Site, node: str) -> None:
 
 
 def furnish(site: Site, *nodes: str) -> None:
-    """A ready datastore with these nodes and a pool of each family."""
+    """Set up a ready datastore with these nodes and a pool of each family."""
     with session(site) as store:
         set_ready(store)
         put_pool(store, "pool4", POOL4)
@@ -154,5 +159,5 @@ def furnish(site: Site, *nodes: str) -> None:
 
 
 def set_ready(store: Backend, *, ready: bool = True) -> None:
-    """As `svcctl clusterinfo` does."""
+    """Set the ready flag, as `svcctl clusterinfo` does."""
     put(store, READY, Resource(READY.kind, {"name": READY.name, "uid": READY.name}, {"datastoreReady": ready}))

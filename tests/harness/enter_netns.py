@@ -1,4 +1,4 @@
-"""The code under test inside a throw-away namespace, in the test's own process."""
+"""Running code of svc inside a temporary network namespace, in the test's own process."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Place(Protocol):
-    """A network namespace, by a file that stands for it."""
+    """A network namespace with a file that refers to it."""
 
     @property
     def path(self) -> str: ...
@@ -19,7 +19,7 @@ class Place(Protocol):
 
 @contextmanager
 def entered(netns: Place) -> Iterator[None]:
-    """Keep the calling thread inside for the time of the block. Threads and sockets that it makes there stay inside."""
+    """Move the calling thread into the namespace for the `with` block. Threads and sockets that it makes there stay inside."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(netns.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Real etcd servers on loopback: one member or several, plain or with TLS; killed, restarted and read by the tests."""
+"""Real etcd servers on loopback, with one or several members, with or without TLS. Tests kill, restart and read them."""
 
 import http.client
 import json
@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-TIMEOUT_SECONDS = 30.0  # seconds; nothing waits that long unless it is broken
+TIMEOUT_SECONDS = 30.0  # far longer than any successful wait
 _POLL = 0.02
 _HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class ServerTls:
-    """The certificate of a server, and the clients that it accepts."""
+    """The certificate of a server, and the authorities of the clients that it accepts."""
 
     certificate: Path
     key: Path
-    clients: Path | None = None  # roots; None accepts every client
+    clients: Path | None = None  # certificates of authorities; None accepts every client
 
     def flags(self) -> list[str]:
         flags = [f"--cert-file={self.certificate}", f"--key-file={self.key}"]
@@ -34,7 +34,7 @@ class ServerTls:
 
 @dataclass
 class Member:
-    """One server; `folder` outlives its process. `durable` as real ones are: a commit waits for the disk."""
+    """One server. `folder` outlives its process. A `durable` member syncs each commit to disk, as in production."""
 
     name: str
     folder: Path
@@ -59,7 +59,7 @@ class Member:
         return f"{self.name}=http://{_HOST}:{self.ports[1]}"
 
     def start(self, cluster: str = "") -> None:
-        """Starts it, for the first time or again, and does not wait."""
+        """Start or restart the member, without waiting for it."""
         command = [
             "etcd", f"--name={self.name}", f"--data-dir={self.folder / self.name}",
             f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}",
@@ -72,12 +72,12 @@ class Member:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def wait(self) -> None:
-        """Until it serves."""
+        """Wait until the member is healthy."""
         until = time.monotonic() + TIMEOUT_SECONDS
         while not self._is_healthy():
             assert self.process is not None
             assert self.process.poll() is None, (self.folder / f"{self.name}.log").read_text()
-            assert time.monotonic() < until, "etcd never became healthy"
+            assert time.monotonic() < until, "etcd did not become healthy in time"
             time.sleep(_POLL)
 
     def kill(self) -> None:
@@ -99,7 +99,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Members without TLS can be read by `etcdctl`."""
+    """A cluster. If its members have no TLS, `etcdctl` can read it."""
 
     members: list[Member]
 
@@ -122,19 +122,19 @@ class Cluster:
         raise AssertionError("no member is the leader")
 
     def ctl(self, *arguments: str, endpoint: str = "") -> str:
-        """Output of etcdctl."""
+        """Return the output of etcdctl."""
         command = ["etcdctl", f"--endpoints={endpoint or self.endpoints}", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_SECONDS).stdout
 
     def put(self, key: str, value: str) -> int:
-        """The revision of the change."""
+        """Write the key, and return the revision of the change."""
         return int(json.loads(self.ctl("put", "-w", "json", "--", key, value))["header"]["revision"])
 
     def compact(self, revision: int) -> None:
         self.ctl("compact", "--physical", str(revision))
 
     def stored(self, prefix: str) -> list[tuple[str, Any]]:
-        """Keys and documents, in their order."""
+        """Return keys and documents, in key order."""
         lines = iter(self.ctl("get", "--prefix", prefix).splitlines())
         return [(key, json.loads(value)) for key, value in zip(lines, lines, strict=True)]
 
@@ -158,7 +158,7 @@ def cluster(
     host: str = _HOST,
     durable: bool = False,
 ) -> Iterator[Cluster]:
-    """Run a cluster with its data below `folder`; only a `durable` one waits for the disk. Skip the test without etcd."""
+    """Run a cluster with its data below `folder`. Only a `durable` one syncs to disk. Skip the test without etcd."""
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         pytest.skip("needs etcd and etcdctl (Debian: etcd-server, etcd-client)")
     running = Cluster([Member(f"m{number}", folder, tls, flags, host, durable) for number in range(members)])

@@ -1,4 +1,4 @@
-"""Sessions with etcd for tests, and what they write."""
+"""Sessions with etcd for tests, and helpers that write handles."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ HANDLES = f"{DEFAULT.key_root}/ipam/v2/handle/"
 
 @contextmanager
 def session(endpoints: str, **settings: Any) -> Iterator[EtcdStore]:
-    """`settings` are those of a netconf, without "etcd_"."""
+    """Open a session. `settings` are the fields of a network configuration without the prefix "etcd_"."""
     given = {"etcd_endpoints": endpoints} | {f"etcd_{name}": str(value) for name, value in settings.items()}
     store = EtcdStore({"kind": "etcdv3", **given}, DEFAULT)
     try:
@@ -55,7 +55,7 @@ ShortenTimeouts = Callable[[float, float], None]
 
 @pytest.fixture
 def shorten_timeouts(monkeypatch: pytest.MonkeyPatch) -> ShortenTimeouts:
-    """Shortens the patience of every session: seconds for a whole call, and for one try."""
+    """Return a function that sets the timeouts of later sessions, in seconds: of a whole call, and of one attempt."""
 
     def shorten(call: float, one_try: float) -> None:
         monkeypatch.setattr(connection, "CALL_SECONDS", call)

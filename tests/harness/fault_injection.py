@@ -1,5 +1,7 @@
-"""A datastore and a journal whose calls fail on order: refused, answered with an error though they were carried out, or out
-for good. Any Backend can be wrapped."""
+"""A datastore and a journal whose calls fail on demand. They can wrap any Backend.
+
+A call can be refused, fail after it was applied, or fail together with all later calls.
+"""
 
 import os
 import signal
@@ -19,18 +21,18 @@ Answer = TypeVar("Answer")
 
 
 class Kind(Enum):
-    """What becomes of a call. The names are for test ids."""
+    """The treatment of a call. Test ids contain the names."""
 
-    REFUSED = "refused"  # nothing was done, an error is the answer
-    REPLY_LOST = "reply lost"  # all was done, an error is the answer
-    OUTAGE = "outage"  # refused, and so is everything that follows
-    KILLED = "killed"  # the process ends, nothing was done
-    KILLED_AFTER = "killed after"  # the process ends, all was done
+    REFUSED = "refused"  # not applied, and fails
+    REPLY_LOST = "reply lost"  # applied, and fails
+    OUTAGE = "outage"  # not applied, and fails with all later calls
+    KILLED = "killed"  # not applied, and the process ends
+    KILLED_AFTER = "killed after"  # applied, and the process ends
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the `number`-th call (from 1) among those named; no names mean any call."""
+    """The fate of the `number`-th call (from 1) of these methods, or of any method."""
 
     kind: Kind
     number: int
@@ -38,7 +40,7 @@ class Fault:
 
 
 class Faults:
-    """Decides which call fails; from any thread. One plan may stand before several objects."""
+    """The choice of the call that fails. Any thread and several objects can share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +49,7 @@ class Faults:
         self.struck = False
 
     def arm(self, kind: Kind, number: int = 1, *calls: str) -> None:
-        """Counting starts now."""
+        """Choose the call that fails, and start to count."""
         with self._lock:
             self._fault, self._count, self.struck = Fault(kind, number, frozenset(calls)), 0, False
 
@@ -83,7 +85,7 @@ class Faults:
 
 
 class FaultyBackend(Backend):
-    """Calls are named as their methods. `close` never fails, or nothing could be cleaned up."""
+    """A backend with faults. Calls have the names of their methods. `close` never fails, so that tests can clean up."""
 
     def __init__(self, inner: Backend, faults: Faults) -> None:
         self._inner = inner
@@ -133,7 +135,7 @@ class FaultyBackend(Backend):
 
 
 class FaultyJournal(Journal):
-    """Calls are `begin`, `update`, `remove` and, for everything that reads, `read`."""
+    """A journal with faults. The calls are `begin`, `update`, `remove`, and `read` for all methods that read."""
 
     def __init__(self, path: Path, faults: Faults) -> None:
         super().__init__(path)

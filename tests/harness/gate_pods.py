@@ -1,4 +1,4 @@
-"""Pods that wait at readiness gates, and the gates: servers on their node's loopback addresses."""
+"""Pods that wait for readiness gates, and the gates, which are servers on loopback addresses of their node."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,13 +17,13 @@ SHORT: Final = {"readiness_gates_timeout_seconds": 1}
 
 @contextmanager
 def servers(node: Node) -> Iterator[Serve]:
-    """Starts them, as long as the block lasts."""
+    """Return a function that starts servers, which run until the end of the `with` block."""
     with ExitStack() as stack:
         yield lambda behaviour, **options: stack.enter_context(serving(behaviour, inside=node.netns, **options))
 
 
 def refused(pod: Pod) -> dict[str, Any]:
-    """The error of an ADD whose gates did not open; nothing is kept of it."""
+    """Return the error of an ADD whose gates were not ready. Require that nothing is left of the ADD."""
     output = pod.failed("ADD").output
     assert output["code"] == 115
     assert remains(pod.node) == []

@@ -1,4 +1,4 @@
-"""Readiness gates for tests: HTTP servers on a loopback address, well behaved and otherwise."""
+"""HTTP servers on a loopback address that act as readiness gates, with correct and faulty behaviour."""
 
 import socket
 import ssl
@@ -106,12 +106,12 @@ def status(code: int, *headers: str) -> Behaviour:
 
 
 def to_itself(server: GateServer, connection: socket.socket) -> None:
-    """Redirects to where it was asked."""
+    """Redirect to the same URL."""
     status(302, f"Location: {server.url}")(server, connection)
 
 
 def raw(answer: bytes) -> Behaviour:
-    """These bytes, and the end of the connection."""
+    """Send these bytes and close the connection."""
 
     def say(server: GateServer, connection: socket.socket) -> None:
         _head(connection)
@@ -121,13 +121,13 @@ def raw(answer: bytes) -> Behaviour:
 
 
 def silent(server: GateServer, connection: socket.socket) -> None:
-    """Takes the request, and never says a word."""
+    """Read the request and send nothing."""
     while connection.recv(4096):
         pass
 
 
 def dribbling(server: GateServer, connection: socket.socket) -> None:
-    """A byte at a time, and each is late."""
+    """Send one byte at a time, slowly."""
     for number in range(200):
         connection.sendall(b"HTTP/1.1 200 OK\r\nX: "[number : number + 1] or b"x")
         if server.over.wait(0.3):
@@ -135,7 +135,7 @@ def dribbling(server: GateServer, connection: socket.socket) -> None:
 
 
 def resetting(server: GateServer, connection: socket.socket) -> None:
-    """Ends every connection with a reset."""
+    """Reset every connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 

@@ -1,4 +1,4 @@
-"""Networks whose addresses Debian's host-local gives."""
+"""Networks with addresses from Debian's host-local."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ PLUGIN = "host-local"
 
 
 def offer(node: Node) -> None:
-    """Puts the plugin where the node's runtime looks for plugins, unless it is there."""
+    """Put the plugin into the node's plugin directory, unless it is there."""
     require_plugin(PLUGIN)
     link = node.bin_dir / PLUGIN
     if not link.exists():
@@ -26,13 +26,13 @@ def data_dir(node: Node) -> Path:
 
 
 def section(node: Node, *groups: str | list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """The `ipam` section with these ranges, a subnet standing for a group of one."""
+    """Return the `ipam` section with these ranges. A subnet stands for a group of one range."""
     ranges = [[{"subnet": group}] if isinstance(group, str) else group for group in groups]
     return {"type": PLUGIN, "dataDir": str(data_dir(node)), "ranges": ranges, **more}
 
 
 def held(node: Node, network: str = "net") -> dict[str, str]:
-    """Which address which container has, by the files of the plugin."""
+    """Return the addresses with their containers, from the files of the plugin."""
     files = (data_dir(node) / network).glob("*")
     kept = (file for file in files if not file.name.startswith(("lock", "last_reserved_ip")))
     return {file.name: file.read_text().splitlines()[0] for file in kept}

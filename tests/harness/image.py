@@ -1,4 +1,4 @@
-"""A container image made on the spot: busybox and nothing else."""
+"""A container image that contains only busybox."""
 
 import hashlib
 import io
@@ -10,7 +10,7 @@ TOOLS = ("httpd", "ip", "ping", "sh", "sleep", "wget")
 
 
 def write(path: Path, name: str, busybox: Path) -> None:
-    """As `docker save` would, with a file /index.html that says "hello"."""
+    """Write the image as `docker save` does. Its file /index.html contains "hello"."""
     layer = _layer(busybox.read_bytes())
     config = json.dumps(
         {
@@ -28,7 +28,7 @@ def write(path: Path, name: str, busybox: Path) -> None:
 
 
 def unpack(folder: Path, busybox: Path) -> None:
-    """The same file system as a directory."""
+    """Write the file system of the image into a directory."""
     folder.mkdir()
     with tarfile.open(fileobj=io.BytesIO(_layer(busybox.read_bytes()))) as archive:
         archive.extractall(folder, filter="fully_trusted")

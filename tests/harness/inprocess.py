@@ -1,4 +1,4 @@
-"""A node inside the test's own process: the verbs on a throw-away state directory, with faults on order."""
+"""A node in the test's own process: the verbs on a temporary state directory, with faults on demand."""
 
 import os
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ WHERE = SessionKey({"kind": "embedded"}, "node1")
 
 
 class Host:
-    """The calling thread must be inside `netns`, which is the host to what happens here; so are the threads it starts."""
+    """A node. The calling thread must be inside `netns`, which acts as the host. The threads that it starts stay inside too."""
 
     def __init__(self, directory: Path, netns: Netns) -> None:
         self.netns = netns
@@ -49,7 +49,7 @@ class Host:
         self._apply_pools()
 
     def _apply_pools(self) -> None:
-        """One of each family, unless an earlier host on this directory has done so."""
+        """Create a pool of each family, unless an earlier host on this directory has done so."""
         for name, cidr in (("pool4", POOL4), ("pool6", POOL6)):
             pool = Resource("IPPool", {"name": name}, {"cidr": cidr})
             with suppress(Conflict):
@@ -72,11 +72,11 @@ class Host:
         check(self.context, _id(container, ifname), sandbox, result, self.trace)
 
     def recover(self) -> int:
-        """What an agent does after its start; the number of attachments that it could not take down."""
+        """Run recovery, as an agent does after its start. Return the number of attachments that it could not tear down."""
         teardowns = Teardowns(self.context)
         return sum(not teardowns.recover(record, CallTrace("test")) for record in interrupted(self.context))
 
-    # what there is
+    # state
 
     def heal(self) -> None:
         self.faults.heal()
@@ -86,11 +86,11 @@ class Host:
         return IpamAudit.read(self.store, self.context.journal)
 
     def links(self) -> dict[str, int]:
-        """Our interfaces in the host, with their indexes."""
+        """Return the interfaces of svc in the host, with their indexes."""
         return {link["ifname"]: link["ifindex"] for link in self.netns.ip("link") if link["ifname"].startswith("svc")}
 
     def left_over(self) -> list[str]:
-        """Everything that an attachment would have."""
+        """Return everything that an attachment would leave."""
         routes = [*self.netns.ip("route"), *self.netns.ip("-6", "route")]
         return [
             *self.audit().entries(),
@@ -99,7 +99,7 @@ class Host:
         ]
 
     def close(self) -> None:
-        self.context.kernel.host().close()  # the one of this thread, which goes on
+        self.context.kernel.host().close()  # that of this thread, which continues
         self.context.close()
         self.store.close()
 
@@ -112,7 +112,7 @@ class Host:
 
 @contextmanager
 def opened(netns: Netns) -> Iterator[Sandbox]:
-    """The namespace as a call brings it along."""
+    """Open the namespace as a call supplies it."""
     sandbox = open_sandbox(netns.path, -1, own_netns_identity())
     try:
         yield sandbox

@@ -1,4 +1,4 @@
-"""What `svcctl install` puts on a node, as from a pod whose service account has the documented rights and no others."""
+"""Installation by `svcctl install`, as from a pod whose service account has exactly the documented rights."""
 
 import json
 from contextlib import suppress
@@ -19,7 +19,10 @@ CHAINED = ("portmap", "bandwidth", "loopback")
 
 
 def install(folder: Path, node: ClusterNode, kube: Kube, **settings: Any) -> Path:
-    """The directory with the network, whose configuration has these settings besides. May be repeated with others."""
+    """Install, and return the directory of the network list.
+
+    The settings are added to the configuration. Calls can be repeated.
+    """
     conf_dir = folder / "net.d"
     for plugin in CHAINED:
         require_plugin(plugin)

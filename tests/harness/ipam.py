@@ -1,4 +1,4 @@
-"""What tests of address management share: pools and nodes, calls of IPAM, and an audit of what a datastore holds."""
+"""Helpers for tests of address management: pools, nodes, calls of IPAM, and an audit of the datastore."""
 
 import threading
 import time
@@ -36,39 +36,42 @@ from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 
 NODE = "node1"
-_NEWS_SECONDS = 2.0  # until a write that has changed an object is announced
-TIMEOUT_SECONDS = 60.0  # seconds for what other threads do; nothing waits that long unless it is broken
+_NEWS_SECONDS = 2.0  # until the event of a write
+TIMEOUT_SECONDS = 60.0  # for actions of other threads; far longer than any successful wait
 
 Holdings = dict[str, frozenset[Address]]
 
 
-# what people configure
+# configuration
 
 
 def put(backend: Backend, key: Key, value: Value) -> Entry:
-    """Creates or replaces, as an administrator's tool does. If it is news, the session has heard of it when this returns."""
+    """Create or replace an entry, as an administrator's tool does.
+
+    Wait until the session has received the event of a change.
+    """
     try:
         write: Write = Update(key, value, backend.get(key).revision)
     except NotFound:
         write = Create(key, value)
-    entry = _write_and_hear(backend, write)
+    entry = _write_and_await_event(backend, write)
     assert entry is not None
     return entry
 
 
 def remove(backend: Backend, key: Key) -> None:
-    """As `put`."""
-    _write_and_hear(backend, Delete(key))
+    """Delete an entry, and wait as `put` does."""
+    _write_and_await_event(backend, Delete(key))
 
 
-def _write_and_hear(backend: Backend, write: Write) -> Entry | None:
+def _write_and_await_event(backend: Backend, write: Write) -> Entry | None:
     kind = counted_kind(write.key)
     if kind:
-        settle(backend, kind)
+        wait_for_stable_generations(backend, kind)
     before = backend.generations((kind,)) if kind else 0
     (entry,) = backend.write([write])
     if isinstance(write, Update) and entry is not None and entry.revision == write.revision:
-        return entry  # an update without a change is not announced
+        return entry  # an update without a change has no event
     deadline = time.monotonic() + _NEWS_SECONDS
     while kind and backend.generations((kind,)) == before and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -76,7 +79,7 @@ def _write_and_hear(backend: Backend, write: Write) -> Entry | None:
 
 
 def write_all(backend: Backend, writes: Sequence[Write]) -> None:
-    """Any number of them, a part at a time."""
+    """Write any number of entries, in parts."""
     for start in range(0, len(writes), MAX_WRITES):
         backend.write(writes[start : start + MAX_WRITES])
 
@@ -104,7 +107,7 @@ def put_block(
     holders: Sequence[str] = (),
     claimed_at: str | None = "2026-11-20T18:03:21Z",
 ) -> Entry:
-    """A block with addresses held from its first one on; the handles are not written."""
+    """Create a block whose first ordinals have these handles. The handle documents are not written."""
     block = Block(Cidr(cidr), affinity, Ordinals(Cidr(cidr).bits - Cidr(cidr).length), 1000, claimed_at)
     for tag, holder in enumerate(holders):
         block.attributes = [*(block.attributes or ()), Attribute(holder)]
@@ -113,7 +116,7 @@ def put_block(
 
 
 def put_affinity(backend: Backend, cidr: str, state: str = CONFIRMED, node: str = NODE) -> None:
-    """A node's claim to a block, which need not be there."""
+    """Create an affinity of a node. The block need not exist."""
     put(backend, AffinityKey(node, Cidr(cidr)), Affinity(state))
 
 
@@ -125,17 +128,17 @@ def wipe(backend: Backend, *queries: Query) -> None:
 
 
 def just_now() -> str:
-    """The claim time of a block that cannot be reclaimed yet."""
+    """Return the claim time of a block that is too young to be reclaimed."""
     return format_time(datetime.now(timezone.utc))
 
 
 def instruct(field: str, value: str) -> str:
-    """How to set a field, for those who write the resource themselves."""
+    """Return how to set a field, for users who write the resource themselves."""
     return f"set {field} to {value}"
 
 
 def configure(backend: Backend, wanted: IpamConfig) -> None:
-    """Stores the settings as an administrator does: checked, and with the unknown fields of the stored ones."""
+    """Store the settings as an administrator does: with checks, and with the unknown fields of the stored ones."""
     update_settings(backend, lambda present: replace(wanted, extra=present.extra), instruct)
 
 
@@ -143,15 +146,15 @@ IPAM_QUERIES: tuple[Query, ...] = (BlockQuery(), AffinityQuery(), HandleQuery())
 EVERYTHING = (*IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery("Node"), ResourceQuery(RESERVATION))
 
 
-def settle(backend: Backend, *kinds: str) -> None:
-    """Returns when the generations stand still: a store that watches may have to begin."""
+def wait_for_stable_generations(backend: Backend, *kinds: str) -> None:
+    """Wait until the generations stop changing, because a store may have to start its watches."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while any(backend.generations((kind,)) != backend.generations((kind,)) for kind in kinds):
-        assert time.monotonic() < deadline, "the generations never come to rest"
+        assert time.monotonic() < deadline, "the generations did not stop changing"
         time.sleep(0.01)
 
 
-# what callers do
+# calls
 
 _ANY: Mapping[int, tuple[str, ...]] = {}
 
@@ -165,7 +168,7 @@ def take(
     pools: Mapping[int, tuple[str, ...]] = _ANY,
     **more: Any,
 ) -> tuple[str, ...]:
-    """The addresses that the handle gets."""
+    """Assign addresses, and return them."""
     request = Assign(handle, {"node": NODE}, versions, dict(pools), (Address(at),) if at else (), **more)
     return tuple(str(allocation.address) for allocation in ipam.assign(request).allocations)
 
@@ -175,7 +178,7 @@ def free(ipam: IpamService, handle: str, keep: Iterable[str] = ()) -> None:
 
 
 def in_threads(calls: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Runs all at once; what each returned or raised, in order."""
+    """Run all calls at once. Return their results or exceptions in order."""
     todo = list(calls)
     outcomes: list[Any] = [None] * len(todo)
     start = threading.Barrier(len(todo))
@@ -192,11 +195,11 @@ def in_threads(calls: Iterable[Callable[[], Any]]) -> list[Any]:
         thread.start()
     for thread in threads:
         thread.join(TIMEOUT_SECONDS)
-    assert not any(thread.is_alive() for thread in threads), "a call never returned"
+    assert not any(thread.is_alive() for thread in threads), "a call did not return in time"
     return outcomes
 
 
-# what a datastore holds
+# contents of the datastore
 
 
 def blocks(backend: Backend) -> dict[str, Block]:
@@ -209,7 +212,7 @@ def block_of(backend: Backend, address: str) -> Block:
 
 
 def affinities(backend: Backend) -> dict[tuple[str, str], str]:
-    """The state of each claim, by host and CIDR."""
+    """Return the state of each affinity, by host and CIDR."""
     found = {}
     for entry in backend.list(AffinityQuery()):
         assert isinstance(entry.key, AffinityKey)
@@ -228,12 +231,15 @@ def handles(backend: Backend) -> dict[str, dict[str, int]]:
 
 
 def document(backend: Backend) -> list[tuple[Key, str, Any]]:
-    """Everything that address management keeps: keys, revisions and documents."""
+    """Return everything that address management stores: keys, revisions and documents."""
     return [(entry.key, entry.revision, entry.value.to_json()) for query in IPAM_QUERIES for entry in backend.list(query)]
 
 
 def holdings(backend: Backend) -> Holdings:
-    """Who holds which addresses. AssertionError where an address could be held twice, or blocks and handles disagree."""
+    """Return the addresses of each handle.
+
+    Raise AssertionError if an address has two handles, or blocks and handles disagree.
+    """
     present = blocks(backend)
     _require_no_overlap(present)
     held: dict[str, set[Address]] = defaultdict(set)
@@ -250,7 +256,7 @@ def holdings(backend: Backend) -> Holdings:
 
 
 def require_whole_claims(backend: Backend) -> None:
-    """Require that every claim is confirmed and has its block, and that every block with an owner has its claim."""
+    """Require that every affinity is confirmed and has its block, and that every block with an owner has its affinity."""
     owners = {cidr: block.affinity.removeprefix("host:") for cidr, block in blocks(backend).items() if block.affinity}
     owned = {(owner, cidr): CONFIRMED for cidr, owner in owners.items()}
     assert affinities(backend) == owned
@@ -263,7 +269,7 @@ def _require_no_overlap(present: Iterable[str]) -> None:
 
 
 def _require_sound(block: Block) -> None:
-    """Every attribute is used, and every taken ordinal has the sequence of an earlier write."""
+    """Require that every attribute is used, and that every allocated ordinal has the sequence number of an earlier write."""
     tags = block.ordinals.allocations()
     assert {tag for tag in tags if tag is not None} == set(range(len(block.attributes or ())))
     assert set(block.ordinal_sequences) == {ordinal for ordinal, tag in enumerate(tags) if tag is not None}

@@ -6,7 +6,7 @@ ID = AttachmentId("net", "c1", "eth0")
 
 
 def record(key: AttachmentId = ID, state: str = ADDED, host_name: str = "svc0") -> Record:
-    """Return one with every field."""
+    """Return a row with every field."""
     return Record(
         id=key, state=state, boot_id="boot", sandbox=(4, 2**40), node="node1", settings={"kind": "embedded"},
         host_name=host_name, mac="02:00:00:00:00:aa", pod="pod", namespace="ns", mtu=1400, queues=2,

@@ -1,6 +1,6 @@
-"""One of our programs, which kills itself when it reaches a certain point:
+"""A program of svc that kills itself at a given point:
 
-    python killed.py MODULE:FUNCTION before|after PROGRAM ARGUMENTS...
+    python kill_point.py MODULE:FUNCTION before|after PROGRAM ARGUMENTS...
 
 PROGRAM is a module with a `main`, such as svc.agent.main.
 """

@@ -1,4 +1,4 @@
-"""Where a process can be killed in the middle of a call: the places that `harness.kill_point` takes."""
+"""The points at which tests kill a process in the middle of a call, as `harness.kill_point` takes them."""
 
 import pytest
 
@@ -8,7 +8,7 @@ ADD_STEPS = {step: f"svc.attach.transaction:AddTransaction.{step}" for step in _
 
 
 def points(steps: dict[str, str]) -> pytest.MarkDecorator:
-    """Parameters `step` and `when`: before the first and after each, since nothing that lasts happens between two of them."""
+    """Parametrize `step` and `when`: before the first step and after each. Nothing persistent happens between two steps."""
     (first, place), *_ = steps.items()
     found = [pytest.param(place, "before", id=f"before {first}")]
     found += [pytest.param(place, "after", id=f"after {step}") for step, place in steps.items()]

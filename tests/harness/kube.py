@@ -1,4 +1,4 @@
-"""A real API server with its etcd, on loopback ports of its own: started once for a run, ended by pid.
+"""A real API server with its etcd, on its own loopback ports. It starts once per test run.
 
 `make kube-programs` builds the programs once and keeps them outside the checkout.
 """
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 @dataclass
 class Kube:
-    """A running API server. `tokens` are known users; everything but the administrator's has no rights of its own."""
+    """A running API server. `tokens` are known users. Only the administrator's user has rights."""
 
     folder: Path
     port: int
@@ -54,11 +54,11 @@ class Kube:
 
     @property
     def authority(self) -> Path:
-        """The certificate that the server's own is signed with: by itself."""
+        """Return the self-signed certificate of the authority that signed the server's."""
         return self.folder / "certs" / "apiserver.crt"
 
     def kubeconfig(self, path: Path, token: str = ADMIN_TOKEN, **user: str) -> Path:
-        """Writes one that trusts the server; `user` replaces the token."""
+        """Write a kubeconfig that trusts the server. `user` replaces the token."""
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -71,12 +71,12 @@ class Kube:
         return path
 
     def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Json:
-        """A request of the administrator's, over a connection that is kept. Refused unless it succeeds."""
+        """Send a request of the administrator over a persistent connection. Raise Refused unless it succeeds."""
         headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": content_type}
         with self._lock:
             try:
                 status, text = self._ask(method, path, body, headers)
-            except (OSError, http.client.HTTPException):  # the server was started again
+            except (OSError, http.client.HTTPException):  # the server was restarted
                 status, text = self._ask(method, path, body, headers)
         if status >= 300:
             raise Refused(status, text)
@@ -85,7 +85,7 @@ class Kube:
 
     @contextmanager
     def watching(self, path: str) -> Iterator[Iterator[Json]]:
-        """The events of a list: first what is there, then every change, over a connection of its own."""
+        """Yield the events of a list over a separate connection: first the existing objects, then every change."""
         connection = self._connected()
         try:
             connection.request("GET", f"{path}?watch=1", None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})
@@ -94,7 +94,7 @@ class Kube:
             connection.close()
 
     def text(self, path: str) -> str:
-        """Return what the administrator reads where the answer is not JSON."""
+        """Return a reply to the administrator that is not JSON."""
         with self._lock:
             return self._ask("GET", path, None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})[1]
 
@@ -119,9 +119,9 @@ class Kube:
         self._connection = None
 
     def apply(self, documents: Sequence[Json]) -> None:
-        """Server-side apply of CRDs, roles and the like; CRDs are served when this returns."""
+        """Apply CRDs, roles and other objects on the server. Wait until new CRDs are served."""
         for document in documents:
-            root = f"/apis/{document['apiVersion']}/{document['kind'].lower()}s"  # every kind that comes here has such a plural
+            root = f"/apis/{document['apiVersion']}/{document['kind'].lower()}s"  # the plural of every applied kind is regular
             path = f"{root}/{document['metadata']['name']}?fieldManager=tests&force=true"
             self.call("PATCH", path, document, "application/apply-patch+yaml")
         for document in documents:
@@ -130,7 +130,7 @@ class Kube:
                 self._await_served(f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}?limit=1")
 
     def await_right(self, user: str, group: str, resource: str, verb: str, *, allowed: bool) -> None:
-        """Until the server goes by a role that was changed."""
+        """Wait until the server applies a changed role."""
         name, _, part = resource.partition("/")
         attributes = {"group": group, "resource": name, "subresource": part, "verb": verb, "namespace": "default"}
         body = {
@@ -142,7 +142,7 @@ class Kube:
         self._await(lambda: bool(self.call("POST", path, body)["status"]["allowed"]) == allowed)
 
     def await_gone(self, path: str) -> None:
-        """Until a collection is not served any more."""
+        """Wait until a collection is no longer served."""
 
         def gone() -> bool:
             try:
@@ -154,13 +154,13 @@ class Kube:
         self._await(gone)
 
     def start_server(self) -> None:
-        """Starts the API server, on the same port and data as before, and waits until it is ready."""
+        """Start the API server on the same port and data as before, and wait until it is ready."""
         certs = self.folder / "certs"
         arguments = [
             f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
             f"--secure-port={self.port}",
             "--bind-address=127.0.0.1",
-            "--advertise-address=192.0.2.1",  # else it requires a default route; no client uses it
+            "--advertise-address=192.0.2.1",  # without this address it requires a default route; no client uses the address
             f"--cert-dir={certs}",
             "--service-account-issuer=https://tests",
             f"--service-account-key-file={self.folder}/sa.key",
@@ -180,7 +180,7 @@ class Kube:
 
     @contextmanager
     def controllers(self, *names: str) -> Iterator[None]:
-        """For the time of the block a controller manager runs these controllers."""
+        """Run a controller manager with these controllers inside the `with` block."""
         config = self.kubeconfig(self.folder / "controllers.kubeconfig")
         ports = ["--port=0", "--secure-port=0"]
         arguments = [f"--kubeconfig={config}", f"--controllers={','.join(names)}", "--leader-elect=false", *ports]
@@ -203,7 +203,7 @@ class Kube:
         self.start_server()
 
     def _make_certificates(self) -> None:
-        """An authority of clients, and one client: client.crt and client.key, an administrator."""
+        """Make an authority of clients, and the certificate of an administrator: client.crt and client.key."""
 
         def openssl(*arguments: str) -> None:
             subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)

@@ -1,7 +1,8 @@
-"""containerd and kubelet on a throw-away node: real pods, wired by the plugin that is installed on it.
+"""containerd and kubelet on a temporary node: real pods, attached by the plugin that is installed on it.
 
-They live in the node's network namespace, and in a mount and a process namespace of their own: when the first process of that
-ends, everything ends, shims and containers included, and every mount is gone. Only control groups are left, and removed.
+They run in the node's network namespace, and in their own mount and process namespace. When its first process ends, the kernel
+ends everything else, including shims and containers, and removes every mount. Only control groups remain, and the harness
+removes these.
 """
 
 import json
@@ -30,7 +31,7 @@ from harness.state import pod_links
 Json = dict[str, Any]
 
 IMAGE = "local/box:1"
-TIMEOUT_SECONDS = 100.0  # seconds; nothing waits that long unless it is broken
+TIMEOUT_SECONDS = 100.0  # far longer than any successful wait
 _POLL = 0.1
 BUSYBOX = Path("/bin/busybox")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -67,7 +68,7 @@ _KUBELET = {
     "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "50Mi"},
 }
 
-# /run is in memory, as on every machine; what a machine keeps on its disk stays over a boot.
+# /run is in memory, as on every machine; the data on disk survives a boot.
 _PROGRAM = """set -eu
 cd "$1"
 for place in lib log; do mkdir -p var/$place; mount --bind var/$place /var/$place; done
@@ -87,7 +88,7 @@ _AGENT = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
 
 
 class RealNode:
-    """Runs pods of the API server that are meant for this node, with plugins and networks of these directories."""
+    """A node that runs the pods of the API server that are assigned to it, with plugins and networks of these directories."""
 
     def __init__(self, folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path) -> None:
         self.node = node
@@ -117,22 +118,22 @@ class RealNode:
         )  # fmt: skip
 
     def wait(self, what: str, condition: Callable[[], Any]) -> Any:
-        """What the condition gives when it is not nothing any more."""
+        """Wait until the condition returns a true value, and return it."""
         until = time.monotonic() + TIMEOUT_SECONDS
         while not (found := condition()):
             assert self._process.poll() is None, self.logs()
-            assert time.monotonic() < until, f"{what}: in vain. {self.logs()}"
+            assert time.monotonic() < until, f"{what}: not in time. {self.logs()}"
             time.sleep(_POLL)
         return found
 
     def wait_ready(self) -> None:
-        """Until pods can be started."""
+        """Wait until pods can be started."""
         self.wait("the node is ready", self._is_ready)
 
     def _is_ready(self) -> bool:
         try:
             node = self._kube.call("GET", f"{NODES}/{self.node.name}")
-        except Refused:  # kubelet has not told the server of it yet
+        except Refused:  # kubelet has not registered it yet
             return False
         return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", ()))
 
@@ -150,9 +151,9 @@ class RealNode:
 
     @contextmanager
     def rebooted(self) -> Iterator[None]:
-        """The power fails, and comes back after the block: what is on disk stays, what the kernel knew is gone.
+        """Simulate a power failure, and boot after the `with` block. Data on disk stays, and the state of the kernel is lost.
 
-        Then the agent, containerd and kubelet start.
+        After the boot the agent, containerd and kubelet start.
         """
         self.node.kill_agent()
         self.close()
@@ -164,18 +165,18 @@ class RealNode:
         self._start()
 
     def start_agent(self) -> None:
-        """In the present boot."""
+        """Start the agent in the current boot."""
         self.node.start_agent("sh", "-c", _AGENT, str(self._folder / "boot_id"), str(BIN / "svc-agent"))
 
     def _await_kernel(self) -> None:
-        """Until the namespaces of containers that were ended, and the links in them, are gone."""
+        """Wait until the kernel has removed the namespaces of ended containers and their links."""
         until = time.monotonic() + TIMEOUT_SECONDS
         while links := pod_links(self.node):
             assert time.monotonic() < until, links
             time.sleep(_POLL)
 
     def close(self) -> None:
-        """The first process inside is ended, not `unshare`, whose child it is: it waits for it."""
+        """End the first process inside. Its parent `unshare` waits for it."""
         pid = self._process.pid
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
@@ -184,7 +185,7 @@ class RealNode:
 
 
 def _reset_kernel(node: ClusterNode) -> None:
-    """What a boot starts without: queues and redirections of other plugins, their rules, and forwarding."""
+    """Remove what a boot starts without: queues, redirections and rules of other plugins, and forwarding."""
     for link in node.netns.links():
         if link != "uplink":
             run("ip", "-n", node.netns.name, "link", "delete", link)
@@ -196,7 +197,7 @@ def _reset_kernel(node: ClusterNode) -> None:
 
 
 def why_not() -> str:
-    """Why there can be no such node here; empty when there can."""
+    """Return why such a node cannot run here, or an empty text if it can."""
     missing = [name for name in ("containerd", "ctr", "runc", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
         return f"needs {', '.join(missing)} (Debian: containerd, runc)"
@@ -215,7 +216,7 @@ def why_no_busybox() -> str:
 
 @contextmanager
 def running(folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path) -> Iterator[RealNode]:
-    """Skips where there can be none."""
+    """Run a node. Skip the test if that is not possible."""
     if reason := why_not():
         pytest.skip(f"no containers: {reason}")
     real = RealNode(folder, node, kube, conf_dir)

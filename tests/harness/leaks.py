@@ -1,13 +1,13 @@
-"""What a test leaves behind on the machine and in its own process: found by comparing footprints, reported, then removed.
+"""Detection of leaks of a test, on the machine and in its own process. Leaks are reported and then removed.
 
-Other programs share the machine. The gate counts and removes only what carries a mark of this process:
+The check compares footprints. Other programs share the machine, so it counts and removes only what has a mark of this process:
 
 * network namespaces: the mark in their name;
 * links of the host: the mark as their alias, or a peer in a marked namespace, as the plugin makes them;
 * processes: children of this process, which also adopts the orphans of its children;
 * mounts: those below the folder of this run.
 
-Links, iptables chains and sysctls inside a marked namespace end with it, files with the folder.
+Links, iptables chains and sysctls inside a marked namespace end with it, and files end with the folder.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ import pytest
 
 from harness.netns import MARK
 
-TIMEOUT_SECONDS = 5.0  # seconds: kernel and threads may still be busy with what was ended in an orderly way
+TIMEOUT_SECONDS = 5.0  # the kernel and threads may still be removing what was ended properly
 _POLL = 0.02
 
 _NAMESPACES = Path("/run/netns")
@@ -37,7 +37,7 @@ _SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 @dataclass(frozen=True)
 class Footprint:
-    """Everything that can leak, at one moment. Links are those of all programs: reading their marks takes longer."""
+    """Everything that can leak, at one moment. It contains the links of all programs, because reading their marks is slow."""
 
     folder: Path | None
     namespaces: frozenset[str]
@@ -49,7 +49,7 @@ class Footprint:
 
     @staticmethod
     def take(folder: Path | None = None) -> "Footprint":
-        """Look at the machine as it is now. Mounts count below `folder` only."""
+        """Return the current footprint of the machine. Mounts count below `folder` only."""
         return Footprint(
             folder,
             frozenset(_namespaces()),
@@ -64,14 +64,15 @@ class Footprint:
 def adopt_orphans() -> None:
     """Make this process the parent of what its children leave running.
 
-    A process that already has children does not adopt: their orphans are not distinguishable from those of the tests.
+    A process that already has children does not adopt, because their orphans are not distinguishable from those of the
+    tests.
     """
     if not _children():
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def left_since(before: Footprint, *, timeout: float = TIMEOUT_SECONDS) -> list[str]:
-    """Describe what exists now and did not before; what disappears within the timeout does not count."""
+    """Return descriptions of what exists now and did not before. Anything that disappears within the timeout does not count."""
     until = time.monotonic() + timeout
     found = _compare(before, Footprint.take(before.folder))
     while found and time.monotonic() < until:
@@ -82,20 +83,20 @@ def left_since(before: Footprint, *, timeout: float = TIMEOUT_SECONDS) -> list[s
 
 
 def require_nothing_since(before: Footprint) -> None:
-    """Fails the test when anything is left, and removes it."""
+    """Fail the test if anything is left, and remove it."""
     if left := left_since(before):
         remove_since(before)
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
 
 
 def remove_since(before: Footprint) -> None:
-    """Removes what can be removed, so that one leak fails one test."""
+    """Remove everything that can be removed, so that one leak fails only one test."""
     now = Footprint.take(before.folder)
     for pid in now.children - before.children:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    for name in _marked(now.links - before.links):  # before the namespaces, by which some are known
+    for name in _marked(now.links - before.links):  # before the namespaces, because some links are identified by them
         _run("ip", "link", "delete", name)
     for name in now.namespaces - before.namespaces:
         _run("ip", "netns", "delete", name)
@@ -110,7 +111,7 @@ def _compare(before: Footprint, now: Footprint) -> list[str]:
     found += [f"mount {path}" for path in sorted(now.mounts - before.mounts)]
     found += [f"thread {thread.name}" for thread in now.threads - before.threads]
     opened = now.descriptors - before.descriptors
-    if len(opened) > len(before.descriptors - now.descriptors):  # one that took the place of another is not a leak
+    if len(opened) > len(before.descriptors - now.descriptors):  # a replacement of another one is not a leak
         found += [f"descriptor {fd}: {target}" for fd, target in sorted(opened)]
     return found
 
@@ -123,19 +124,19 @@ def _namespaces() -> list[str]:
 
 
 def _marked(links: frozenset[tuple[int, str]]) -> list[str]:
-    """Return the names of those links that this process made, or the plugin for one of its sandboxes."""
+    """Return those links that this process made, or the plugin made for one of its sandboxes."""
     if not links:
         return []
-    ours = {each["id"] for each in _listed("netns") if f"-{MARK}-" in each["name"] and "id" in each}
+    marked = {each["id"] for each in _listed("netns") if f"-{MARK}-" in each["name"] and "id" in each}
     return sorted(
         link["ifname"]
         for link in _listed("link")
-        if (link["ifindex"], link["ifname"]) in links and (link.get("ifalias") == MARK or link.get("link_netnsid") in ours)
+        if (link["ifindex"], link["ifname"]) in links and (link.get("ifalias") == MARK or link.get("link_netnsid") in marked)
     )
 
 
 def _listed(kind: str) -> list[Any]:
-    """Return what `ip` lists; entries that vanish while it reads them are missing."""
+    """Return what `ip` lists, without entries that disappear while it reads them."""
     return list(json.loads(_run("ip", "-j", kind, "list") or "[]"))
 
 
@@ -151,10 +152,10 @@ def _mounts(folder: Path | None) -> list[str]:
 
 
 def _children() -> list[int]:
-    """Those that run: one that has ended is its `Popen`'s to wait for."""
+    """Return the running children. Their `Popen` waits for ended ones."""
     found = []
     for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # of a thread that ends
+        with suppress(OSError):  # the file of a thread that ends
             found += [int(pid) for pid in (task / "children").read_text().split()]
     return [pid for pid in found if _runs(pid)]
 

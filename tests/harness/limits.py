@@ -1,4 +1,4 @@
-"""Limits of the system, as a process meets them."""
+"""Limits of the kernel on a process."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 
 @contextmanager
 def task_group() -> Iterator[Path]:
-    """A control group that counts tasks. Skips where none can be made."""
+    """Make a control group that counts tasks. Skip the test if that is not possible."""
     version1 = Path("/sys/fs/cgroup/pids")
     made = (version1 if version1.is_dir() else Path("/sys/fs/cgroup")) / f"svc-limits-{os.getpid()}"
     with suppress(OSError):
@@ -26,7 +26,7 @@ def task_group() -> Iterator[Path]:
 
 
 def confine(group: Path, pid: int) -> None:
-    """From now on the process gets no further thread, until `max` is written to the group's `pids.max`."""
+    """Forbid further threads of the process, until `max` is written to the group's `pids.max`."""
     (group / "cgroup.procs").write_text(str(pid))
     (group / "pids.max").write_text((group / "pids.current").read_text())
 
@@ -37,7 +37,7 @@ def release(group: Path, pid: int) -> None:
 
 @contextmanager
 def no_further_thread(pid: int) -> Iterator[None]:
-    """For the time of the block."""
+    """Forbid further threads inside the `with` block."""
     with task_group() as group:
         confine(group, pid)
         try:

@@ -1,4 +1,4 @@
-"""Another process, or another user's, that holds a lock on a file."""
+"""Another process, optionally of another user, that holds a lock on a file."""
 
 import os
 import signal

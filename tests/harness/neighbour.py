@@ -1,7 +1,7 @@
 """Another program on the machine of the tests: it makes and deletes namespaces and links until SIGTERM ends it.
 
-Names look like those of the plugin, of the harness in other runs, and of container runtimes. The exit status is 1 if something
-was gone before this program deleted it.
+Its names look like those of the plugin, of the harness in other runs, and of container runtimes. The exit status is 1 if
+something disappeared before this program deleted it.
 """
 
 import itertools
@@ -14,34 +14,34 @@ import threading
 from collections import deque
 from pathlib import Path
 
-STANDING = 4  # how many rounds a namespace and its links stay
+LIFETIME_ROUNDS = 4  # rounds for which a namespace and its links stay
 ROUND_SECONDS = 0.02
 _IPTABLES = "iptables -w -t nat"
 
 
 def main() -> int:
     folder = Path(sys.argv[1])
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    stop_requested = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
     folder.mkdir()
-    lasting = Lasting(folder)
+    permanent = PermanentObjects(folder)
     try:
-        churn(over, folder / "ready")
+        churn(stop_requested, folder / "ready")
     finally:
-        lost = lasting.end()
+        lost = permanent.end()
     return lost
 
 
-def churn(over: threading.Event, ready: Path) -> None:
-    """Make a namespace, a pair and a bridge in each round and delete the oldest ones. RuntimeError if one is gone."""
+def churn(stop_requested: threading.Event, ready: Path) -> None:
+    """Make a namespace, a pair and a bridge in each round, and delete the oldest ones. Raise RuntimeError if one is missing."""
     standing: deque[int] = deque()
     for number in itertools.count():
         standing.append(number)
         _ip(f"netns add {_namespace(number)}", f"link add svc{number:011} type veth peer name eth0 netns {_namespace(number)}")
         _ip(f"link add cali{number:011} type bridge")
-        if over.wait(ROUND_SECONDS):
+        if stop_requested.wait(ROUND_SECONDS):
             break
-        if len(standing) > STANDING:
+        if len(standing) > LIFETIME_ROUNDS:
             _remove(standing.popleft())
             ready.touch()
     for each in standing:
@@ -49,7 +49,7 @@ def churn(over: threading.Event, ready: Path) -> None:
 
 
 def _namespace(number: int) -> str:
-    """Return a name as the harness gives it, with the number of this process or of one that has ended, or a runtime's name."""
+    """Return a name that the harness or a runtime could give, with the number of this process or of an ended one."""
     return (f"svc-node-{os.getpid()}-{number}", f"svc-sandbox-{2**22 + number}-0", f"cni-{number:08x}")[number % 3]
 
 
@@ -67,8 +67,8 @@ def _run(*command: str, text: str = "") -> None:
         raise RuntimeError(f"{' '.join(command)}: {text}: {done.stderr}")
 
 
-class Lasting:
-    """What stays all the time: a mount, a file, a process, and a chain of iptables in the host."""
+class PermanentObjects:
+    """Objects that exist all the time: a mount, a file, a process, and an iptables chain in the host."""
 
     def __init__(self, folder: Path) -> None:
         self._mount, self._file = folder / "mount", Path("/run/netns/.neighbour")
@@ -81,7 +81,7 @@ class Lasting:
             _run(*_IPTABLES.split(), "-N", "CNI-HOSTPORT-DNAT")
 
     def end(self) -> int:
-        """Remove all of it. Return 1 if something is gone."""
+        """Remove all objects. Return 1 if one is missing."""
         gone = self._process.poll() is not None or not self._mount.is_mount() or not self._file.exists()
         self._process.kill()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Network configurations, good ones and those with a fault."""
+"""Valid and invalid network configurations."""
 
 import copy
 from typing import Any
@@ -16,7 +16,7 @@ SHOWN = {True: "true", False: "false"}  # as errors show them
 
 
 def put(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """Set the field at these keys."""
+    """Set the field at this path of keys."""
     section = data
     for key in keys[:-1]:
         section = section.setdefault(key, {})
@@ -25,12 +25,12 @@ def put(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, An
 
 
 def with_field(path: str, value: Any) -> dict[str, Any]:
-    """Return a good configuration with another value of one field."""
+    """Return a valid configuration with another value of one field."""
     return put(copy.deepcopy(GOOD), keys_of(path), value)
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """A good configuration with changes: `a__b=1` sets `b` in the section `a`."""
+    """Return a valid configuration with changes: `a__b=1` sets `b` in the section `a`."""
     data = copy.deepcopy(GOOD)
     for path, value in changes.items():
         put(data, tuple(path.split("__")), value)
@@ -38,7 +38,7 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def parsed(data: dict[str, Any], *, lenient: bool = False) -> NetConf:
-    """Return what the configuration means."""
+    """Parse the configuration."""
     return parse(orjson.dumps(data), DEFAULT, lenient=lenient)
 
 

@@ -1,4 +1,4 @@
-"""Throw-away network namespaces."""
+"""Temporary network namespaces."""
 
 import itertools
 import json
@@ -8,12 +8,12 @@ import subprocess
 from types import TracebackType
 from typing import Any
 
-MARK = f"{os.getpid()}-{secrets.token_hex(4)}"  # in names and aliases of what this process makes on the machine
+MARK = f"{os.getpid()}-{secrets.token_hex(4)}"  # part of the names and aliases that this process uses on the machine
 _numbers = itertools.count()
 
 
 class Netns:
-    """A network namespace under /run/netns, gone at the end of the `with` block."""
+    """A network namespace under /run/netns, deleted at the end of the `with` block."""
 
     def __init__(self, label: str) -> None:
         self.name = f"svc-{label}-{MARK}-{next(_numbers)}"
@@ -24,11 +24,11 @@ class Netns:
         return run("ip", "netns", "exec", self.name, *command, check=check)
 
     def ip(self, *arguments: str) -> Any:
-        """What `ip -j ARGUMENTS` prints inside, decoded."""
+        """Return the decoded output of `ip -j ARGUMENTS` inside."""
         return json.loads(run("ip", "-n", self.name, "-j", *arguments).stdout or "[]")
 
     def links(self) -> list[str]:
-        """Interface names, the loopback left out."""
+        """Return the names of the interfaces except the loopback."""
         return [link["ifname"] for link in self.ip("link") if link["ifname"] != "lo"]
 
     def addresses(self, ifname: str, scope: str = "global") -> list[str]:
@@ -53,7 +53,7 @@ class Netns:
 
 
 def run(*command: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """The finished program; RuntimeError with what it said when it failed and `check` is set."""
+    """Return the completed program. If `check` is set and it failed, raise RuntimeError with its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}: {done.stdout}{done.stderr}")

@@ -1,4 +1,4 @@
-"""A throw-away node: a network namespace with an uplink, an installed executable, and an agent of its own."""
+"""A temporary node: a network namespace with an uplink, an installed executable, and its own agent."""
 
 import json
 import os
@@ -41,7 +41,10 @@ POOL6 = "fd65::/112"
 
 @dataclass(frozen=True)
 class Called:
-    """What a plugin left behind: exit status, standard output decoded (None when empty) and as it was, standard error."""
+    """The result of an executed plugin:
+
+    exit status, standard output (decoded, None if empty, and as text), and standard error.
+    """
 
     status: int
     output: Any
@@ -50,7 +53,7 @@ class Called:
 
 
 class Calling:
-    """An execution of a plugin in progress. The caller waits for its result, or kills it."""
+    """A running plugin. The caller waits for its result, or kills it."""
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes) -> None:
         self._process = process
@@ -72,7 +75,7 @@ class Calling:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the executable, as a runtime does when it gives up."""
+        """Kill it, as a runtime does at its timeout."""
         self._process.kill()
         self._thread.join()
 
@@ -81,9 +84,9 @@ class Calling:
 
 
 class Node:
-    """`directory` holds its state, its socket and its executables; `netns` is what its interfaces live in."""
+    """A node. `directory` contains its state, its socket and its executables; `netns` contains its interfaces."""
 
-    programs = BIN  # whose svcctl and svc-agent it runs
+    programs = BIN  # the directory of its svcctl and svc-agent
 
     def __init__(self, directory: Path, *, agent: bool = True, agent_program: tuple[str, ...] = ()) -> None:
         self.directory = directory
@@ -103,14 +106,14 @@ class Node:
             raise
 
     def _give_uplink(self) -> None:
-        """Proxy ARP answers for what the node has a route to: every real node has a default route."""
+        """Make an uplink and a default route, as every real node has. Proxy ARP answers only for routed addresses."""
         run("ip", "-n", self.netns.name, "-batch", "-", stdin=UPLINK)
 
     def _install(self) -> None:
         self.prepare("install", "--bin-dir", str(self.bin_dir), "--socket", str(self.socket))
 
     def prepare(self, *arguments: str, stdin: str | None = None) -> None:
-        """svcctl in this process: hundreds of nodes are made, and starting Python takes longer than what it does."""
+        """Run svcctl in this process, because there are hundreds of nodes, and a start of Python takes longer than the work."""
         done = CliRunner().invoke(main, [*self._directories, *arguments], input=stdin, catch_exceptions=False)
         if done.exit_code:
             raise RuntimeError(f"svcctl {' '.join(arguments)}: {done.output}")
@@ -130,14 +133,16 @@ class Node:
         self.prepare("pool", "apply", "-f", "-", stdin=pool_document(name, cidr, **spec))
 
     def apply_pools(self) -> None:
-        """One pool of each family."""
+        """Create one pool of each family."""
         self.prepare("pool", "apply", "-f", "-", stdin=f"{pool_document('pool4', POOL4)}\n---\n{pool_document('pool6', POOL6)}")
 
     # the agent
 
     def start_agent(self, *program: str, options: tuple[str, ...] = (), recovered: bool = True, **environment: str) -> None:
-        """Returns when it answers, and has `recovered` what was interrupted; `program` takes the place of svc-agent,
-        `environment` is added to the test's own."""
+        """Start the agent, and wait until it answers and has `recovered` interrupted calls.
+
+        `program` replaces svc-agent, and `environment` is added to the test's own.
+        """
         logged = self.log.stat().st_size if self.log.exists() else 0
         program = program or self._agent_program or (str(self.programs / "svc-agent"),)
         command = [*program, "run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir), *options]
@@ -168,12 +173,12 @@ class Node:
         return self._agent.pid
 
     def stop_agent(self) -> int:
-        """Asks it to end, and returns its exit status."""
+        """Ask the agent to end, and return its exit status."""
         os.kill(self.agent_pid, signal.SIGTERM)
         return self.wait_agent()
 
     def wait_agent(self) -> int:
-        """Returns the exit status of one that was asked to end."""
+        """Return the exit status of an agent that was asked to end."""
         assert self._agent is not None
         try:
             return self._agent.wait(STOP_SECONDS)
@@ -181,7 +186,7 @@ class Node:
             self.kill_agent()
 
     def kill_agent(self) -> None:
-        """As the kernel does when memory is short."""
+        """Kill the agent, as the kernel does if memory runs out."""
         assert self._agent is not None
         self._agent.kill()
         self._agent.wait(STOP_SECONDS)
@@ -193,7 +198,7 @@ class Node:
         self, verb: str, netconf: Mapping[str, Any] | bytes, *, plugin: str = "svc", container: str = "c1", netns: str = "",
         ifname: str = "eth0", args: str = "", extra: Mapping[str, str] | None = None,
     ) -> Called:  # fmt: skip
-        """Executes the plugin as a runtime does."""
+        """Execute the plugin as a runtime does."""
         return self.begin(
             verb, netconf, plugin=plugin, container=container, netns=netns, ifname=ifname, args=args, extra=extra
         ).result()  # fmt: skip
@@ -202,7 +207,7 @@ class Node:
         self, verb: str, netconf: Mapping[str, Any] | bytes, *, plugin: str = "svc", container: str = "c1", netns: str = "",
         ifname: str = "eth0", args: str = "", extra: Mapping[str, str] | None = None,
     ) -> "Calling":  # fmt: skip
-        """Start the same call, and return at once."""
+        """Start the same call without waiting for it."""
         environment = {
             "CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": netns, "CNI_IFNAME": ifname, "CNI_ARGS": args,
             "CNI_PATH": str(self.bin_dir), "PATH": os.environ["PATH"],
@@ -214,7 +219,7 @@ class Node:
         return Calling(process, netconf if isinstance(netconf, bytes) else json.dumps(netconf).encode())
 
     def add(self, netconf: Mapping[str, Any], sandbox: Netns, **options: Any) -> Any:
-        """The result of an ADD; RuntimeError when it failed."""
+        """Return the result of an ADD. Raise RuntimeError if it fails."""
         called = self.call("ADD", netconf, netns=sandbox.path, **options)
         if called.status:
             raise RuntimeError(f"ADD failed: {called.output} {called.stderr}")
@@ -241,7 +246,7 @@ class Node:
 
 
 def agent_with(constants: Mapping[str, float]) -> tuple[str, ...]:
-    """Return a program that is svc-agent, but for the values of these constants, each named as `svc.module.NAME`."""
+    """Return a program that runs svc-agent with these values of constants, each named as `svc.module.NAME`."""
     changes = [f"import {name.rpartition('.')[0]}; {name} = {value}" for name, value in constants.items()]
     return sys.executable, "-c", "\n".join(["import svc.agent.main", *changes, "raise SystemExit(svc.agent.main.main())"])
 
@@ -253,6 +258,6 @@ def pool_document(name: str, cidr: str, **spec: object) -> str:
 
 
 def netconf(**changes: Any) -> dict[str, Any]:
-    """A network configuration on the embedded store; `ipam` entries are merged into its ipam section."""
+    """Return a network configuration on the embedded store. `ipam` entries are merged into its ipam section."""
     ipam = {"type": "svc-ipam", **changes.pop("ipam", {})}
     return {"cniVersion": "1.1.0", "name": "net", "type": "svc", "datastore_type": "embedded", "ipam": ipam, **changes}

@@ -1,4 +1,4 @@
-"""A cluster that has what the plugin needs, and sessions with it."""
+"""A cluster with everything that the plugin needs, and sessions with it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,12 +24,12 @@ NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 
 
 def install(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
-    """Our resource definitions, of the backing group unless another one is named."""
+    """Install the resource definitions of svc, in the backing API group unless another one is named."""
     kube.apply(definitions(names, api_version or names.crd_api_version))
 
 
 def wipe(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
-    """Deletes all custom resources, node claims, nodes and pods."""
+    """Delete all custom resources, node claims, nodes and pods."""
     api_version = api_version or names.crd_api_version
     for definition in definitions(names, api_version):
         kube.call("DELETE", f"/apis/{api_version}/{definition['spec']['names']['plural']}")
@@ -39,7 +39,7 @@ def wipe(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
 
 
 def grant_role(cluster: Kube, without: tuple[str, str, str] | None = None) -> None:
-    """The plugin's role, to the plugin, but for one verb; returns when the server goes by it."""
+    """Give the plugin its role without one verb. Wait until the server applies it."""
     wanted = role(DEFAULT, DEFAULT.crd_api_version)
     for rule in wanted["rules"]:
         lost = without is not None and (rule["apiGroups"][0], rule["resources"][0]) == without[:2]
@@ -61,7 +61,7 @@ def put_core_node(kube: Kube, name: str, labels: dict[str, str] | None = None, *
 
 
 def put_pod(kube: Kube, name: str, node: str = "node1", annotations: dict[str, str] | None = None, **spec: Any) -> Json:
-    """A scheduled pod of one container."""
+    """Create a scheduled pod with one container."""
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -77,12 +77,12 @@ def put_pod(kube: Kube, name: str, node: str = "node1", annotations: dict[str, s
 
 
 def open_store(kube: Kube, folder: Path, token: str = ADMIN_TOKEN, **user: str) -> OrchStore:
-    """A session of whom the token, or else the user of a kubeconfig, says."""
+    """Open a session as the user of the token, or of the kubeconfig."""
     return OrchStore({"kubeconfig": str(kube.kubeconfig(folder / "kubeconfig", token, **user))}, DEFAULT)
 
 
 def wire(store: OrchStore) -> Entry:
-    """Writes the endpoint of the pod `web`, as an ADD does."""
+    """Write the endpoint of the pod `web`, as an ADD does."""
     workload = Workload("c1", "web", "default")
     key = endpoint_key(DEFAULT, "node1", workload, "eth0")
     spec = {"ipNetworks": ["10.0.0.1/32"], "interfaceName": "svc1", "mac": "x"}
@@ -93,7 +93,7 @@ def wire(store: OrchStore) -> Entry:
 
 
 class AdministratorStore(OrchStore):
-    """Makes and deletes nodes as well, which the orchestrator does for the real one."""
+    """A store that also creates and deletes nodes. For the plugin's store, Kubernetes does that."""
 
     def __init__(self, kube: Kube, folder: Path, names: Names = DEFAULT, api_group: str = "") -> None:
         kubeconfig = kube.kubeconfig(folder / "kubeconfig")

@@ -1,4 +1,4 @@
-"""One attachment of a container, as a runtime sees it: the arguments of its calls, and the result of its ADD."""
+"""One attachment of a container from the runtime's side: the arguments of its calls, and the result of its ADD."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ from harness.node import Called, Calling, Node
 
 @dataclass
 class Pod:
-    """Every call of a pod has the same arguments, as runtimes must give them; a test changes the fields in between."""
+    """An attachment. Every call has the same arguments, as runtimes must give them. A test can change the fields in between."""
 
     node: Node
     netns: Netns
@@ -23,25 +23,25 @@ class Pod:
     result: Any = None
 
     def call(self, verb: str, *, netns: str | None = None, **changes: Any) -> Called:
-        """`changes` are made to the network configuration of this call alone."""
+        """Call the plugin. `changes` apply to the network configuration of this call only."""
         return self.begin(verb, netns=netns, **changes).result()
 
     def begin(self, verb: str, *, netns: str | None = None, **changes: Any) -> Calling:
-        """Start the same call, and return at once."""
+        """Start the same call without waiting for it."""
         return self.node.begin(
             verb, self.config | changes, plugin=self.plugin, container=self.container,
             netns=self.netns.path if netns is None else netns, ifname=self.ifname, args=self.args,
         )  # fmt: skip
 
     def add(self, **changes: Any) -> Any:
-        """The result of a successful ADD, which the pod keeps."""
+        """Return the result of a successful ADD, and keep it for later calls."""
         called = self.call("ADD", **changes)
         assert called.status == 0, called
         self.result = called.output
         return called.output
 
     def check(self, **changes: Any) -> Called:
-        """With the result of the ADD, as runtimes do it."""
+        """Call CHECK with the result of the ADD, as runtimes do."""
         return self.call("CHECK", **{"prevResult": self.result, **changes})
 
     def delete(self, **changes: Any) -> None:
@@ -58,19 +58,19 @@ class Pod:
 
     @property
     def host_link(self) -> dict[str, Any]:
-        """The host's side, with all that `ip -d` tells."""
+        """Return the host interface, with all details of `ip -d`."""
         (link,) = self.node.netns.ip("-d", "link", "show", "dev", self.host_name)
         return dict(link)
 
     def failed(self, verb: str, **changes: Any) -> Called:
-        """A call that must fail as the CNI specification says: an error object on standard output."""
+        """Require that a call fails as the CNI specification says, with an error object on standard output."""
         called = self.call(verb, **changes)
         assert called.status != 0, called
         assert set(called.output) == {"cniVersion", "code", "msg", "details"}, called
         return called
 
     def copy(self, **changes: Any) -> "Pod":
-        """Another attachment with the same arguments, but for the changed ones."""
+        """Return another attachment with the same arguments except the changed ones."""
         other = copy.copy(self)
         other.result = None
         other.config = json.loads(json.dumps(self.config))

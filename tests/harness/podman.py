@@ -1,6 +1,7 @@
-"""podman on a throw-away node, with CNI for its networks: containers that no orchestrator knows.
+"""podman on a temporary node, with CNI for its networks: containers without Kubernetes.
 
-Its mounts and processes are in namespaces of their own, which end with it; control groups are left, and removed.
+Its mounts and processes are in their own namespaces, which end with it. Only control groups remain, and the harness removes
+these.
 """
 
 import os
@@ -19,7 +20,7 @@ from harness.image import unpack
 from harness.kubelet_node import BUSYBOX, why_no_busybox
 from harness.node import Node
 
-TIMEOUT_SECONDS = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 
 _CONTAINERS = """[network]
 network_backend = "cni"
@@ -36,7 +37,7 @@ _PLACES = 'for place in /run /var/lib /var/log; do mount -t tmpfs tmpfs $place; 
 
 
 class Podman:
-    """Runs containers of one file system, which holds busybox, in the networks of `conf_dir`."""
+    """Runs containers of one file system, which contains busybox, in the networks of `conf_dir`."""
 
     def __init__(self, folder: Path, node: Node, conf_dir: Path) -> None:
         self._folder = folder
@@ -61,12 +62,12 @@ class Podman:
 
     @property
     def _pid(self) -> int:
-        """Of the first process inside."""
+        """Return the pid of the first process inside."""
         outer = self._process.pid
         return int(Path(f"/proc/{outer}/task/{outer}/children").read_text())
 
     def __call__(self, *arguments: str, check: bool = True) -> str:
-        """What a podman command prints; AssertionError when it fails."""
+        """Return the output of a podman command. Raise AssertionError if it fails."""
         places = "--root", str(self._folder / "root"), "--runroot", "/run/podman", "--storage-driver", "vfs"
         done = subprocess.run(
             ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--net", "podman", *places, *arguments],
@@ -76,7 +77,7 @@ class Podman:
         return done.stdout.strip()
 
     def run(self, name: str, network: str, *options: str, command: tuple[str, ...] = ("sleep", "1000000")) -> None:
-        """A container that goes on."""
+        """Start a container that keeps running."""
         fixed = "--detach", "--name", name, "--network", network, "--cgroup-parent", self._groups.parent
         self("run", *fixed, *options, "--rootfs", str(self._rootfs), *command)
 
@@ -90,7 +91,7 @@ class Podman:
 
 
 def why_not() -> str:
-    """Why there can be no podman with CNI here; empty when there can."""
+    """Return why podman with CNI cannot run here, or an empty text if it can."""
     missing = [name for name in ("podman", "runc", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
         return f"needs {', '.join(missing)} (Debian: podman, runc)"
@@ -101,7 +102,7 @@ def why_not() -> str:
 
 @contextmanager
 def running(folder: Path, node: Node, conf_dir: Path) -> Iterator[Podman]:
-    """Skip the test without it."""
+    """Run podman. Skip the test if that is not possible."""
     if reason := why_not():
         pytest.skip(f"no podman: {reason}")
     podman = Podman(folder, node, conf_dir)

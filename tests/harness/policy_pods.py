@@ -1,4 +1,4 @@
-"""Pods of the orchestrator that are held until their policy is set up, and the files that tell of it."""
+"""Kubernetes pods that wait until their policy is set up, and the status files of the policy agent."""
 
 from collections.abc import Callable
 from itertools import count
@@ -20,7 +20,7 @@ _numbers = count()
 
 
 def make(pods: MakePod, directory: Path, seconds: int = LONG, *, name: str = "", **config: Any) -> Pod:
-    """A pod of the orchestrator, whose network waits for policy."""
+    """Return a function that makes a Kubernetes pod whose network waits for policy."""
     name = name or f"web-{next(_numbers)}"
     args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=name-space;K8S_POD_NAME={name}"
     return pods(args=args, policy_setup_timeout_seconds=seconds, endpoint_status_dir=str(directory), **config)
@@ -31,7 +31,7 @@ def file_of(pod: Pod, directory: Path) -> Path:
 
 
 def begin(pod: Pod) -> Calling:
-    """An ADD that has come as far as to wait."""
+    """Start an ADD, and wait until it waits for policy."""
     calling = pod.begin("ADD")
     wait_until(lambda: _state(pod) == ADDED)
     assert not calling.is_over
@@ -43,7 +43,7 @@ def _state(pod: Pod) -> str:
 
 
 def is_set_up(called: Called) -> bool:
-    """Whether the pod starts with its policy; it starts in any case."""
+    """Return whether the pod started with its policy. Require that it starts in any case."""
     assert called.status == 0, called
     assert " policy=" in called.stderr
     return "starts without" not in called.stderr

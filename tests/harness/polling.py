@@ -1,14 +1,14 @@
-"""Waiting for what other threads and processes do."""
+"""Waiting for actions of other threads and processes."""
 
 import time
 from collections.abc import Callable
 
-TIMEOUT_SECONDS = 30.0  # seconds: nothing takes that long unless it is broken
+TIMEOUT_SECONDS = 30.0  # far longer than any successful wait
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Returns once it holds; AssertionError when it does not come true."""
+    """Wait until the condition is true. Raise AssertionError if it does not become true in time."""
     until = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < until, "it does not come true"
+        assert time.monotonic() < until, "the condition did not become true in time"
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""A way out of a network namespace: a client that connects to a port inside reaches a port of the test's own loopback."""
+"""A port inside a network namespace that is forwarded to a port on the test's own loopback."""
 
 import signal
 import socket
@@ -17,7 +17,7 @@ _STOP_SECONDS = 10.0
 class PortForward:
     """A forwarded port, by default to the same port as inside. While it is closed, connections are refused inside.
 
-    It is a process, so that a node that outlives a test leaves no threads and sockets in it.
+    It is a process, because a node may outlive a test, and a process leaves no threads and sockets in the test.
     """
 
     def __init__(self, netns: Netns, port: int, inside: int = 0) -> None:
@@ -29,11 +29,11 @@ class PortForward:
                 command, pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
             )
         assert self._process.stdout is not None
-        with self._process.stdout as ready:  # a client that connects before would wait for an answer, or run into its time-out
+        with self._process.stdout as ready:  # an earlier client would wait for an answer, or reach its timeout
             assert ready.read(1), "the forwarder did not start"
 
     def stop(self) -> None:
-        """Answer no client from now on, whether it is connected or connects later."""
+        """Stop answering connected and later clients."""
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that loses what tests want lost."""
+"""A TCP proxy on loopback that discards or delays data on demand."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ _CHUNK = 1 << 16
 
 
 class Proxy:
-    """`discard_requests`, `discard_replies` and `delay` may be set at any time; `cut` breaks every connection there is."""
+    """A proxy. `discard_requests`, `discard_replies` and `delay` can be set at any time. `cut` breaks every connection."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -23,8 +23,8 @@ class Proxy:
         self._pumps: list[threading.Thread] = []
         self.discard_requests = False
         self.discard_replies = False
-        self.delay = 0.0  # seconds, of every reply
-        self.connections = 0  # ever made
+        self.delay = 0.0  # seconds for every reply
+        self.connections = 0  # all connections since the start
         self._thread = threading.Thread(target=self._accept, name="proxy")
         self._thread.start()
 
@@ -60,7 +60,7 @@ class Proxy:
                 client.close()
                 continue
             for end in (client, server):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what was written at once arrives at once
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # data of one write arrives together
             with self._lock:
                 self._connections += [client, server]
             self._pump(client, server)
@@ -91,7 +91,7 @@ class Proxy:
 
 
 def _waiting(source: socket.socket) -> bytes:
-    """What arrived during the delay is late already."""
+    """Return whether data is waiting. Data that arrived during the delay is already late."""
     try:
         return source.recv(_CHUNK, socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -109,8 +109,8 @@ def proxy(port: int) -> Iterator[Proxy]:
 
 @contextmanager
 def mute(inside: Netns | None = None) -> Iterator[str]:
-    """The authority of a server that takes connections and never says a word."""
+    """Yield the authority of a server that accepts connections and sends nothing."""
     with entered(inside) if inside else nullcontext():
-        listening = socket.create_server(("127.0.0.1", 0), backlog=64)  # the kernel accepts
+        listening = socket.create_server(("127.0.0.1", 0), backlog=64)  # the kernel completes the handshake
     with listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Containers on the reference plugins, which call ours for their addresses."""
+"""Containers on reference plugins, which call svc for their addresses."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ REFERENCE = Path("/usr/lib/cni")
 
 
 def require_plugin(kind: str) -> None:
-    """Skips the test where it is not installed."""
+    """Skip the test if the plugin is not installed."""
     if not (REFERENCE / kind).exists():
         pytest.skip("needs Debian's containernetworking-plugins")
 
 
 class Attached:
-    """A container on a reference plugin, which calls ours for its addresses."""
+    """A container on a reference plugin, which calls svc for its addresses."""
 
     def __init__(self, pod: Pod, kind: str) -> None:
         self.pod = pod

@@ -1,4 +1,4 @@
-"""The native executable by itself: an installation of it, and a small server where the agent would be."""
+"""The native executable alone: an installation of it, and a small server in place of the agent."""
 
 import json
 import os
@@ -33,22 +33,22 @@ NEEDED = {
     "VERSION": [],
 }
 CALLS = [verb for verb in NEEDED if verb != "VERSION"]
-TIMEOUT_SECONDS = 30.0  # seconds until a test gives up on the executable
+TIMEOUT_SECONDS = 30.0  # until a test stops waiting for the executable
 
 Result = subprocess.CompletedProcess[bytes]
 
 
-# What is built
+# Build
 
 
 def compile_shim(target: Path, *extra: str) -> Path:
-    """By the command line of the build, with musl where it is there."""
+    """Compile the executable with the command line of the build, and with musl if it is installed."""
     sanitizers = shlex.split(os.environ.get("SVC_SANITIZERS", ""))  # set by `make sanitize`; they need a dynamic executable
     compiler = (not sanitizers and shutil.which("musl-gcc")) or shutil.which("gcc")
     if not compiler:
         pytest.skip("no C compiler")
     recipe = re.search(r"COMMAND \$\{shim_cc\}(.*?)-o svc\b", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
-    assert recipe, "the build's command line is not where it was"
+    assert recipe, "CMakeLists.txt does not contain the command line of the build any more"
     flags = shlex.split(recipe[1].replace("${SKBUILD_PROJECT_VERSION}", "1.2.3"))
     flags = [flag for flag in flags if flag not in ("-static", "-s")] + sanitizers if sanitizers else flags
     subprocess.run([compiler, *flags, *extra, "-o", target, *(ROOT / "_core").glob("shim*.c")], check=True)
@@ -57,7 +57,7 @@ def compile_shim(target: Path, *extra: str) -> Path:
 
 @dataclass(frozen=True)
 class Shim:
-    """An installation: the executable and its record in one directory, the agent's socket in another."""
+    """An installation: the executable and its record in one directory, and the agent's socket in another."""
 
     path: Path
     socket: Path
@@ -80,7 +80,7 @@ class Shim:
     def run_in_shell(
         self, redirections: str, verb: str, stdin: IO[bytes] | int | None = None, stdout: IO[bytes] | int = subprocess.PIPE
     ) -> Result:
-        """With a standard input, or a standard output, of its own kind."""
+        """Run it in a shell with this standard input or standard output."""
         command = ["/bin/sh", "-c", f'exec "$0" {redirections}', str(self.path)]
         environment = {"CNI_COMMAND": verb, **ATTACHMENT}
         return subprocess.run(
@@ -89,7 +89,7 @@ class Shim:
 
 
 def link(source: Path, target: Path) -> None:
-    """A copy could still be open for writing in a forked child when it is executed: ETXTBSY."""
+    """Make a hard link, because a forked child could still have a copy open for writing: ETXTBSY."""
     try:
         os.link(source, target)
     except OSError:
@@ -104,7 +104,7 @@ def install(executable: Path, directory: Path) -> Shim:
     return shim
 
 
-# Where the agent would be
+# In place of the agent
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Received:
 
 @dataclass
 class FakeAgent:
-    """Serves every connection in a thread of its own, by `handle`."""
+    """A server that handles each connection in a separate thread, by `handle`."""
 
     path: Path
     handle: Callable[["FakeAgent", socket.socket], None]
@@ -168,7 +168,7 @@ class FakeAgent:
         reader = RequestReader()
         while (frame := reader.feed(data)) is None:
             data = connection.recv(1 << 16)
-            assert data, "the request ends early"
+            assert data, "the request is incomplete"
         self.received.append(Received(frame, identity, int.from_bytes(credentials[:4], sys.byteorder)))
         return self.received[-1]
 
@@ -181,7 +181,7 @@ def answering(status: int = 0, stdout: bytes = b"", stderr: bytes = b"", piece: 
 
 
 def sending(data: bytes, piece: int = 1 << 20) -> Handler:
-    """Then closes the connection."""
+    """Send the reply, and close the connection."""
 
     def handle(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
@@ -192,13 +192,13 @@ def sending(data: bytes, piece: int = 1 << 20) -> Handler:
 
 
 def hang(agent: FakeAgent, connection: socket.socket) -> None:
-    """Until the executable gives up."""
+    """Keep the connection until the executable gives up."""
     agent.receive(connection)
     assert connection.recv(1) == b""
 
 
 def error_of(result: Result) -> dict[str, Any]:
-    """The one error object on stdout; nothing on stderr."""
+    """Return the only error object on stdout. Require that stderr is empty."""
     assert result.returncode == 1
     assert result.stderr == b""
     error = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Skipped tests are seen: on the project's own machines every test runs, but for those listed here."""
+"""Detection of skipped tests: on the project's own machines every test must run, except those listed here."""
 
 import os
 
@@ -11,7 +11,7 @@ NO_SYSTEMD = "systemd is not installed"
 NO_CGROUP2 = "control groups of version 2 are not writable"
 ONE_PROCESSOR = "this machine has one processor"
 
-# Reason (as the test gives it) and why it may occur where the whole suite is meant to run.
+# The reason that the test gives, and why the skip is allowed where the whole suite must run.
 EXPECTED: dict[str, str] = {
     NO_CNI: "Debian trixie and Ubuntu 24.10 have none any more that does",
     NO_ANALYZE: "images of containers have no systemd",
@@ -22,7 +22,7 @@ EXPECTED: dict[str, str] = {
 
 
 def unexpected(skipped: list[pytest.TestReport]) -> list[str]:
-    """Return the skips whose reason is not listed, as `TEST: REASON`; only if CI is set."""
+    """Return the skips whose reason is not listed, as `TEST: REASON`. Return none unless CI is set."""
     if os.environ.get("CI") != "true":
         return []
     found = []

@@ -1,6 +1,6 @@
 """The statements of the specification and the tests that show them: the rows of docs/reference/spec.md.
 
-A row stands on its test, as a decorator: neither can go without the other. `tests/reference.py` prints the rows.
+A row is a decorator of its test, so that neither can be removed alone. `tests/reference.py` prints the rows.
 """
 
 import importlib.util
@@ -22,13 +22,13 @@ _ROWS = "__statements__"
 Test = TypeVar("Test", bound=Callable[..., None])
 
 EVERYWHERE = ("embedded", "etcdv3", "orch")
-_DATASTORES: Mapping[str, Sequence[str]] = {  # of the tests that use these fixtures
+_DATASTORES: Mapping[str, Sequence[str]] = {  # datastores of the tests that use these fixtures
     "make": EVERYWHERE, "local": EVERYWHERE, "pods": ("embedded",), "chain": ("embedded",), "shared_node": ("embedded",),
     "filed": ("embedded",), "dual": ("embedded",), "install": ("embedded",), "world": ("etcdv3",), "real": ("orch",),
     "web": ("orch",),
 }  # fmt: skip
 
-# Every statement of the specification that a deployment can rely on: section, what it is about, the names of its statements.
+# Every statement of the specification that a deployment can rely on: section, subject, and names of the statements.
 SPECIFICATION: Mapping[str, tuple[str, Sequence[str]]] = {
     "2.1": (
         "Fields of the network configuration",
@@ -89,10 +89,10 @@ SPECIFICATION: Mapping[str, tuple[str, Sequence[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One statement in our own words, how it is done, and which choice was made where it leaves one.
+    """One statement in the words of svc, its implementation, and the choice that svc made if the statement leaves one.
 
-    Of a field `text` is empty: the table of fields says it. `test` is the test's node id below `tests`, and `datastores` are
-    those that it runs on.
+    `text` is empty for a field, because the table of fields describes it. `test` is the test's node id below `tests`, and
+    `datastores` are those on which it runs.
     """
 
     section: str
@@ -105,12 +105,12 @@ class Row:
 
 
 def statement(section: str, name: str, text: str, how: str, choice: str = "") -> Callable[[Test], Test]:
-    """The decorated test shows this statement."""
+    """Declare that the decorated test shows this statement."""
     return _row(lambda test: Row(section, name, text, how, choice, test))
 
 
 def field(path: str, how: str, choice: str = "") -> Callable[[Test], Test]:
-    """The decorated test shows that this field of the network configuration does what the table of fields says."""
+    """Declare that the decorated test shows the described effect of this field of the network configuration."""
     section = next((number for number, (_, names) in SPECIFICATION.items() if path in names), field_of(path).section)
     return _row(lambda test: Row(section, path, "", how, choice, test))
 
@@ -130,7 +130,7 @@ def _row(make: Callable[[str], Row]) -> Callable[[Test], Test]:
 
 
 def rows() -> list[Row]:
-    """All of them, in the order of the specification; what we have added comes last."""
+    """Return all rows in the order of the specification. Additions of svc come last."""
     files = [file for file in sorted(FOLDER.rglob("test_*.py")) if "harness.spec_rows" in file.read_text()]
     return sorted((row for file in files for row in _rows_of(_load(file))), key=_place)
 
@@ -150,7 +150,7 @@ def _rows_of(module: ModuleType) -> Iterator[Row]:
 
 
 def _datastores(test: Callable[..., None]) -> Sequence[str]:
-    """By the test's mark for one of them, else by its fixtures."""
+    """Return the datastores of the test, from its mark for one of them, or from its fixtures."""
     marks: Sequence[pytest.Mark] = getattr(test, "pytestmark", ())
     chosen = [mark.args[1] for mark in marks if mark.name == "parametrize" and mark.args[0] == "site"]
     used = [_DATASTORES[name] for name in inspect.signature(test).parameters if name in _DATASTORES]

@@ -1,4 +1,4 @@
-"""The recorded and wired state of a node, read from its files and by `ip`: compared before and after a call."""
+"""The recorded state and the interfaces of a node, read from its files and by `ip`, for comparison before and after a call."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from svc.datastore.open import EMBEDDED_FILE as FILE
 
 @dataclass(frozen=True)
 class State:
-    """All of it, in a form that compares."""
+    """The complete state, in a comparable form."""
 
     store: list[Any]
     journal: list[Any]
@@ -54,23 +54,23 @@ def audit(node: Node) -> IpamAudit:
 
 
 def pod_links(node: Node) -> dict[str, int]:
-    """The host's side of every pod: name and index."""
+    """Return the host interface of every pod: name and index."""
     return {link["ifname"]: link["ifindex"] for link in node.netns.ip("link") if link["ifname"].startswith("svc")}
 
 
 def disagreements(node: Node) -> list[str]:
-    """Where store, journal and kernel contradict each other."""
+    """Return the contradictions between store, journal and kernel."""
     return audit(node).disagreements(pod_links(node))
 
 
 def remains(node: Node) -> list[str]:
-    """What is left of pods."""
+    """Return what is left of pods."""
     return [*audit(node).entries(), *(f"interface {name}" for name in pod_links(node))]
 
 
 @contextmanager
 def busy_store(node: Node) -> Iterator[None]:
-    """Hold the write lock of the store for the time of the block: calls that write wait."""
+    """Hold the write lock of the store inside the `with` block, so that calls which write wait."""
     with closing(sqlite3.connect(node.state_dir / FILE, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -78,7 +78,7 @@ def busy_store(node: Node) -> Iterator[None]:
 
 
 def edit_journal(node: Node, record: Record) -> None:
-    """Puts a row in place of the present one of the same attachment."""
+    """Replace the row of the same attachment."""
     with closing(Journal(node.state_dir / "journal.db")) as journal:
         journal.begin(record)
 

@@ -2,8 +2,8 @@
 
     python stress.py OPENER WHERE NODE LEDGER OPERATIONS SEED
 
-OPENER is `module:function` and opens a session with the datastore at WHERE. The ledger is appended to, so that a process
-that was killed can be started again: it releases what the one before may have held, and goes on until OPERATIONS are done.
+OPENER is `module:function` and opens a session with the datastore at WHERE. The process appends to the ledger, so that it
+can be restarted after a kill. It then releases what the previous process may have held, and continues up to OPERATIONS.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from svc.ipam.service import IpamService
 from svc.model.errors import Code, SvcError
 
 THREADS = 4
-HELD = 30  # handles of one thread, at most
+HELD = 30  # maximum of handles per thread
 
 
 def embedded(where: str) -> Backend:
@@ -38,7 +38,10 @@ def piecemeal(where: str) -> Backend:
 
 @dataclass
 class Stay:
-    """The addresses of a handle, and for how long it certainly had them; times are of a clock that all processes share."""
+    """The addresses of a handle, and the time for which it certainly had them.
+
+    The times are of a clock that all processes share.
+    """
 
     addresses: tuple[str, ...] = ()
     since: int = 0
@@ -48,7 +51,7 @@ class Stay:
 
 @dataclass
 class Ledger:
-    """What was done: `?` wanted, `+` had, `-` about to be released, `=` released or never had."""
+    """The log of operations: `?` requested, `+` assigned, `-` before the release, `=` released or never assigned."""
 
     path: Path
     stays: dict[str, Stay] = field(default_factory=dict)
@@ -70,7 +73,7 @@ class Ledger:
 
 
 class StressProcess:
-    """One node's process."""
+    """The process of one node."""
 
     def __init__(self, ipam: IpamService, node: str, ledger: Path, operations: int, seed: int) -> None:
         self._ipam = ipam
@@ -104,7 +107,7 @@ class StressProcess:
 
     def _handles(self) -> Iterator[str]:
         while True:
-            with self._lock:  # logged in order, so that the next process knows the next number
+            with self._lock:  # in order, so that the next process continues the numbers
                 number = next(self._names, None)
                 if number is None:
                     return

@@ -10,10 +10,10 @@ from svc.datastore.open import EMBEDDED_FILE
 
 
 class Cli:
-    """Runs it in this process, with a state directory of its own; `options` come before every command."""
+    """Runs svcctl in this process, with its own state directory. `options` precede every command."""
 
     def __init__(self, folder: Path, *options: str, fresh: bool = True) -> None:
-        """With `fresh`, an embedded store is ready in the state directory."""
+        """Use the state directory. With `fresh`, create an embedded store that is ready."""
         self.folder = folder
         self._options = options
         if fresh:
@@ -29,10 +29,10 @@ class Cli:
         return result.stdout
 
     def changes(self, *arguments: str, stdin: str | None = None) -> str:
-        """What is printed before the line that names the datastore."""
-        told, found, datastore = self.prints(*arguments, stdin=stdin).rpartition("datastore: ")
-        assert found, told + datastore
-        return told
+        """Return the output before the line that names the datastore."""
+        output, found, datastore = self.prints(*arguments, stdin=stdin).rpartition("datastore: ")
+        assert found, output + datastore
+        return output
 
     def fails(self, *arguments: str, stdin: str | None = None, code: int = 1) -> str:
         result = self(*arguments, stdin=stdin)

@@ -9,15 +9,15 @@ from contextlib import closing, contextmanager, suppress
 from harness.enter_netns import Place, entered
 from harness.netns import Netns, run
 
-TIMEOUT_SECONDS = 20.0  # seconds
+TIMEOUT_SECONDS = 20.0
 _CHUNK = 1 << 16
-_WINDOW = 1.0  # seconds
-_FEW = 50e6  # bits a second: far less than a link without a limit carries
+_WINDOW_SECONDS = 1.0
+_FEW = 50e6  # bits per second: far fewer than an unlimited link transfers
 
 
 @contextmanager
 def server(netns: Place, port: int) -> Iterator[None]:
-    """Answers every connection on every address of the namespace with what came in, once the client has said all."""
+    """Run a server on every address of the namespace. It returns the data of a client after the client has sent all."""
     with entered(netns):
         listening = socket.create_server(("", port))
     thread = threading.Thread(target=_serve, args=(listening,), name=f"server-{port}")
@@ -61,7 +61,7 @@ def exchange(netns: Place, address: str, port: int, data: bytes, *, timeout: flo
 
 
 def seconds(netns: Place, address: str, port: int, size: int) -> float:
-    """How long it takes to send so many bytes there and to have them back."""
+    """Return the time to send so many bytes and to receive them back."""
     started = time.monotonic()
     assert exchange(netns, address, port, bytes(size)) == bytes(size)
     return time.monotonic() - started
@@ -76,7 +76,7 @@ def _read_all(connection: socket.socket) -> bytes:
 
 @contextmanager
 def neighbour(node: Netns, bridge: str, address: str) -> Iterator[Netns]:
-    """A namespace on the node's network, which knows nothing of pods."""
+    """Make a namespace on the node's network that has no route to pods."""
     with Netns("neighbour") as netns:
         port = "to-neighbour"
         run("ip", "-n", node.name, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", netns.name)
@@ -88,7 +88,7 @@ def neighbour(node: Netns, bridge: str, address: str) -> Iterator[Netns]:
 
 
 def steady_rate(source: Place, sink: Place, address: str, port: int = 9000) -> float:
-    """Bits a second from a namespace to another whose address it is, once the burst that is let through at once is used up."""
+    """Return the bits per second from a namespace to another one's address, after the initial burst."""
     with entered(sink):
         listening = socket.create_server((address, port))
     with listening:
@@ -113,11 +113,11 @@ def _flood(connection: socket.socket) -> None:
 
 
 def _settled(connection: socket.socket) -> float:
-    """The rate of the first second in which little comes; at the end of the patience, of the last one."""
+    """Return the rate of the first second with little data, or at the timeout that of the last second."""
     until = time.monotonic() + TIMEOUT_SECONDS
     while True:
         started, received = time.monotonic(), 0
-        while time.monotonic() < started + _WINDOW:
+        while time.monotonic() < started + _WINDOW_SECONDS:
             received += len(connection.recv(_CHUNK))
         rate = received * 8 / (time.monotonic() - started)
         if rate < _FEW or time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""Who an ADD waits for: a URL that is ready or not, and the agent of a data plane, which programs the policy of endpoints."""
+"""Stubs that an ADD waits for: a readiness gate, and the agent of a data plane, which programs the policy of endpoints."""
 
 import http.server
 import json
@@ -20,7 +20,7 @@ _ADDRESSES = f"{DEFAULT.annotation_prefix}/podIPs"
 
 
 class StubGate:
-    """Answers 200 while `is_open`, else 503. `asked` counts."""
+    """Answers 200 while `is_open` is set, otherwise 503. `request_count` is the number of requests."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -30,7 +30,7 @@ class StubGate:
 
 @contextmanager
 def serve_stub_gate(place: Place) -> Iterator[StubGate]:
-    """On the loopback of the place."""
+    """Serve the gate on the loopback of the place."""
     opened = StubGate()
 
     class Answer(http.server.BaseHTTPRequestHandler):
@@ -41,7 +41,7 @@ def serve_stub_gate(place: Place) -> Iterator[StubGate]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Nowhere."""
+            """Log nothing."""
 
     with entered(place):
         server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
@@ -57,9 +57,9 @@ def serve_stub_gate(place: Place) -> Iterator[StubGate]:
 
 
 class DataPlane:
-    """Writes a status file for each endpoint on the node, and removes those of endpoints that are gone.
+    """Writes a status file for each endpoint on the node, and removes those of deleted endpoints.
 
-    While `is_idle` it does nothing; `programmed` are the names of all pods that it ever wrote one for.
+    While `is_idle` is set it does nothing. `programmed` has the names of all pods with a file so far.
     """
 
     def __init__(self, directory: Path, kube: Kube) -> None:
@@ -95,7 +95,7 @@ class DataPlane:
                 path.unlink()
 
     def _write(self, name: str, addresses: list[str]) -> None:
-        """As the real one does: not at once, and without a rename."""
+        """Write the file slowly and without a rename, as a real policy agent does."""
         status = {
             "ipv4Nets": [address for address in addresses if ":" not in address],
             "ipv6Nets": [address for address in addresses if ":" in address],

@@ -1,4 +1,4 @@
-"""Pods of an API server whose node has a real kubelet, and what that made of them."""
+"""Pods of an API server on a node with a real kubelet, and their state."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from harness.kubelet_node import IMAGE, RealNode
 Json = dict[str, Any]
 
 NAMESPACES = "/api/v1/namespaces"
-PAGE = "hello\n"  # what the server of a pod says
+PAGE = "hello\n"  # the reply of a pod's web server
 PORT = 8080
 _AT_ONCE = "?gracePeriodSeconds=0"
 
@@ -29,7 +29,7 @@ def put_namespace(kube: Kube, name: str, annotations: dict[str, str] | None = No
 
 
 def delete_namespace(kube: Kube, name: str) -> None:
-    """Delete it with its pods, without waiting for kubelet; it may already be deleted."""
+    """Delete it with its pods, without waiting for kubelet. It may already be deleted."""
     with suppress(Refused):
         kube.call("DELETE", f"{NAMESPACES}/{name}")
         kube.call("DELETE", f"{pods_path(name)}{_AT_ONCE}")
@@ -39,7 +39,7 @@ def delete_namespace(kube: Kube, name: str) -> None:
 def put_pod(
     kube: Kube, name: str, annotations: dict[str, str] | None = None, *, namespace: str = "default", host_port: int = 0
 ) -> None:
-    """One that serves a page, if wanted through a port of the host as well."""
+    """Create a pod that serves a page, and optionally maps a port of the host to it."""
     port = {"containerPort": PORT} | ({"hostPort": host_port} if host_port else {})
     container = {
         "name": "c", "image": IMAGE, "imagePullPolicy": "Never", "command": ["httpd", "-f", "-p", str(PORT), "-h", "/"],
@@ -60,20 +60,20 @@ def read_pod(kube: Kube, name: str, namespace: str = "default") -> Json | None:
 
 
 def list_pods(kube: Kube) -> list[Json]:
-    """Of all namespaces."""
+    """Return the pods of all namespaces."""
     found: list[Json] = kube.call("GET", "/api/v1/pods")["items"]
     return found
 
 
 def delete_pod(kube: Kube, name: str, *, at_once: bool = False) -> None:
-    """`at_once` the server does not wait for kubelet."""
+    """Delete a pod. With `at_once` the server does not wait for kubelet."""
     kube.call("DELETE", f"{pods_path()}/{name}{_AT_ONCE if at_once else ''}")
 
 
 def clear_pods(real: RealNode, kube: Kube) -> None:
-    """Deletes all pods, and waits until nothing is left of them.
+    """Delete all pods, and wait until nothing is left of them.
 
-    Kubelet ends them soon, but tells the server so only when it next cleans up, within a minute.
+    Kubelet ends them soon, but reports that only at its next cleanup, within a minute.
     """
     _delete_pods(kube)
     real.wait_none("nothing is left of the pods", lambda: remains([real.node]))
@@ -86,7 +86,7 @@ def _delete_pods(kube: Kube, options: str = "") -> None:
 
 
 def addresses(pod: Json | None) -> list[str]:
-    """Of one that is ready: what kubelet has written into its status."""
+    """Return the addresses of a ready pod, from the status that kubelet has written."""
     return [each["ip"] for each in pod["status"].get("podIPs", [])] if pod and is_ready(pod) else []
 
 
@@ -100,36 +100,39 @@ def unready(kube: Kube) -> list[str]:
 
 
 def sandboxes(node: ClusterNode) -> set[str]:
-    """Those that have a network."""
+    """Return the sandboxes that have a network."""
     return {record.id.container_id for record in audit([node]).records}
 
 
 def pod_disagreements(kube: Kube, node: ClusterNode) -> list[str]:
-    """Where the records differ from what the pods' statuses say, or from each other; every pod is one of the node's."""
+    """Return the contradictions between the records and the statuses of the pods, or among the records.
+
+    Every pod must be on the node.
+    """
     held = audit([node]).allocations.keys()
-    told = {address: pod["metadata"]["name"] for pod in list_pods(kube) for address in addresses(pod)}
+    reported = {address: pod["metadata"]["name"] for pod in list_pods(kube) for address in addresses(pod)}
     return [
-        *(f"{address} belongs to no pod" for address in held - told.keys()),
-        *(f"{address} of {told[address]} is not allocated" for address in told.keys() - held),
+        *(f"{address} belongs to no pod" for address in held - reported.keys()),
+        *(f"{address} of {reported[address]} is not allocated" for address in reported.keys() - held),
         *disagreements([node]),
     ]
 
 
 def events(kube: Kube, reason: str) -> list[str]:
-    """Messages of the events that were reported for this reason."""
+    """Return the messages of the events with this reason."""
     found = kube.call("GET", f"/api/v1/events?fieldSelector=reason={reason}")["items"]
     return [event["message"] for event in found]
 
 
 @dataclass(frozen=True)
 class Inside:
-    """The network namespace of a pod, by one of its processes."""
+    """The network namespace of a pod, through one of its processes."""
 
     path: str
 
 
 def inside(node: ClusterNode, address: str) -> Inside:
-    """The namespace whose pod has the address."""
+    """Return the namespace of the pod with the address."""
     (wanted,) = (record.sandbox for record in audit([node]).records if address in record.addresses)
     for path in _namespaces():
         status = os.stat(path)

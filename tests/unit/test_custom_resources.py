@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.calico import CALICO_NAMES, captured, without_servers
+from harness.calico import CALICO_NAMES, captured, without_server_metadata
 from svc._core.cidr import Cidr
 from svc.model.custom_resources import CustomResourceCodec, affinity_name, block_name, host_hash, is_marked, kind_plural
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
@@ -26,7 +26,7 @@ def test_captured_objects_are_written_back_unchanged(data: Json) -> None:
     key, value = BACKING.decode(data["kind"], data)
     assert BACKING.kind(key) == data["kind"]
     assert BACKING.name(key) == data["metadata"]["name"]
-    assert BACKING.encode(key, value) == without_servers(data)
+    assert BACKING.encode(key, value) == without_server_metadata(data)
     assert BACKING.encode(key, value, "7")["metadata"]["resourceVersion"] == "7"
 
 

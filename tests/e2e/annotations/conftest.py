@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.annotations import NAMESPACE, annotate, spelled
+from harness.annotations import NAMESPACE, annotate, with_prefix
 from harness.cluster_node import ClusterNode
 from harness.datastores import OrchSite, Site, site_called
 from harness.kube import Kube
@@ -42,7 +42,7 @@ def make(cluster_node: ClusterNode, orch_site: OrchSite, kube: Kube, sandbox: Ca
         **config: Any,
     ) -> Pod:  # fmt: skip
         if notes is not None:
-            put_pod(kube, name, bound, annotations=spelled(notes))
+            put_pod(kube, name, bound, annotations=with_prefix(notes))
         arguments = f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}{args}"
         access = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}, "feature_control": ALL}
         made.append(cluster_node.pod(sandbox(), container, args=arguments, **{**access, "ipam": BOTH, **config}))
