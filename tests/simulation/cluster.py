@@ -27,8 +27,8 @@ from svc.datastore.api import (
     found_by,
 )
 from svc.model.endpoint import KIND as ENDPOINT
-from svc.model.keys import Key, Query, ResourceKey, V, counted_kind
-from svc.model.kv_codec import Codec, Value, matches
+from svc.model.keys import Key, Query, ResourceKey, counted_kind
+from svc.model.kv_codec import Codec, matches
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
@@ -37,12 +37,13 @@ NETWORK = Process("network", "")
 _FAULTS_OF_PODS = ("kill", "refused", "lost")  # in the API an endpoint is an annotation of its pod, and goes with it
 _FAULTS = (*_FAULTS_OF_PODS, "late", "kill-late")
 Document = tuple[Key, bytes, int]  # what is kept at a path, and its revision
+Request = tuple[Write, bytes]  # a write, and its document at the time when it is sent
 
 
 class Cluster:
     """The servers and their data. `changes` counts what was changed, `wipes` how often everything was lost."""
 
-    def __init__(self, writes: Sequence[Write]) -> None:
+    def __init__(self, writes: Sequence[Request]) -> None:
         self.data: dict[str, Document] = {}
         self.down = False
         self.changes = 0
@@ -54,9 +55,7 @@ class Cluster:
 
     def initialise(self) -> None:
         """Initialise the datastore as an administrator does with an empty store. It has an identity of its own each time."""
-        spec = {"clusterGUID": uuid.UUID(int=self.wipes + 1).hex, "datastoreReady": True}
-        ready = Resource("ClusterInformation", {"name": "default"}, spec)
-        self.apply([Create(ResourceKey("ClusterInformation", "default"), ready), *self._first])
+        self.apply([_identity(self.wipes), *self._first])
 
     def wipe(self) -> None:
         """All data is lost; the revisions begin again."""
@@ -66,14 +65,16 @@ class Cluster:
         self._generations = {kind: number + 1000 for kind, number in self._generations.items()}
         self.initialise()
 
-    def apply(self, writes: Sequence[Write]) -> Sequence[Entry | None]:
-        """All or nothing, at one revision."""
-        for write in writes:
+    def apply(self, requests: Sequence[Request]) -> list[str]:
+        """All or nothing, at one revision. Return the revision for each."""
+        for write, _ in requests:
             self._demand(write)
-        if any(not isinstance(write, Check) for write in writes):
+        if any(not isinstance(write, Check) for write, _ in requests):
             self._revision += 1
             self.changes += 1
-        return [self._apply(write) for write in writes]
+        for write, data in requests:
+            self._apply(write, data)
+        return [str(self._revision)] * len(requests)
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return tuple(self._generations.get(kind, 0) for kind in kinds)
@@ -99,18 +100,17 @@ class Cluster:
         elif write.revision is not None and str(found[2]) != write.revision:
             raise Conflict(write.key)
 
-    def _apply(self, write: Write) -> Entry | None:
-        path = CODEC.path(write.key)
+    def _apply(self, write: Write, data: bytes) -> None:
         if isinstance(write, Check):
-            return None
+            return
+        path = CODEC.path(write.key)
         kind = counted_kind(write.key)
         if kind:
             self._generations[kind] = self._generations.get(kind, 0) + 1
         if isinstance(write, Delete):
             del self.data[path]
-            return None
-        self.data[path] = write.key, CODEC.encode(write.value), self._revision
-        return Entry(write.key, CODEC.decode(write.key, self.data[path][1]), str(self._revision))
+        else:
+            self.data[path] = write.key, data, self._revision
 
 
 class NoWatch:
@@ -191,36 +191,36 @@ class RemoteStore(Backend):
 
     def _request(self, writes: Sequence[Write]) -> Sequence[Entry | None]:
         """One write that the server takes whole. Its values are those of this moment."""
-        writes = [_frozen(write) for write in writes]
+        requests = [request(write) for write in writes]
         text = "; ".join(f"{type(write).__name__.lower()} {_text(write.key)}" for write in writes)
         faults = _FAULTS if self.atomic or not any(_is_endpoint(write) for write in writes) else _FAULTS_OF_PODS
         fault = Current.scheduler.step(f"store: {text}", *faults)
         if self.cluster.down or fault == "refused":
             raise unanswered()
         if fault in ("late", "kill-late"):
-            self._send_late(writes, killed=fault == "kill-late")
-        done = self.cluster.apply(writes)
+            self._send_late(requests, killed=fault == "kill-late")
+        revisions = self.cluster.apply(requests)
         if fault == "lost":
             raise unanswered()
-        return done
+        return [_entry(*each, revision) for each, revision in zip(requests, revisions, strict=True)]
 
-    def _send_late(self, writes: Sequence[Write], *, killed: bool) -> NoReturn:
+    def _send_late(self, requests: Sequence[Request], *, killed: bool) -> NoReturn:
         """The request is on its way when the session gives up, or its process is killed."""
         scheduler = Current.scheduler
-        scheduler.spawn(NETWORK, "network", lambda: self._land(writes))
+        scheduler.spawn(NETWORK, "network", lambda: self._land(requests))
         if killed:
             scheduler.kill(scheduler.current.process)
             raise Killed
         raise unanswered()
 
-    def _land(self, writes: Sequence[Write]) -> None:
+    def _land(self, requests: Sequence[Request]) -> None:
         Current.scheduler.step("a late write arrives")
         try:
-            self.cluster.apply(writes)
+            self.cluster.apply(requests)
         except StoreError as refusal:
             Current.scheduler.note(f"a late write was refused: {refusal}")
         else:
-            Current.scheduler.note(f"a late write was applied: {'; '.join(str(write.key) for write in writes)}")
+            Current.scheduler.note(f"a late write was applied: {'; '.join(str(write.key) for write, _ in requests)}")
 
     def _step(self, text: str) -> None:
         fault = Current.scheduler.step(f"store: {text}", "kill", "refused")
@@ -240,13 +240,17 @@ def unanswered() -> StoreError:
     return StoreError("no server answered", details="by order of the schedule")
 
 
-def _frozen(write: Write) -> Write:
-    if isinstance(write, Create):
-        return Create(write.key, _copy(write.key, write.value))
-    if isinstance(write, Update):
-        return Update(write.key, _copy(write.key, write.value), write.revision)
-    return write
+def request(write: Write) -> Request:
+    """Return the write with its document as it is now."""
+    return write, CODEC.encode(write.value) if isinstance(write, Create | Update) else b""
 
 
-def _copy(key: Key[V], value: Value) -> V:
-    return CODEC.decode(key, CODEC.encode(value))
+def _entry(write: Write, data: bytes, revision: str) -> Entry | None:
+    return Entry(write.key, CODEC.decode(write.key, data), revision) if data else None
+
+
+@cache
+def _identity(wipes: int) -> Request:
+    spec = {"clusterGUID": uuid.UUID(int=wipes + 1).hex, "datastoreReady": True}
+    ready = Resource("ClusterInformation", {"name": "default"}, spec)
+    return request(Create(ResourceKey("ClusterInformation", "default"), ready))

@@ -5,11 +5,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from simulation import machine
 from simulation.blocking import FileLocks
-from simulation.cluster import Cluster, RemoteStore
+from simulation.cluster import Cluster, RemoteStore, Request, request
 from simulation.files import Files
 from simulation.machine import Machine
 from simulation.scheduler import Scheduler
@@ -120,7 +121,7 @@ class World:
         self.stage = stage
         self.scheduler = scheduler
         self.kind = kind
-        self.cluster = Cluster(_first_writes())
+        self.cluster = Cluster(_first_requests())
         self.machines = {node: Machine(node) for node in NODES}
         self.containers: dict[str, Container] = {}
         self.killed_agents: list[str] = []  # their nodes
@@ -175,6 +176,7 @@ def pool_write() -> Create:
     return Create(ResourceKey("IPPool", "pool"), Resource("IPPool", {"name": "pool"}, spec))
 
 
-def _first_writes() -> list[Create]:
+@cache
+def _first_requests() -> list[Request]:
     nodes = [Create(ResourceKey("Node", node), Resource("Node", {"name": node, "labels": {}}, {}, {})) for node in NODES]
-    return [pool_write(), *nodes]
+    return [request(write) for write in (pool_write(), *nodes)]
