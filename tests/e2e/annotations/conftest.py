@@ -1,4 +1,4 @@
-"""Pods with annotations, on a node that reaches the API server whichever datastore it is on."""
+"""Pods with annotations, on a node with any datastore that reaches the API server."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ ALL = {"ip_addrs_no_ipam": True, "floating_ips": True}
 
 @pytest.fixture(scope="module", params=["embedded", "etcdv3", "orch"])
 def site(request: pytest.FixtureRequest, home: Path) -> Site:
-    """Each kind of datastore in turn."""
+    """Return each kind of datastore in turn."""
     return site_called(request, home)
 
 
@@ -34,7 +34,7 @@ def further_sites(orch_site: OrchSite) -> Sequence[Site]:
 
 @pytest.fixture
 def make(cluster_node: ClusterNode, orch_site: OrchSite, kube: Kube, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
-    """Makes pods with annotations, and what attaches them; what is left of them is detached afterwards."""
+    """Return a function that makes pods with annotations. At the end, delete the attachments that are left."""
     made: list[Pod] = []
 
     def pod(

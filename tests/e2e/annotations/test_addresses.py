@@ -1,4 +1,4 @@
-"""Addresses that annotations of pods and namespaces give, on each datastore."""
+"""Addresses that annotations of pods and namespaces request, on each datastore."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +25,8 @@ MakePod = Callable[..., Pod]
 PREFIX = DEFAULT.annotation_prefix
 
 
-def test_given_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
-    """In the order of the annotation; the host has its routes, and what is said again is the same."""
+def test_requested_addresses_are_assigned(make: MakePod, cluster_node: ClusterNode) -> None:
+    """They have the order of the annotation, and the host has their routes. A repeated ADD returns the same result."""
     pod = make(notes={"ipAddrs": ["fd65::77", "10.65.3.77"], "ipv4pools": ["nowhere"]}, args=";IP=10.65.1.1")
     pod.add()
     assert [ip["address"] for ip in pod.result["ips"]] == ["fd65::77/128", "10.65.3.77/32"]
@@ -44,8 +44,8 @@ def test_given_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
     assert f"CNI_ARGS IP = '10.65.1.1' is set aside: {PREFIX}/ipAddrs of pod default/web-0" in called.stderr
 
 
-def test_addresses_are_the_first_interfaces(make: MakePod, cluster_node: ClusterNode) -> None:
-    """Another one of the pod gets its own from a pool."""
+def test_requested_addresses_are_for_the_first_interface(make: MakePod, cluster_node: ClusterNode) -> None:
+    """Another interface of the pod gets its own address from a pool."""
     pod = make(notes={"ipAddrs": ["10.65.3.77"], "hwAddr": "0a:00:5e:00:53:01", "ipFamilies": ["IPv4"]})
     pod.add()
     second = pod.copy(ifname="net1", args=pod.args + ";IP=10.65.3.78")
@@ -60,8 +60,8 @@ def test_addresses_are_the_first_interfaces(make: MakePod, cluster_node: Cluster
     second.delete()
 
 
-def test_given_address_may_be_one_that_is_set_aside(make: MakePod, cluster_node: ClusterNode) -> None:
-    """Reservations exclude automatic assignment only; first and last addresses are like others."""
+def test_requested_address_may_be_reserved(make: MakePod, cluster_node: ClusterNode) -> None:
+    """Reservations apply only to automatic assignment. First and last addresses of a block can be requested too."""
     with session(cluster_node.site) as store:
         put_reservation(store, "set-aside", "10.65.9.0/24")
     for number, address in enumerate(("10.65.9.9", "10.65.0.0", "10.65.255.255")):
@@ -71,7 +71,7 @@ def test_given_address_may_be_one_that_is_set_aside(make: MakePod, cluster_node:
 
 
 def test_address_of_another_pod_is_refused(make: MakePod, cluster_node: ClusterNode) -> None:
-    """It stays that pod's, whose attachment stands as before."""
+    """The attachment of that pod does not change."""
     first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"]})
     first.add()
     second = make("web-1", "c1", notes={"ipAddrs": ["fd65::9", "10.65.0.9"]})
@@ -87,8 +87,8 @@ def test_address_of_another_pod_is_refused(make: MakePod, cluster_node: ClusterN
     assert second.addresses == ["fd65::9", "10.65.0.9"]
 
 
-def test_one_of_many_gets_the_address(make: MakePod, cluster_node: ClusterNode) -> None:
-    """All ask at once, each with an address of its own besides: a refused pod keeps neither."""
+def test_one_of_several_concurrent_pods_gets_the_address(make: MakePod, cluster_node: ClusterNode) -> None:
+    """Each of them requests a second address of its own. A refused pod keeps neither."""
     pods = [make(f"web-{number}", f"c{number}", notes={"ipAddrs": [f"fd65::a{number}", "10.65.0.9"]}) for number in range(8)]
     with ThreadPoolExecutor(len(pods)) as threads:
         called = list(threads.map(lambda pod: pod.call("ADD"), pods))
@@ -98,11 +98,12 @@ def test_one_of_many_gets_the_address(make: MakePod, cluster_node: ClusterNode) 
     assert disagreements([cluster_node]) == []
 
 
-def test_agent_is_not_needed(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite, tmp_path: Path) -> None:
-    """The executable does it all by itself."""
+def test_one_shot_assigns_requested_addresses(
+    make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite, tmp_path: Path
+) -> None:
     first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"], "hwAddr": "0a:00:5e:00:53:01"}, bound="node2")
     second = make("web-1", "c1", notes={"ipAddrsNoIpam": ["203.0.113.9"]}, bound="node2")
-    cluster_node.site.add_node("node2")  # the agent of the other node keeps the claim of its own name
+    cluster_node.site.add_node("node2")  # the agent of the other node keeps its own node claim
     with ClusterNode(tmp_path / "node", "node2", cluster_node.site, orch_site) as node:
         if isinstance(cluster_node.site, EmbeddedSite):
             node.apply_pools()
@@ -116,8 +117,8 @@ def test_agent_is_not_needed(make: MakePod, cluster_node: ClusterNode, orch_site
             pod.delete()
 
 
-def test_namespace_may_give_the_address(make: MakePod, kube: Kube) -> None:
-    """To one pod at a time; another one needs an annotation of its own."""
+def test_namespace_can_request_the_address(make: MakePod, kube: Kube) -> None:
+    """One pod at a time gets it. A further pod needs its own annotation."""
     annotate(kube, NAMESPACE, ipAddrs=["10.65.4.4"])
     first = make("web-0", "c0", notes={})
     attach_within(first, "10.65.4.4")
@@ -130,7 +131,7 @@ def test_namespace_may_give_the_address(make: MakePod, kube: Kube) -> None:
 
 
 def test_next_sandbox_of_a_pod_keeps_the_address(make: MakePod, cluster_node: ClusterNode) -> None:
-    """Whether or not the earlier one's DEL has come: it comes late here, and takes nothing away."""
+    """The DEL of the previous sandbox comes later, and releases nothing of the new one."""
     notes = {"ipAddrs": ["10.65.0.9", "fd65::9"]}
     first = make(container="c1", notes=notes)
     first.add()
@@ -144,7 +145,7 @@ def test_next_sandbox_of_a_pod_keeps_the_address(make: MakePod, cluster_node: Cl
     assert disagreements([cluster_node]) == []
 
 
-def test_next_sandbox_frees_what_the_earlier_one_had(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+def test_next_sandbox_releases_the_addresses_of_the_previous_one(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
     first = make(container="c1", notes={})
     first.add()
     annotate(kube, f"{PODS}/web-0", ipAddrs=["10.65.0.99"])
@@ -155,7 +156,7 @@ def test_next_sandbox_frees_what_the_earlier_one_had(make: MakePod, cluster_node
     assert second.check().status == 0
 
 
-def test_refused_sandbox_leaves_the_earlier_one_alone(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+def test_refused_sandbox_does_not_change_the_previous_one(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
     first = make(container="c1", notes={"ipAddrs": ["10.65.0.9"]})
     first.add()
     annotate(kube, f"{PODS}/web-0", ipAddrs=["10.65.0.01"])
@@ -165,7 +166,7 @@ def test_refused_sandbox_leaves_the_earlier_one_alone(make: MakePod, cluster_nod
 
 
 def test_addresses_that_bypass_ipam(make: MakePod, cluster_node: ClusterNode) -> None:
-    """The host has its routes; IPAM knows nothing of them."""
+    """The host has their routes. IPAM does not record them."""
     pod = make(notes={"ipAddrsNoIpam": ["203.0.113.7", "fd65::42"]})
     called = pod.call("ADD")
     assert called.status == 0
@@ -189,8 +190,8 @@ def test_addresses_that_bypass_ipam(make: MakePod, cluster_node: ClusterNode) ->
 
 @pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")
 @pytest.mark.parametrize("name", ["ipAddrs", "ipAddrsNoIpam"])
-def test_addresses_below_ptp(make: MakePod, cluster_node: ClusterNode, name: str) -> None:
-    """Which wires nothing without a gateway of each family, nor with an address that is a network by itself."""
+def test_requested_addresses_with_ptp(make: MakePod, cluster_node: ClusterNode, name: str) -> None:
+    """ptp requires a gateway of each family, and refuses an address that is a network by itself."""
     require_plugin("ptp")
     addresses = ["10.65.3.77", "fd65::77"] if name == "ipAddrs" else ["203.0.113.9", "fd65::78"]
     pod = make(notes={name: addresses})
@@ -204,8 +205,8 @@ def test_addresses_below_ptp(make: MakePod, cluster_node: ClusterNode, name: str
     assert remains([cluster_node]) == []
 
 
-def test_address_that_bypasses_ipam_may_be_somebodys(make: MakePod, cluster_node: ClusterNode) -> None:
-    """A warning says so; on one node the kernel does not route one address to two pods. The owner does not change."""
+def test_address_that_bypasses_ipam_may_belong_to_another_pod(make: MakePod, cluster_node: ClusterNode) -> None:
+    """The log warns of it. On one node the kernel does not route an address to two pods. The owner does not change."""
     first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"]})
     first.add()
     called = make("web-1", "c1", notes={"ipAddrsNoIpam": ["10.65.0.9"]}).call("ADD")

@@ -1,4 +1,4 @@
-"""What annotations of pods and namespaces choose, on each datastore: pools, families, and the fields of the endpoint."""
+"""Settings that annotations of pods and namespaces make, on each datastore: pools, families, and fields of the endpoint."""
 
 import time
 from collections.abc import Callable
@@ -32,12 +32,14 @@ Json = dict[str, Any]
 MakePod = Callable[..., Pod]
 
 PREFIX = DEFAULT.annotation_prefix
-EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")  # the others make no difference
+EMBEDDED = pytest.mark.parametrize(
+    "site", ["embedded"], indirect=True, scope="module"
+)  # the result is the same on other datastores
 
 
 @pytest.fixture
 def colours(cluster_node: ClusterNode) -> None:
-    """Further pools; `grey` is disabled, `old` is not used for automatic assignment."""
+    """Create more pools. `grey` is disabled, and `old` is not used for automatic assignment."""
     with session(cluster_node.site) as store:
         put_pool(store, "blue", "10.71.0.0/24")
         put_pool(store, "green", "10.72.0.0/24")
@@ -45,8 +47,8 @@ def colours(cluster_node: ClusterNode) -> None:
         put_pool(store, "old", "10.74.0.0/24", nodeSelector="has(nothing)")
 
 
-def test_without_annotations_all_available_pools_serve(make: MakePod, cluster_node: ClusterNode) -> None:
-    """R1: one after the other, and none that does not select the node."""
+def test_without_annotations_all_available_pools_are_used(make: MakePod, cluster_node: ClusterNode) -> None:
+    """R1: they are used in turn, if they select the node."""
     with session(cluster_node.site) as store:
         remove(store, ResourceKey("IPPool", "pool4"))
         put_pool(store, "first", "10.75.0.0/30", blockSize=30)
@@ -61,8 +63,8 @@ def test_without_annotations_all_available_pools_serve(make: MakePod, cluster_no
 
 
 @pytest.mark.usefixtures("colours")
-def test_annotations_come_before_the_network_and_selectors(make: MakePod, kube: Kube) -> None:
-    """The pod's before the namespace's (R3), by name or by CIDR, without regard to the pool's selectors."""
+def test_annotations_override_the_network_and_selectors(make: MakePod, kube: Kube) -> None:
+    """The pod's annotation precedes the namespace's (R3). It gives a name or a CIDR, and the pool's selectors do not apply."""
     pod = make(notes={})
     pod.config["ipam"] = {**pod.config["ipam"], "ipv4_pools": ["blue"]}
     pod.add()
@@ -70,7 +72,7 @@ def test_annotations_come_before_the_network_and_selectors(make: MakePod, kube: 
     pod.delete()
     annotate(kube, NAMESPACE, ipv4pools=["10.72.0.0/24"])
     attach_within(pod, "10.72.0.")
-    assert pod.addresses[1].startswith("fd65::"), "the other family is as before"
+    assert pod.addresses[1].startswith("fd65::"), "the other family is not affected"
     pod.delete()
     annotate(kube, f"{PODS}/web-0", ipv4pools=["old"])
     pod.add()
@@ -93,10 +95,10 @@ def test_annotations_come_before_the_network_and_selectors(make: MakePod, kube: 
         ("blue", ANNOTATION, ("is not JSON",)),
     ],
 )
-def test_pool_that_cannot_be_is_refused(
+def test_unusable_pool_is_refused(
     make: MakePod, cluster_node: ClusterNode, kube: Kube, pools: Any, code: int, words: tuple[str, ...]
 ) -> None:
-    """R2, on the pod and on the namespace; both name the annotation."""
+    """R2: this holds for annotations of the pod and of the namespace. The error names the annotation."""
     require_refused(make(notes={"ipv4pools": pools}), cluster_node, code, *words, f"{PREFIX}/ipv4pools of pod default/web-0")
     annotate(kube, f"{PODS}/web-0", ipv4pools=None)
     annotate(kube, NAMESPACE, ipv4pools=pools)
@@ -111,8 +113,8 @@ def test_pool_that_cannot_be_is_refused(
     pod.delete()
 
 
-def test_families_are_chosen(make: MakePod, kube: Kube, cluster_node: ClusterNode) -> None:
-    """Also one that the network does not assign; then the network's pools of that family count."""
+def test_annotation_chooses_the_families(make: MakePod, kube: Kube, cluster_node: ClusterNode) -> None:
+    """A family that the network does not assign is possible. The network's pools of that family then apply."""
     with session(cluster_node.site) as store:
         put_pool(store, "blue6", "fd71::/112")
     pod = make(notes={"ipFamilies": ["IPv6"]}, ipam={"ipv6_pools": ["blue6"]})
@@ -127,8 +129,8 @@ def test_families_are_chosen(make: MakePod, kube: Kube, cluster_node: ClusterNod
 
 @EMBEDDED
 @pytest.mark.parametrize("notes", [{"ipFamilies": ["IPv6"]}, {"ipAddrs": ["fd65::9"]}, {"ipAddrsNoIpam": ["fd65::9"]}])
-def test_link_that_is_too_small_for_the_family_is_refused(make: MakePod, cluster_node: ClusterNode, notes: Json) -> None:
-    """The network, which assigns IPv4 alone, may have it."""
+def test_mtu_too_small_for_the_chosen_family_is_refused(make: MakePod, cluster_node: ClusterNode, notes: Json) -> None:
+    """The same MTU is valid for the network, which assigns only IPv4."""
     pod = make(notes=notes, ipam={"type": "svc-ipam"}, mtu=1000)
     require_refused(pod, cluster_node, 7, "an MTU of 1000 is too small for IPv6", "give at least 1280")
     pod.add(mtu=1280)
@@ -162,13 +164,13 @@ def test_link_that_is_too_small_for_the_family_is_refused(make: MakePod, cluster
         ({"ipAddrs": ["10.65.0.09"], "floatingIPs": {}}, ANNOTATION, ("2 errors", "leading zeros", "is an object, not a list")),
     ],
 )
-def test_faulty_annotations_are_refused(
+def test_invalid_annotations_are_refused(
     make: MakePod, cluster_node: ClusterNode, kube: Kube, notes: Json, code: int, words: tuple[str, ...]
 ) -> None:
-    """Nothing is kept, and once they are corrected the same pod is attached."""
+    """Nothing is kept. After a correction the same pod is attached."""
     pod = make(notes=notes)
     require_refused(pod, cluster_node, code, *words)
-    assert len(pod.call("ADD").stdout) < 4000, "it travels into events"
+    assert len(pod.call("ADD").stdout) < 4000, "the error is copied into events"
     annotate(kube, f"{PODS}/web-0", **dict.fromkeys(notes))
     pod.add()
     pod.delete()
@@ -184,7 +186,7 @@ def test_features_are_off_by_default(make: MakePod, cluster_node: ClusterNode) -
 @EMBEDDED
 @pytest.mark.parametrize("change", ["disabled", "deleted", "another selector"])
 def test_running_pod_keeps_its_address(make: MakePod, cluster_node: ClusterNode, change: str) -> None:
-    """R10: also if the pool is disabled; a later pod gets an address of another one."""
+    """R10: this holds if the pool is disabled. A later pod gets an address of another one."""
     pod = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"]})
     pod.add()
     key = ResourceKey("IPPool", "pool4")
@@ -206,8 +208,8 @@ def test_running_pod_keeps_its_address(make: MakePod, cluster_node: ClusterNode,
     assert remains([cluster_node]) == []
 
 
-def test_endpoint_has_what_policy_agents_need(make: MakePod, cluster_node: ClusterNode) -> None:
-    """Floating addresses without their doubles, also after the next ADD; prefixes, and how traffic is shaped."""
+def test_endpoint_has_the_fields_for_policy_agents(make: MakePod, cluster_node: ClusterNode) -> None:
+    """These are floating IPs without duplicates, source prefixes and traffic shaping. A second ADD writes the same."""
     notes = {
         "floatingIPs": ["198.51.100.7", "2001:db8:7::7", "198.51.100.7"], "allowedSourcePrefixes": ["192.0.2.0/24"],
         f"{DEFAULT.qos_prefix}/egressBandwidth": "5M", f"{DEFAULT.orch_domain}/ingress-bandwidth": "1M",
@@ -236,7 +238,7 @@ def test_endpoint_has_what_policy_agents_need(make: MakePod, cluster_node: Clust
     assert [nat["externalIP"] for nat in endpoint(cluster_node).spec["ipNATs"]] == ["198.51.100.7"]
 
 
-def test_hardware_address_is_chosen(make: MakePod) -> None:
+def test_annotation_chooses_the_hardware_address(make: MakePod) -> None:
     pod = make(notes={"hwAddr": "0A:00:5E:00:53:01"})
     pod.add()
     (link,) = pod.netns.ip("link", "show", "dev", "eth0")
@@ -245,12 +247,12 @@ def test_hardware_address_is_chosen(make: MakePod) -> None:
 
 
 def test_floating_addresses_of_the_namespace(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
-    """The pod's own replace them; in the Kubernetes API they have no place, and the log says so."""
+    """Those of the pod replace them. In the Kubernetes API they have no effect, and the log says so."""
     annotate(kube, NAMESPACE, floatingIPs=["198.51.100.7"])
     pod = make(notes={}, ipam={"type": "svc-ipam"})
     kept: list[str] = []
     until = time.monotonic() + TIMEOUT_SECONDS
-    while not kept and time.monotonic() < until:  # what is said of namespaces arrives within moments
+    while not kept and time.monotonic() < until:  # events of namespaces may be late
         called = pod.call("ADD")
         assert called.status == 0, called
         kept = [nat["externalIP"] for nat in endpoint(cluster_node).spec.get("ipNATs", [])]

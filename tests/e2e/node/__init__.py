@@ -1,1 +1,1 @@
-"""One node for all of them: it takes a while to start."""
+"""Tests on one shared real node, because its start is slow."""

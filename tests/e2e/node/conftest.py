@@ -1,4 +1,4 @@
-"""A node as users have it: containerd and kubelet run pods with what `svcctl install` has put there."""
+"""A production-like node: containerd and kubelet run pods with the installation of `svcctl install`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from harness.workloads import clear_pods
 
 @pytest.fixture(scope="package", autouse=True)
 def nothing_left_behind(orch_site: OrchSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Looks at these tests as a whole: what runs on their node may be started again in the middle of one.
+    """Require that these tests together leave nothing. During one test, programs of the node may be restarted.
 
     The API server outlives them.
     """
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def node(orch_site: OrchSite, folder: Path) -> Iterator[ClusterNode]:
-    """Whose node object kubelet makes."""
+    """Return a node whose node object kubelet creates."""
     furnish(orch_site, "node2")
     try:
         with ClusterNode(folder / "node", "node1", orch_site) as node:
@@ -45,14 +45,14 @@ def node(orch_site: OrchSite, folder: Path) -> Iterator[ClusterNode]:
 
 
 @pytest.fixture(scope="package")
-def lasting(node: ClusterNode, kube: Kube, folder: Path) -> Iterator[RealNode]:
+def shared_real_node(node: ClusterNode, kube: Kube, folder: Path) -> Iterator[RealNode]:
     with kubelet_node.running(folder, node, kube, install(folder, node, kube)) as real, kube.controllers("namespace"):
         real.wait_ready()
         yield real
 
 
 @pytest.fixture
-def real(lasting: RealNode, kube: Kube) -> Iterator[RealNode]:
-    """The node, without pods: those of a test are deleted at its end, and then nothing of them may be left."""
-    yield lasting
-    clear_pods(lasting, kube)
+def real(shared_real_node: RealNode, kube: Kube) -> Iterator[RealNode]:
+    """Return the node without pods. At the end, delete the pods of the test, and require that nothing of them is left."""
+    yield shared_real_node
+    clear_pods(shared_real_node, kube)

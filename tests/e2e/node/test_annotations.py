@@ -1,4 +1,4 @@
-"""What pods and networks ask for on a real node: pools, a certain address, to start only when others are ready."""
+"""Requests of pods and networks on a real node: pools, a certain address, and a start after readiness gates and policy."""
 
 import ipaddress
 import json
@@ -38,7 +38,7 @@ CERTAIN = ["10.73.0.7", "fd73::7"]
 HOST_PORT = 18082
 GROUP = 10
 NETWORKS = {"plain": POOL4, "wishing": POD_POOL, "pooled": NAMESPACE_POOL}
-TIMEOUT_SECONDS = 60  # seconds that pods wait for policy at most
+TIMEOUT_SECONDS = 60  # maximum wait of pods for policy
 OF_POD = {f"{DEFAULT.annotation_prefix}/ipv4pools": '["of-pods"]'}
 OF_NAMESPACE = {f"{DEFAULT.annotation_prefix}/ipv4pools": json.dumps([NAMESPACE_POOL])}
 FIXED = {f"{DEFAULT.annotation_prefix}/ipAddrs": json.dumps(CERTAIN)}
@@ -59,10 +59,10 @@ def policy(folder: Path, kube: Kube) -> Iterator[DataPlane]:
 
 
 @pytest.fixture(scope="module")
-def waiting(
-    lasting: RealNode, node: ClusterNode, kube: Kube, folder: Path, gate: StubGate, policy: DataPlane
+def waiting_network(
+    shared_real_node: RealNode, node: ClusterNode, kube: Kube, folder: Path, gate: StubGate, policy: DataPlane
 ) -> Iterator[RealNode]:
-    """The node with a network whose pods wait for the gate and for their policy; there are more pools."""
+    """Set up a network whose pods wait for the gate and for their policy, and more pools."""
     with session(node.site) as store:
         put_pool(store, "of-pods", POD_POOL, assignmentMode="Manual")
         put_pool(store, "of-namespaces", NAMESPACE_POOL, assignmentMode="Manual")
@@ -72,28 +72,28 @@ def waiting(
         folder, node, kube, readiness_gates=[gate.url], policy_setup_timeout_seconds=TIMEOUT_SECONDS,
         endpoint_status_dir=str(policy.directory),
     )  # fmt: skip
-    yield lasting
+    yield shared_real_node
     install(folder, node, kube)
 
 
 @pytest.fixture
-def real(waiting: RealNode, kube: Kube) -> Iterator[RealNode]:
-    yield waiting
-    clear_pods(waiting, kube)
+def real(waiting_network: RealNode, kube: Kube) -> Iterator[RealNode]:
+    yield waiting_network
+    clear_pods(waiting_network, kube)
 
 
 @pytest.fixture
 def pooled(kube: Kube, real: RealNode) -> Iterator[str]:
-    """A namespace whose pods take their addresses from a certain pool."""
+    """Create a namespace whose pods use a certain pool."""
     put_namespace(kube, "pooled", OF_NAMESPACE)
     yield "pooled"
     delete_namespace(kube, "pooled")
 
 
-def test_thirty_pods_each_with_its_wishes(
+def test_thirty_pods_with_different_annotations(
     real: RealNode, node: ClusterNode, kube: Kube, gate: StubGate, policy: DataPlane, pooled: str
 ) -> None:
-    """None is given an address before the gate is open, none starts before its policy is programmed."""
+    """No pod gets an address before the gate is ready, and none starts before its policy is programmed."""
     before, gate.is_open = gate.request_count, False
     try:
         for number in range(GROUP):
@@ -115,8 +115,8 @@ def test_thirty_pods_each_with_its_wishes(
         assert ipaddress.ip_address(v6) in ipaddress.ip_network(POOL6)
 
 
-def test_pod_has_its_certain_address_again(real: RealNode, node: ClusterNode, kube: Kube) -> None:
-    """Also while the sandbox of the one before it still ends: kubelet tries again until the address is free."""
+def test_recreated_pod_gets_its_requested_address_again(real: RealNode, node: ClusterNode, kube: Kube) -> None:
+    """The sandbox of the previous pod may still be ending. kubelet then retries until the address is free."""
     for _ in range(2):
         put_pod(kube, "certain", FIXED)
         assert real.wait("the pod is ready", lambda: addresses(read_pod(kube, "certain"))) == CERTAIN
@@ -131,7 +131,7 @@ def test_container_starts_after_its_policy(real: RealNode, kube: Kube, policy: D
     try:
         put_pod(kube, "held")
         real.wait("it has an address", lambda: POD_IP in read_annotations(kube, "held"))
-        time.sleep(2)  # it would be ready by now
+        time.sleep(2)  # without the wait it would be ready at this time
         assert unready(kube) == ["held is not ready"]
     finally:
         policy.is_idle = False

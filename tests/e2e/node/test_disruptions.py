@@ -1,4 +1,7 @@
-"""A real node in trouble: its agent is down, its datastore refuses, a namespace goes while its pods start, the power fails."""
+"""Failures of a real node:
+
+its agent is down, its datastore refuses, a namespace is deleted while its pods start, a power failure.
+"""
 
 from collections.abc import Iterator
 
@@ -25,8 +28,8 @@ PASSING = "passing"
 
 
 @pytest.fixture
-def passing(kube: Kube, real: RealNode) -> Iterator[str]:
-    """A namespace."""
+def short_lived_namespace(kube: Kube, real: RealNode) -> Iterator[str]:
+    """Create a namespace."""
     put_namespace(kube, PASSING)
     yield PASSING
     delete_namespace(kube, PASSING)
@@ -51,7 +54,7 @@ def test_pods_start_and_end_while_agent_is_down(real: RealNode, node: ClusterNod
     assert pod_disagreements(kube, node) == []
 
 
-def test_kubelet_tries_again_until_pods_start(real: RealNode, node: ClusterNode, kube: Kube) -> None:
+def test_kubelet_retries_until_pods_start(real: RealNode, node: ClusterNode, kube: Kube) -> None:
     """An event names the cause."""
     node.ctl("clusterinfo", "lock")
     try:
@@ -65,15 +68,17 @@ def test_kubelet_tries_again_until_pods_start(real: RealNode, node: ClusterNode,
     real.wait_none("no try has left anything", lambda: pod_disagreements(kube, node))
 
 
-def test_namespace_is_deleted_while_its_pods_start(real: RealNode, node: ClusterNode, kube: Kube, passing: str) -> None:
-    put_pods(kube, *(f"short-{number}" for number in range(6)), namespace=passing)
+def test_namespace_is_deleted_while_its_pods_start(
+    real: RealNode, node: ClusterNode, kube: Kube, short_lived_namespace: str
+) -> None:
+    put_pods(kube, *(f"short-{number}" for number in range(6)), namespace=short_lived_namespace)
     real.wait("the first has an address", lambda: audit([node]).allocations)
-    kube.call("DELETE", f"{NAMESPACES}/{passing}")
+    kube.call("DELETE", f"{NAMESPACES}/{short_lived_namespace}")
     real.wait_none("nothing is left of them", lambda: remains([node]))
 
 
-def test_pods_come_back_after_power_failure(real: RealNode, node: ClusterNode, kube: Kube) -> None:
-    """With new sandboxes; one was deleted in between, as the control plane does it with pods of a dead node."""
+def test_pods_start_again_after_a_power_failure(real: RealNode, node: ClusterNode, kube: Kube) -> None:
+    """They have new sandboxes. One pod is deleted during the failure, as the control plane does with pods of a dead node."""
     put_pods(kube, *(f"steady-{number}" for number in range(5)))
     real.wait_none("the pods are ready", lambda: unready(kube))
     before = sandboxes(node)

@@ -1,4 +1,4 @@
-"""Pods on a real node, and what they offer: addresses of both families, a port of the host, a link of limited bandwidth."""
+"""Pods on a real node: addresses of both families, a port of the host, and limited bandwidth."""
 
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -24,18 +24,18 @@ LIMITED = {"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandw
 
 @pytest.fixture
 def outside(node: ClusterNode) -> Iterator[Netns]:
-    """A machine on the node's network that knows the way to its pods."""
+    """Return a machine on the node's network that has routes to its pods."""
     with neighbour(node.netns, "uplink", f"{OUTSIDE}/24") as netns:
         netns.run("ip", "route", "add", POOL4, "via", "192.0.2.1")
         yield netns
 
 
 @pytest.fixture(scope="module")
-def web(lasting: RealNode, kube: Kube) -> Iterator[list[str]]:
-    """The addresses of a pod that has everything."""
+def web(shared_real_node: RealNode, kube: Kube) -> Iterator[list[str]]:
+    """Return the addresses of a pod with all features."""
     put_pod(kube, "web-0", LIMITED, host_port=HOST_PORT)
-    yield lasting.wait("the pod is ready", lambda: addresses(read_pod(kube, "web-0")))
-    clear_pods(lasting, kube)
+    yield shared_real_node.wait("the pod is ready", lambda: addresses(read_pod(kube, "web-0")))
+    clear_pods(shared_real_node, kube)
 
 
 def test_pod_has_addresses_of_both_families(web: list[str], node: ClusterNode, kube: Kube) -> None:
@@ -52,7 +52,7 @@ def test_pod_has_addresses_of_both_families(web: list[str], node: ClusterNode, k
         assert node.netns.run("ping", "-c", "1", "-W", "2", address, check=False).returncode == 0
 
 
-def test_port_of_host_leads_to_pod(web: list[str], outside: Netns) -> None:
+def test_host_port_is_forwarded_to_the_pod(web: list[str], outside: Netns) -> None:
     with entered(outside), urllib.request.urlopen(f"http://192.0.2.1:{HOST_PORT}/", timeout=5) as page:
         assert page.read().decode() == PAGE
 

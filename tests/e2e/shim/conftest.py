@@ -18,14 +18,14 @@ from harness.shim import (
 
 @pytest.fixture(scope="session")
 def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SVC_SHIM names one that is built already."""
+    """Return the executable. SVC_SHIM names an existing one."""
     built = os.environ.get("SVC_SHIM")
     return Path(built) if built else compile_shim(tmp_path_factory.mktemp("shim") / "svc")
 
 
 @pytest.fixture(scope="session")
-def hasty_executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same program with seconds of 20 ms."""
+def fast_executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the same program with seconds of 20 ms."""
     return compile_shim(tmp_path_factory.mktemp("hasty") / "svc", "-DSECOND_MS=20")
 
 
@@ -35,8 +35,8 @@ def shim(executable: Path, tmp_path: Path) -> Shim:
 
 
 @pytest.fixture
-def hasty_shim(hasty_executable: Path, tmp_path: Path) -> Shim:
-    return install(hasty_executable, tmp_path)
+def fast_shim(fast_executable: Path, tmp_path: Path) -> Shim:
+    return install(fast_executable, tmp_path)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def agent(shim: Shim) -> Iterator[FakeAgent]:
 
 
 @pytest.fixture
-def lonely_shim(shim: Shim, tmp_path: Path) -> Shim:
-    """No agent, and a `python` that tells what it was given."""
+def shim_without_agent(shim: Shim, tmp_path: Path) -> Shim:
+    """Return an installation without an agent, whose `python` reports its input."""
     shim.record(f"socket={shim.socket}\npython={write_one_shot(tmp_path / 'python')}\n")
     return shim

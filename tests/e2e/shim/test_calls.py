@@ -1,4 +1,4 @@
-"""The native executable: its file, its name, its options, what a call needs, and VERSION."""
+"""The native executable: its file, its name, its options, the requirements of a call, and VERSION."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from harness.shim import (
 
 
 def test_executable_is_static(executable: Path) -> None:
-    """It has no interpreter, so it runs on any host's libc."""
+    """It has no interpreter, so that it runs with the libc of any host."""
     data = executable.read_bytes()
     assert data[:6] == b"\x7fELF\x02\x01"
     table, size, count = (int.from_bytes(data[start : start + width], "little") for start, width in ((32, 8), (54, 2), (56, 2)))
@@ -39,7 +39,7 @@ def test_executable_is_static(executable: Path) -> None:
 
 
 def test_executable_is_small(executable: Path) -> None:
-    """Every pod start reads it."""
+    """The kernel loads it for every start of a pod."""
     if "SVC_SHIM" in os.environ or not shutil.which("musl-gcc"):
         pytest.skip("not built with musl here")
     assert executable.stat().st_size <= 64 << 10
@@ -49,15 +49,15 @@ def test_executable_is_small(executable: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["svc", "svc-ipam", "calico", "a name"])
-def test_name_is_that_of_the_call(shim: Shim, agent: FakeAgent, name: str) -> None:
+def test_plugin_name_is_that_of_the_call(shim: Shim, agent: FakeAgent, name: str) -> None:
     """One executable is several plugins."""
     shim.record(f"socket={shim.socket}", name)
     (shim if name == "svc" else shim.named(name)).run("STATUS")
     assert agent.received[0].frame.name == name
 
 
-def test_name_is_the_last_part_of_the_first_argument(shim: Shim, agent: FakeAgent) -> None:
-    """What the file is called does not count."""
+def test_plugin_name_is_the_base_name_of_the_first_argument(shim: Shim, agent: FakeAgent) -> None:
+    """The name of the file is not used."""
     subprocess.run(["x/y/other"], executable=shim.path, env={"CNI_COMMAND": "STATUS"}, stdin=subprocess.DEVNULL, check=True)
     assert agent.received[0].frame.name == "other"
 
@@ -71,8 +71,8 @@ def test_too_long_name_is_an_error(shim: Shim, agent: FakeAgent) -> None:
 
 @pytest.mark.parametrize("environment", [{}, {"CNI_COMMAND": ""}], ids=["unset", "empty"])
 @pytest.mark.parametrize("name", ["svc", "svc-ipam"])
-def test_without_a_command_it_says_what_it_is(shim: Shim, environment: dict[str, str], name: str) -> None:
-    """A person who runs it by hand has not made a wrong CNI call."""
+def test_without_a_command_it_describes_itself(shim: Shim, environment: dict[str, str], name: str) -> None:
+    """A user who runs it by hand has not made an invalid CNI call."""
     result = (shim if name == "svc" else shim.named(name)).run_with(environment)
     assert (result.returncode, result.stdout) == (0, b"")
     said = re.fullmatch(rf"{name} (\S+): CNI plugin, spec versions (.*)\n", result.stderr.decode())
@@ -84,27 +84,27 @@ def test_without_a_command_it_says_what_it_is(shim: Shim, environment: dict[str,
 
 
 @pytest.mark.parametrize("environment", [{}, {"CNI_COMMAND": "ADD"}], ids=["by hand", "by a runtime"])
-def test_version_is_told_bare(shim: Shim, environment: dict[str, str]) -> None:
-    """Without a record, an agent or input."""
+def test_version_option_prints_only_the_version(shim: Shim, environment: dict[str, str]) -> None:
+    """It needs no record, agent or input."""
     (shim.path.parent / "svc.install").unlink()
     done = subprocess.run([shim.path, "-v"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert re.fullmatch(rb"\d+\.\d+\.\d+\n", done.stdout)
 
 
-def test_connection_test_is_the_one_shots(lonely_shim: Shim) -> None:
-    """It gets its input untouched."""
+def test_connection_test_is_run_by_the_one_shot(shim_without_agent: Shim) -> None:
+    """The one-shot gets the input unchanged."""
     environment = {"PATH": "/bin", "OTHER": "x"}
-    done = subprocess.run([lonely_shim.path, "-t"], env=environment, input=NETCONF, capture_output=True, check=False)
-    told = json.loads(done.stdout)
-    record = str(lonely_shim.path.parent / "svc.install")
-    assert told["arguments"] == ["-I", "-m", "svc.cni", "--signed", "--name", "svc", "--install", record, "--test"]
-    assert (told["stdin"], told["environment"]) == (NETCONF.decode(), ["PATH=/bin"])
+    done = subprocess.run([shim_without_agent.path, "-t"], env=environment, input=NETCONF, capture_output=True, check=False)
+    printed = json.loads(done.stdout)
+    record = str(shim_without_agent.path.parent / "svc.install")
+    assert printed["arguments"] == ["-I", "-m", "svc.cni", "--signed", "--name", "svc", "--install", record, "--test"]
+    assert (printed["stdin"], printed["environment"]) == (NETCONF.decode(), ["PATH=/bin"])
     assert done.returncode == 7
 
 
 def test_connection_test_that_cannot_run_is_an_error(shim: Shim) -> None:
-    """With the interpreter and the record that names it."""
+    """The error names the interpreter and the record that names it."""
     done = subprocess.run([shim.path, "-t"], env={}, input=NETCONF, capture_output=True, check=False)
     error = error_of(done)
     assert error["msg"].startswith("/nonexistent/python3 cannot be run: No such file")
@@ -119,7 +119,7 @@ def test_connection_test_by_another_program_is_an_error(shim: Shim, program: str
 
 
 def test_record_of_4_kib_is_read_and_a_larger_one_refused(shim: Shim, agent: FakeAgent) -> None:
-    """Half a record could name the wrong socket."""
+    """A truncated record could name the wrong socket."""
     text = f"socket={shim.socket}\n"
     shim.record(text.rjust(4085, "#").replace("#socket", "\nsocket"), end="end=record\n")
     assert shim.run("STATUS").returncode == 0
@@ -130,7 +130,7 @@ def test_record_of_4_kib_is_read_and_a_larger_one_refused(shim: Shim, agent: Fak
 
 
 def test_unreadable_record_is_an_error(shim: Shim) -> None:
-    """Its defaults may be another installation's."""
+    """The default values could be those of another installation."""
     record = shim.path.parent / "svc.install"
     record.unlink()
     record.mkdir()
@@ -152,8 +152,8 @@ def test_python_beside_the_executable_is_the_default(shim: Shim, recorded: bool)
 
 
 @pytest.mark.parametrize(("size", "fits"), [(107, True), (108, False)])
-def test_socket_path_has_the_kernels_limit(shim: Shim, size: int, fits: bool) -> None:
-    """A longer one is an error that says so, not another socket."""
+def test_too_long_socket_path_is_an_error(shim: Shim, size: int, fits: bool) -> None:
+    """The kernel limits the path, and a truncated one would be another socket."""
     path = f"/tmp/{'s' * (size - 5)}"
     shim.record(f"socket={path}\npython=/nonexistent\n")
     error = error_of(shim.run("ADD"))
@@ -162,13 +162,12 @@ def test_socket_path_has_the_kernels_limit(shim: Shim, size: int, fits: bool) ->
     assert path in error["msg"] + error["details"]
 
 
-# What a call needs
+# Requirements of a call
 
 
 @pytest.mark.parametrize("verb", [verb for verb, needed in NEEDED.items() if needed])
 @pytest.mark.parametrize("value", [None, ""], ids=["unset", "empty"])
 def test_all_missing_variables_are_named_at_once(shim: Shim, verb: str, value: str | None) -> None:
-    """A second round for the second fault is one too many."""
     environment = {"CNI_COMMAND": verb} | ({} if value is None else dict.fromkeys(ATTACHMENT, value))
     error = error_of(shim.run_with(environment))
     assert error["code"] == 4
@@ -178,8 +177,8 @@ def test_all_missing_variables_are_named_at_once(shim: Shim, verb: str, value: s
 
 
 @pytest.mark.parametrize(("verb", "variable"), [(verb, variable) for verb in CALLS for variable in ATTACHMENT])
-def test_only_what_the_verb_needs_is_required(shim: Shim, agent: FakeAgent, verb: str, variable: str) -> None:
-    """DEL comes without a netns once the sandbox is gone, STATUS without anything."""
+def test_each_verb_requires_only_its_own_variables(shim: Shim, agent: FakeAgent, verb: str, variable: str) -> None:
+    """DEL comes without a netns after the sandbox was deleted. STATUS needs none of the variables."""
     result = shim.run_with({"CNI_COMMAND": verb} | {name: value for name, value in ATTACHMENT.items() if name != variable})
     if variable in NEEDED[verb]:
         assert re.findall(r"CNI_\w+", error_of(result)["msg"]) == [variable]
@@ -190,7 +189,7 @@ def test_only_what_the_verb_needs_is_required(shim: Shim, agent: FakeAgent, verb
 
 @pytest.mark.parametrize("command", ["add", "ADD ", "UPDATE", "ADD\n", 'A"D\\D', "\x01\x1f\x7f", "Ä€😀"])
 def test_unknown_command_is_named(shim: Shim, command: str) -> None:
-    """In JSON that can hold every value."""
+    """The JSON of the error can contain every value."""
     error = error_of(shim.run(command))
     assert error["code"] == 4
     assert command in error["msg"]
@@ -200,15 +199,15 @@ def test_unknown_command_is_named(shim: Shim, command: str) -> None:
 @given(st.binary(min_size=1, max_size=200).filter(lambda command: b"\0" not in command))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_command_gives_valid_json(shim: Shim, command: bytes) -> None:
-    """UTF-8 stays what it is, any other byte is shown by its number."""
+    """UTF-8 is kept, and any other byte is printed as a number."""
     result = shim.run(os.fsdecode(command))
     error = error_of(result)
     shown = command.decode("utf-8", "surrogateescape")
     assert error["msg"].endswith("".join(chr(ord(c) - 0xDC00) if "\udc80" <= c <= "\udcff" else c for c in shown))
 
 
-def test_endless_command_gives_valid_json(shim: Shim) -> None:
-    """Its message is cut before it is larger than the buffer."""
+def test_very_long_command_gives_valid_json(shim: Shim) -> None:
+    """The message is cut to the size of the buffer."""
     assert error_of(shim.run("\x01" * 100_000))["code"] == 4
 
 
@@ -216,8 +215,8 @@ def test_endless_command_gives_valid_json(shim: Shim) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_version_answers_in_the_version_asked(shim: Shim, version: str) -> None:
-    """With neither agent nor Python."""
+def test_version_replies_in_the_requested_version(shim: Shim, version: str) -> None:
+    """It needs neither an agent nor Python."""
     assert version_of(shim.run_with({"CNI_COMMAND": "VERSION"}, b'{"cniVersion":"%s"}' % version.encode())) == version
 
 
@@ -243,19 +242,19 @@ def test_version_answers_in_the_version_asked(shim: Shim, version: str) -> None:
     ],
 )
 def test_version_is_found_by_a_scan(shim: Shim, stdin: bytes, version: str) -> None:
-    """The first value counts when it is 1 to 16 digits and dots."""
+    """The first value with 1 to 16 digits and dots counts."""
     assert version_of(shim.run_with({"CNI_COMMAND": "VERSION"}, stdin)) == version
 
 
 @pytest.mark.parametrize("redirections", ["<&-", "</dev/null", "</dev/zero"])
 def test_version_needs_no_stdin(shim: Shim, redirections: str) -> None:
-    """Runtimes may send nothing; what never ends is not read to its end."""
+    """Runtimes may send nothing. An endless input is not read to its end."""
     assert version_of(shim.run_in_shell(redirections, "VERSION")) == "1.1.0"
 
 
 @pytest.mark.parametrize(("sent", "version"), [(b"", "1.1.0"), (b'{"cniVersion":"0.4.0"}', "0.4.0")])
 def test_version_does_not_wait_for_an_idle_pipe(shim: Shim, sent: bytes, version: str) -> None:
-    """What came within 50 ms counts."""
+    """Data that arrives within 50 ms counts."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb", buffering=0) as other_end:
         other_end.write(sent)
@@ -263,7 +262,6 @@ def test_version_does_not_wait_for_an_idle_pipe(shim: Shim, sent: bytes, version
 
 
 def test_version_does_not_wait_for_a_terminal(shim: Shim) -> None:
-    """A person types nothing."""
     controller, terminal = pty.openpty()
     with os.fdopen(controller, "rb"), os.fdopen(terminal, "rb") as stdin:
         assert version_of(shim.run_in_shell("", "VERSION", stdin=stdin)) == "1.1.0"

@@ -31,24 +31,24 @@ from svc.cni.frame import STDIN_LIMIT, pack_alive, pack_handover, pack_reply
 
 
 @pytest.mark.parametrize("verb", CALLS)
-def test_without_an_agent_the_one_shot_takes_over(lonely_shim: Shim, verb: str) -> None:
-    """It gets what the executable got, and its end is the executable's."""
-    ours = {"CNI_COMMAND": verb, **ATTACHMENT, "TRACEPARENT": "00-1-2-03", "PATH": "/bin", "HOME": "/root"}
-    result = lonely_shim.run_with(ours | {"PYTHONPATH": "/tmp", "LD_PRELOAD": "", "TRACESTATE": "a=b"})
+def test_without_an_agent_the_one_shot_takes_over(shim_without_agent: Shim, verb: str) -> None:
+    """It gets the input of the executable, and its exit status is that of the executable."""
+    own = {"CNI_COMMAND": verb, **ATTACHMENT, "TRACEPARENT": "00-1-2-03", "PATH": "/bin", "HOME": "/root"}
+    result = shim_without_agent.run_with(own | {"PYTHONPATH": "/tmp", "LD_PRELOAD": "", "TRACESTATE": "a=b"})
     assert result.returncode == 7
-    told = json.loads(result.stdout)
-    record = str(lonely_shim.path.parent / "svc.install")
-    assert told["arguments"] == ["-I", "-m", "svc.cni", "--signed", "--name", "svc", "--install", record]
-    assert sorted(told["environment"]) == sorted(f"{name}={value}" for name, value in ours.items())
-    assert told["stdin"] == NETCONF.decode()
-    assert told["descriptors"] == ["0", "1", "2", "3"]  # 3 lists them
+    printed = json.loads(result.stdout)
+    record = str(shim_without_agent.path.parent / "svc.install")
+    assert printed["arguments"] == ["-I", "-m", "svc.cni", "--signed", "--name", "svc", "--install", record]
+    assert sorted(printed["environment"]) == sorted(f"{name}={value}" for name, value in own.items())
+    assert printed["stdin"] == NETCONF.decode()
+    assert printed["descriptors"] == ["0", "1", "2", "3"]  # error code 3
 
 
 # An agent that stops
 
 
 def handing_over(continuation: bytes, seconds: float, next_one: Handler | None = None) -> Handler:
-    """Then it is gone, or another one serves."""
+    """Return a handler that hands the call over. Then the socket is deleted, or `next_one` replies."""
 
     def handle(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
@@ -64,7 +64,7 @@ def handing_over(continuation: bytes, seconds: float, next_one: Handler | None =
 
 @pytest.mark.parametrize("continuation", [b"7", b"18446744073709551615"])
 def test_next_agent_gets_the_same_request(shim: Shim, continuation: bytes) -> None:
-    """With what the first one has handed over."""
+    """It includes the data that the first agent has handed over."""
     with FakeAgent(shim.socket, handing_over(continuation, 20, hang)) as agent:
         result = shim.run("ADD")
     assert (result.returncode, result.stdout) == (0, b"by the next agent")
@@ -75,27 +75,27 @@ def test_next_agent_gets_the_same_request(shim: Shim, continuation: bytes) -> No
 
 
 @pytest.mark.parametrize(("seconds", "least", "most"), [(0.0, 0, 5), (0.5, 0.5, 5)])
-def test_one_shot_goes_on_where_no_agent_comes(lonely_shim: Shim, seconds: float, least: float, most: float) -> None:
-    """Not before the wait is over, in which another one may come."""
+def test_one_shot_continues_if_no_agent_starts(shim_without_agent: Shim, seconds: float, least: float, most: float) -> None:
+    """It starts only after the wait in which an agent may start."""
     began = time.monotonic()
-    with FakeAgent(lonely_shim.socket, handing_over(b"77", seconds)):
-        told = json.loads(lonely_shim.run("ADD").stdout)
+    with FakeAgent(shim_without_agent.socket, handing_over(b"77", seconds)):
+        printed = json.loads(shim_without_agent.run("ADD").stdout)
     assert least <= time.monotonic() - began < most
-    assert told["arguments"][-2:] == ["--intent", "77"]
-    assert told["stdin"] == NETCONF.decode()
+    assert printed["arguments"][-2:] == ["--intent", "77"]
+    assert printed["stdin"] == NETCONF.decode()
 
 
-def test_next_agent_is_not_looked_for_for_ever(hasty_shim: Shim, tmp_path: Path) -> None:
-    """15 s are 300 ms here, however long the wait could go on."""
-    hasty_shim.record(f"socket={hasty_shim.socket}\npython={write_one_shot(tmp_path / 'python')}\n")
-    with FakeAgent(hasty_shim.socket, handing_over(b"77", 3600)):
-        assert json.loads(hasty_shim.run("ADD").stdout)["arguments"][-2:] == ["--intent", "77"]
+def test_wait_for_the_next_agent_is_limited(fast_shim: Shim, tmp_path: Path) -> None:
+    """Its limit of 15 s is 300 ms here, and applies even if the deadline of the call is later."""
+    fast_shim.record(f"socket={fast_shim.socket}\npython={write_one_shot(tmp_path / 'python')}\n")
+    with FakeAgent(fast_shim.socket, handing_over(b"77", 3600)):
+        assert json.loads(fast_shim.run("ADD").stdout)["arguments"][-2:] == ["--intent", "77"]
 
 
 @pytest.mark.parametrize("size", [0, 1 << 16, STDIN_LIMIT])
-def test_one_shot_gets_all_of_stdin(lonely_shim: Shim, size: int) -> None:
-    """More than a pipe would hold."""
-    assert json.loads(lonely_shim.run("GC", b" " * size).stdout)["stdin"] == " " * size
+def test_one_shot_gets_all_of_stdin(shim_without_agent: Shim, size: int) -> None:
+    """The input is larger than a pipe's buffer."""
+    assert json.loads(shim_without_agent.run("GC", b" " * size).stdout)["stdin"] == " " * size
 
 
 def write_program(path: Path, text: str) -> Path:
@@ -105,8 +105,8 @@ def write_program(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_one_shot_dies_with_the_executable(shim: Shim, tmp_path: Path, number: int) -> None:
-    """The runtime's kill is for the process that does the work, too."""
+def test_one_shot_ends_with_the_executable(shim: Shim, tmp_path: Path, number: int) -> None:
+    """If the runtime kills the executable, the process that does the work must end too."""
     python = write_program(tmp_path / "python", f"echo $$ >{tmp_path}/draft; mv {tmp_path}/draft {tmp_path}/pid; exec sleep 60")
     shim.record(f"socket={shim.socket}\npython={python}\n")
     with subprocess.Popen([shim.path], env={"CNI_COMMAND": "STATUS"}, stdin=subprocess.DEVNULL) as process:
@@ -138,8 +138,8 @@ def is_running(pid: int) -> bool:
     ],
     ids=["true", "false", "no package", "another program", "one that knows JSON", "killed", "a Python without svc"],
 )
-def test_one_shot_without_an_answer_is_an_error(shim: Shim, tmp_path: Path, verb: str, program: str, what: str) -> None:
-    """In JSON, with a remedy; its own lines go where they always go."""
+def test_one_shot_without_a_result_is_an_error(shim: Shim, tmp_path: Path, verb: str, program: str, what: str) -> None:
+    """The JSON error contains a fix. The one-shot's own lines go to standard error."""
     shim.record(f"socket={shim.socket}\npython={write_program(tmp_path / 'python', program)}\n")
     result = shim.run(verb)
     error = json.loads(result.stdout)
@@ -151,21 +151,21 @@ def test_one_shot_without_an_answer_is_an_error(shim: Shim, tmp_path: Path, verb
 
 
 @pytest.mark.parametrize(("verb", "limit"), [("STATUS", 1), ("CHECK", 10), ("ADD", 90), ("DEL", 90)])
-def test_one_shot_that_hangs_is_given_up(hasty_shim: Shim, tmp_path: Path, verb: str, limit: int) -> None:
-    """And killed. Seconds have 20 ms here."""
+def test_hanging_one_shot_is_killed(fast_shim: Shim, tmp_path: Path, verb: str, limit: int) -> None:
+    """Seconds have 20 ms here."""
     python = write_program(tmp_path / "python", f"echo $$ >{tmp_path}/pid; exec sleep 60")
-    hasty_shim.record(f"socket={hasty_shim.socket}\npython={python}\n")
+    fast_shim.record(f"socket={fast_shim.socket}\npython={python}\n")
     began = time.monotonic()
-    error = error_of(hasty_shim.run(verb))
+    error = error_of(fast_shim.run(verb))
     assert time.monotonic() - began < limit / 50 + 2
     assert error["code"] == (50 if verb == "STATUS" else 5)
     assert f"{python} gave no sign of svc within {limit} s" in error["msg"]
     assert "svcctl install" in error["details"]
-    if verb != "STATUS":  # the shell has not come so far
+    if verb != "STATUS":  # the shell has not written it yet
         wait_until(lambda: not is_running(int((tmp_path / "pid").read_text())))
 
 
-def test_status_of_a_one_shot_that_hangs_takes_a_second(shim: Shim, tmp_path: Path) -> None:
+def test_status_of_a_hanging_one_shot_takes_a_second(shim: Shim, tmp_path: Path) -> None:
     shim.record(f"socket={shim.socket}\npython={write_program(tmp_path / 'python', 'exec sleep 60')}\n")
     began = time.monotonic()
     assert error_of(shim.run("STATUS"))["code"] == 50
@@ -173,25 +173,25 @@ def test_status_of_a_one_shot_that_hangs_takes_a_second(shim: Shim, tmp_path: Pa
 
 
 @pytest.mark.parametrize("blocked", ["", "trap '' CHLD; "], ids=["", "of a parent that ignores its children"])
-def test_sign_of_svc_lifts_the_limit(hasty_shim: Shim, tmp_path: Path, blocked: str) -> None:
-    """A call may wait at a gate. The sign of life does not belong to the answer."""
+def test_sign_of_life_removes_the_time_limit(fast_shim: Shim, tmp_path: Path, blocked: str) -> None:
+    """A call may wait for a readiness gate. The sign of life is not part of the result."""
     python = write_program(tmp_path / "python", "echo svc; sleep 0.5; printf '{}'")
-    hasty_shim.record(f"socket={hasty_shim.socket}\npython={python}\n")
-    command = ["/bin/sh", "-c", f'{blocked}exec "$0"', str(hasty_shim.path)]
+    fast_shim.record(f"socket={fast_shim.socket}\npython={python}\n")
+    command = ["/bin/sh", "-c", f'{blocked}exec "$0"', str(fast_shim.path)]
     environment = {"CNI_COMMAND": "CHECK", **ATTACHMENT, "PATH": os.environ["PATH"]}
     done = subprocess.run(command, env=environment, input=NETCONF, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"{}", b"")
 
 
-def test_signed_one_shot_may_say_nothing_more(shim: Shim, tmp_path: Path) -> None:
-    """A DEL answers so, but an ADD has a result."""
+def test_empty_result_after_a_sign_of_life(shim: Shim, tmp_path: Path) -> None:
+    """It is valid for a DEL, but an ADD must have a result."""
     shim.record(f"socket={shim.socket}\npython={write_program(tmp_path / 'python', 'echo svc')}\n")
     assert (shim.run("DEL").returncode, shim.run("DEL").stdout) == (0, b"")
     assert "ended without an answer" in error_of(shim.run("ADD"))["msg"]
 
 
 def test_missing_record_is_named(executable: Path, tmp_path: Path) -> None:
-    """No file says which Python has the package."""
+    """Without the record no Python with the package is known."""
     write_program(tmp_path / "python3", "exit 1")
     (tmp_path / "svc-other").hardlink_to(executable)
     error = error_of(Shim(tmp_path / "svc-other", tmp_path).run("ADD"))
@@ -200,22 +200,22 @@ def test_missing_record_is_named(executable: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", ["nothing", "stale socket", "file", "file on the way"])
-def test_whatever_is_not_an_agent_is_no_agent(lonely_shim: Shim, there: str) -> None:
-    """A socket that a killed agent left behind, for one."""
+def test_stale_socket_counts_as_no_agent(shim_without_agent: Shim, there: str) -> None:
+    """A killed agent leaves such a socket."""
     if there == "stale socket":
         with socket.socket(socket.AF_UNIX) as stale:
-            stale.bind(str(lonely_shim.socket))
+            stale.bind(str(shim_without_agent.socket))
     if there == "file":
-        lonely_shim.socket.touch()
+        shim_without_agent.socket.touch()
     if there == "file on the way":
-        one_shot = lonely_shim.path.parent.parent / "python"
-        lonely_shim.record(f"socket={lonely_shim.path}/agent.sock\npython={one_shot}\n")
-    assert lonely_shim.run("DEL").returncode == 7
+        one_shot = shim_without_agent.path.parent.parent / "python"
+        shim_without_agent.record(f"socket={shim_without_agent.path}/agent.sock\npython={one_shot}\n")
+    assert shim_without_agent.run("DEL").returncode == 7
 
 
 @pytest.mark.parametrize("verb", CALLS)
 def test_one_shot_that_cannot_run_is_an_error(shim: Shim, verb: str) -> None:
-    """It names the interpreter, the cause, and where the agent should be."""
+    """The error names the interpreter, the cause, and the agent's socket."""
     error = error_of(shim.run(verb))
     assert (error["code"], error["cniVersion"]) == (50 if verb == "STATUS" else 5, "1.0.0")
     assert error["msg"].startswith("the agent is not running and /nonexistent/python3")
@@ -233,7 +233,7 @@ def test_one_shot_that_cannot_run_is_an_error(shim: Shim, verb: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("verb", CALLS)
 def test_damaged_record_is_an_error(shim: Shim, verb: str, text: str) -> None:
-    """A crash leaves such files. The default socket may be another deployment's."""
+    """A crash can damage the file. The default socket may belong to another deployment."""
     shim.record(text, end="")
     error = error_of(shim.run(verb))
     assert error["code"] == (50 if verb == "STATUS" else 5)
@@ -241,21 +241,21 @@ def test_damaged_record_is_an_error(shim: Shim, verb: str, text: str) -> None:
     assert "repeat `svcctl install`" in error["details"]
 
 
-def test_record_may_hold_more_than_is_read(shim: Shim, agent: FakeAgent) -> None:
-    """Empty lines, other keys, no newline at the end."""
+def test_record_may_contain_more_than_is_read(shim: Shim, agent: FakeAgent) -> None:
+    """It may have empty lines, other keys, and no newline at the end."""
     shim.record(f"names=default\n\n# socket=/x\npython\nsocket\nXsocket=/y\nsocket=\nsocket={shim.socket}")
     assert shim.run("STATUS").returncode == 0
 
 
 def test_record_is_found_beside_the_executable_itself(shim: Shim, agent: FakeAgent, tmp_path: Path) -> None:
-    """Not beside a link to it."""
+    """A record beside a symbolic link to it is not used."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/svc").symlink_to(shim.path)
     assert Shim(tmp_path / "elsewhere/svc", shim.socket).run("STATUS").returncode == 0
 
 
-def test_record_of_ones_own_name_counts_before_the_common_one(shim: Shim, agent: FakeAgent) -> None:
-    """So several deployments share a directory; what the call is named does not matter."""
+def test_record_with_the_name_of_the_executable_precedes_the_common_one(shim: Shim, agent: FakeAgent) -> None:
+    """So several deployments can share a directory. The plugin name of the call is not used."""
     other = shim.named("other")
     for name, profile in (("svc", ""), ("other", "profile=calico\n")):
         shim.record(f"socket={shim.socket}\n{profile}", name)
@@ -263,21 +263,21 @@ def test_record_of_ones_own_name_counts_before_the_common_one(shim: Shim, agent:
     assert [(each.frame.name, each.frame.profile) for each in agent.received] == [("other", "calico"), ("svc", "")]
 
 
-def test_executable_without_a_record_takes_the_common_one(shim: Shim, agent: FakeAgent) -> None:
-    """As every executable did before they had their own."""
+def test_executable_without_its_own_record_uses_the_common_one(shim: Shim, agent: FakeAgent) -> None:
+    """Older executables have only the common record."""
     shim.record(f"socket={shim.socket}\nprofile=/etc/names.toml")
     assert shim.named("svc-ipam").run("STATUS").returncode == 0
     assert agent.received[0].frame.profile == "/etc/names.toml"
 
 
 def test_executable_of_another_profile_needs_a_record(shim: Shim, agent: FakeAgent) -> None:
-    """Under the names of svc it would look for its containers in another state directory."""
+    """With the default names it would look for its containers in another state directory."""
     error = error_of(shim.named("calico").run("ADD"))
     assert error["msg"] == f"cannot use {shim.path.parent}/calico.install: No such file or directory"
     assert agent.received == []
 
 
-def test_record_of_the_last_release_counts_with_its_files(shim: Shim, agent: FakeAgent) -> None:
+def test_record_of_the_previous_release_is_used_with_its_files(shim: Shim, agent: FakeAgent) -> None:
     text = f"socket={shim.socket}\npython=/p\nstate_dir=/d\nrun_dir=/r\n"
     shim.record(text, end=f"file=0123456789abcdef {shim.path}\n")
     assert shim.run("STATUS").returncode == 0
@@ -286,7 +286,7 @@ def test_record_of_the_last_release_counts_with_its_files(shim: Shim, agent: Fak
 
 
 def test_replaced_executable_keeps_its_record(shim: Shim, agent: FakeAgent) -> None:
-    """An installation puts another file in its place while it waits for its input."""
+    """An installation replaces the file while the executable waits for its input."""
     other = shim.named("other")
     shim.record(f"socket={shim.socket}\nprofile=calico\n", "other")
     with subprocess.Popen(
@@ -299,7 +299,7 @@ def test_replaced_executable_keeps_its_record(shim: Shim, agent: FakeAgent) -> N
     assert agent.received[0].frame.profile == "calico"
 
 
-def test_environment_has_no_say_in_the_profile(shim: Shim, agent: FakeAgent) -> None:
-    """It is the installation's."""
+def test_environment_does_not_choose_the_profile(shim: Shim, agent: FakeAgent) -> None:
+    """The installation chooses it."""
     assert shim.run("STATUS", profile="x", PROFILE="x", CNI_PROFILE="x", SVC_PROFILE="x").returncode == 0
     assert agent.received[0].frame.profile == ""
