@@ -1,4 +1,4 @@
-"""`python -m simulation`: explores schedules, or replays one. See README.md."""
+"""`python -m simulation`: explore schedules, or replay one. See README.md."""
 
 import sys
 

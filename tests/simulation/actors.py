@@ -29,7 +29,7 @@ GATE = GateSettings(urls=("http://gate/",), seconds=60)
 
 
 class OneShot:
-    """Processes of one call each: `svc.cni.oneshot` on the models."""
+    """Processes that carry out one call each: `svc.cni.oneshot` on the models."""
 
     def __init__(self, world: World, agent: Callable[[str], Agent | None]) -> None:
         self._world = world
@@ -82,7 +82,7 @@ class OneShot:
 
 
 class Runtime:
-    """Makes calls, by the agent or without, and starts, stops and kills agents."""
+    """The runtime. It makes calls with or without an agent, and starts, stops and kills agents."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -118,7 +118,7 @@ class Runtime:
         return self.agent(node) is not None
 
     def await_ends(self, node: str) -> None:
-        """Return when every agent that was asked to stop has ended."""
+        """Wait until every agent that was asked to stop has ended."""
         ending = [agent for agent in self._agents[node] if agent.stopping]
         Current.scheduler.block("waits for agents to end", lambda: all(agent.ended for agent in ending))
 
@@ -150,7 +150,10 @@ class Runtime:
         return answer
 
     def gc(self, node: str) -> str:
-        """The runtime names every container that it has not seen deleted, and adds none before the GC is over."""
+        """Run a GC that names every container whose deletion the runtime has not seen.
+
+        The runtime adds no container during the GC.
+        """
         valid = [(each.name, IFNAME) for each in self.world.containers.values() if each.node == node and not each.gone]
 
         def body(context: Context, trace: CallTrace, _intent: int) -> Resumable[None]:
@@ -163,14 +166,14 @@ class Runtime:
         return answer
 
     def retry(self, node: str) -> None:
-        """One round of the agent's retried releases."""
+        """Run one round of the agent's retried releases."""
         agent = self.agent(node)
         if agent is not None:
             over = agent.retry()
             Current.scheduler.block("waits for retried releases", lambda: over() or agent.ended)
 
     def _dispatch(self, call: Call) -> str:
-        """Answer a call as the executable does: by the agent, or by another process. Return what went wrong, if anything."""
+        """Carry out a call as the executable does, by the agent or by another process. Return the failure, if any."""
         for _ in range(AGENTS):
             Current.scheduler.step(f"{call.verb} {call.container}: looks for the agent")
             agent = self.agent(call.node)
@@ -198,7 +201,10 @@ class Runtime:
         return body
 
     def _deletion(self, container: Container, seen: list[int]) -> Body:
-        """`seen` gets the number of ADDs that the DEL ends; -1 if one of them has not begun, for that one comes after it."""
+        """Make a DEL.
+
+        `seen` gets the number of ADDs that the DEL ends, or -1 if one of them has not begun and so comes later.
+        """
         world = self.world
 
         def body(context: Context, trace: CallTrace, _intent: int) -> Resumable[None]:

@@ -1,4 +1,4 @@
-"""The agent of a node: its life, its queue and its calls."""
+"""The agent of a node: its life cycle, its queue and its calls."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ UNKNOWN = Reply(1, b"no answer", b"")
 
 
 class Agent:
-    """`svc.agent.server.Agent` without its sockets: the life of the process, the real queue, the real verbs."""
+    """`svc.agent.server.Agent` without sockets: the life cycle of the process, with the real queue and the real verbs."""
 
     def __init__(self, world: World, node: str, number: int) -> None:
         self.world = world
@@ -54,13 +54,13 @@ class Agent:
         self.stopping = True
 
     def call(self, call: "Call") -> "Answering":
-        """Take a request; the caller has found the agent listening."""
+        """Accept a request. The caller has found that the agent is listening."""
         answering = Answering(self, call)
         self._queue.put(Job(Lane(call.verb, self.world.kind), call.container, lambda _: answering.carry_on()))
         return answering
 
     def retry(self) -> Callable[[], bool]:
-        """Begin a round of retried releases; what is returned tells whether it is over."""
+        """Begin a round of retried releases. Return a function that tells whether the round has ended."""
         task = self._spawn("retry", self._retry)
         return lambda: task.over and not self._queue.has_more() and not self._working
 
@@ -162,7 +162,7 @@ class Agent:
 
 
 class Answering:
-    """A request on its way through the agent."""
+    """A request in progress in the agent."""
 
     def __init__(self, agent: Agent, call: "Call") -> None:
         self._agent = agent
@@ -180,7 +180,7 @@ class Answering:
             return None
 
     def wait(self) -> Reply:
-        """Return what the client gets: nothing when the agent is gone."""
+        """Return the reply to the client, or None if the agent has ended."""
         agent = self._agent
         Current.scheduler.block("waits for the agent's answer", lambda: self._reply is not None or agent.ended)
         return UNKNOWN if self._reply is None else self._reply
@@ -188,7 +188,10 @@ class Answering:
 
 @dataclass
 class Call:
-    """A call of the runtime. `body` is what `svc.cni.verbs` would do; `intent` is that of a call that goes on elsewhere."""
+    """A call of the runtime.
+
+    `body` does the work of `svc.cni.verbs`; `intent` is that of a call that another process continues.
+    """
 
     verb: str
     node: str
@@ -198,7 +201,7 @@ class Call:
 
 
 def answered(context: Context, call: Call) -> Resumable[Reply]:
-    """Answer as `svc.cni.handler.handle_call` does: every known failure becomes the reply, any other is a bug."""
+    """Return a reply as `svc.cni.handler.handle_call` does. Every known failure becomes a reply, and any other is a bug."""
     steps = call.body(context, CallTrace(call.verb), call.intent)
     try:
         yield from limited(steps, WORK_SECONDS.get(call.verb, math.inf))

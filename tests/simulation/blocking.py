@@ -17,18 +17,18 @@ from svc.cni.locks import Holder
 
 File = IO[str] | int
 
-EPOCH = 1_800_000_000.0  # what the wall clock shows when the virtual clock is 0
+EPOCH = 1_800_000_000.0  # the wall clock at virtual time 0
 
 
 class Current:
-    """The schedule that is running, for objects that the product's code makes without a reference to it."""
+    """The running schedule, for objects that the product's code makes without a reference to it."""
 
     scheduler: Scheduler
     random: real_random.Random
 
 
 class Lock:
-    """As `threading.Lock`; a release hands it to no thread in particular."""
+    """A model of `threading.Lock`. A release wakes no particular thread."""
 
     reentrant = False
 
@@ -52,7 +52,7 @@ class Lock:
 
     def release(self) -> None:
         if not Current.scheduler.is_inside():
-            return  # the scheduler looks at something: no task runs
+            return  # called by the scheduler while no task runs
         self._depth = max(0, self._depth - 1)
         if not self._depth:
             self._owner = None
@@ -68,13 +68,13 @@ class Lock:
 
 
 class RLock(Lock):
-    """As `threading.RLock`."""
+    """A model of `threading.RLock`."""
 
     reentrant = True
 
 
 class Condition:
-    """As `threading.Condition`."""
+    """A model of `threading.Condition`."""
 
     def __init__(self, lock: Lock | None = None) -> None:
         self._lock = lock or RLock()
@@ -114,7 +114,7 @@ class Condition:
 
 
 class Event:
-    """As `threading.Event`."""
+    """A model of `threading.Event`."""
 
     def __init__(self) -> None:
         self._set = False
@@ -133,7 +133,7 @@ class Event:
 
 
 class Thread:
-    """As `threading.Thread`: a task of the process that starts it."""
+    """A model of `threading.Thread`: a task of the process that starts it."""
 
     def __init__(
         self, target: Callable[..., object] | None = None, name: str = "thread", args: tuple[Any, ...] = (), *,
@@ -164,7 +164,7 @@ class Thread:
 
 
 class Local:
-    """As `threading.local`."""
+    """A model of `threading.local`."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "_by_task", {})
@@ -188,7 +188,7 @@ class Local:
 
 
 class Threading:
-    """In place of the module `threading`."""
+    """A model of the module `threading`."""
 
     Lock, RLock, Condition, Event, Thread, local = Lock, RLock, Condition, Event, Thread, Local
     TIMEOUT_MAX = real_threading.TIMEOUT_MAX
@@ -205,7 +205,7 @@ class Threading:
 
 
 class Time:
-    """In place of the module `time`: the virtual clock."""
+    """A model of the module `time` with the virtual clock."""
 
     gmtime, strftime, localtime = real_time.gmtime, real_time.strftime, real_time.localtime
 
@@ -229,7 +229,7 @@ class Time:
 
     @staticmethod
     def sleep(seconds: float) -> None:
-        """A task that polls a file lock sleeps until that lock is free: its vain attempts are of no interest."""
+        """Sleep. A task that polls a file lock sleeps until that lock is free, because failed attempts do not matter."""
         missed = FileLocks.missed.pop(Current.scheduler.current.number, None)
         if missed is None:
             Current.scheduler.block("sleeps", lambda: False, seconds)
@@ -238,7 +238,7 @@ class Time:
 
 
 class Clock(real_datetime):
-    """In place of the class `datetime`."""
+    """A model of the class `datetime`."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> real_datetime:  # type: ignore[override]
@@ -246,10 +246,10 @@ class Clock(real_datetime):
 
 
 class FileLocks:
-    """In place of the module `fcntl`. The locks are the kernel's own, on files of this schedule; waiting is cooperative."""
+    """A model of the module `fcntl`. The locks are real kernel locks on files of this schedule, but waiting is cooperative."""
 
     LOCK_EX, LOCK_SH, LOCK_NB, LOCK_UN = real_fcntl.LOCK_EX, real_fcntl.LOCK_SH, real_fcntl.LOCK_NB, real_fcntl.LOCK_UN
-    TIMEOUT_SECONDS = 30.0  # virtual seconds after which a task that polls looks at its clock again
+    TIMEOUT_SECONDS = 30.0  # virtual seconds after which a polling task checks its deadline again
     missed: dict[int, Callable[[], bool]] = {}  # noqa: RUF012  by task: whether the lock that it did not get is free now
     owners: dict[object, Process] = {}  # noqa: RUF012  by file: the last process that had it exclusively
     notes: dict[object, tuple[Process, str]] = {}  # noqa: RUF012  by file
@@ -273,12 +273,15 @@ class FileLocks:
 
     @classmethod
     def note(cls, lock: Any, purpose: str) -> None:
-        """In place of `LockFile.note`: what the running process does with the lock."""
+        """Record the use of the lock by the running process, in place of `LockFile.note`."""
         cls.notes[_identity(lock._file)] = Current.scheduler.current.process, purpose
 
     @classmethod
     def holder(cls, lock: Any) -> Holder:
-        """In place of `LockFile.holder`. All simulated processes share one pid, so that the kernel cannot tell."""
+        """Return the holder, in place of `LockFile.holder`.
+
+        The kernel cannot tell, because all simulated processes share one pid.
+        """
         owner = cls.owners.get(_identity(lock._file))
         process, purpose = cls.notes.get(_identity(lock._file), (None, ""))
         return Holder(1, purpose if process is owner and owner is not None and owner.runs else "")
@@ -291,7 +294,7 @@ class FileLocks:
 
     @classmethod
     def _is_free(cls, file: File, operation: int) -> bool:
-        """True also for a file that was closed: the task may go on."""
+        """Return whether the lock is free. A closed file counts as free, so that its task continues."""
         try:
             if not cls._take(file, operation):
                 return False

@@ -1,4 +1,7 @@
-"""A remote datastore that several nodes share: a model that applies every write, atomic (etcd) or key by key (the API)."""
+"""A model of a remote datastore that several nodes share.
+
+It applies writes atomically (etcd) or key by key (the Kubernetes API).
+"""
 
 import uuid
 from collections.abc import Sequence
@@ -34,14 +37,18 @@ from svc.names import DEFAULT
 
 CODEC = Codec(DEFAULT)
 NETWORK = Process("network", "")
-_FAULTS_OF_PODS = ("kill", "refused", "lost")  # in the API an endpoint is an annotation of its pod, and goes with it
+_FAULTS_OF_PODS = (
+    "kill",
+    "refused",
+    "lost",
+)  # in the Kubernetes API an endpoint is an annotation of its pod, and is deleted with it
 _FAULTS = (*_FAULTS_OF_PODS, "late", "kill-late")
-Document = tuple[Key, bytes, int]  # what is kept at a path, and its revision
+Document = tuple[Key, bytes, int]  # the stored document of a path, and its revision
 Request = tuple[Write, bytes]  # a write, and its document at the time when it is sent
 
 
 class Cluster:
-    """The servers and their data. `changes` counts what was changed, `wipes` how often everything was lost."""
+    """The servers and their data. `changes` counts the changes, and `wipes` counts the losses of all data."""
 
     def __init__(self, writes: Sequence[Request]) -> None:
         self.data: dict[str, Document] = {}
@@ -54,11 +61,11 @@ class Cluster:
         self.initialise()
 
     def initialise(self) -> None:
-        """Initialise the datastore as an administrator does with an empty store. It has an identity of its own each time."""
+        """Initialise the empty datastore as an administrator does. It gets a new identity each time."""
         self.apply([_identity(self.wipes), *self._first])
 
     def wipe(self) -> None:
-        """All data is lost; the revisions begin again."""
+        """Lose all data. The revisions start again."""
         self.data.clear()
         self.wipes += 1
         self._revision = self.wipes  # etcd's cluster id, which tells equal revisions apart, is not modelled
@@ -66,7 +73,7 @@ class Cluster:
         self.initialise()
 
     def apply(self, requests: Sequence[Request]) -> list[str]:
-        """All or nothing, at one revision. Return the revision for each."""
+        """Apply all writes at one revision, or none."""
         for write, _ in requests:
             self._demand(write)
         if any(not isinstance(write, Check) for write, _ in requests):
@@ -80,7 +87,7 @@ class Cluster:
         return tuple(self._generations.get(kind, 0) for kind in kinds)
 
     def read(self, key: Key) -> Entry:
-        """NotFound."""
+        """Return the entry. Raise NotFound if it does not exist."""
         found = self.data.get(CODEC.path(key))
         if found is None:
             raise NotFound(key)
@@ -114,7 +121,7 @@ class Cluster:
 
 
 class NoWatch:
-    """A watch that never tells of anything."""
+    """A watch without any event."""
 
     def __iter__(self) -> "NoWatch":
         return self
@@ -190,7 +197,7 @@ class RemoteStore(Backend):
         return done
 
     def _request(self, writes: Sequence[Write]) -> Sequence[Entry | None]:
-        """One write that the server takes whole. Its values are those of this moment."""
+        """Send one write, which the server applies as a whole. Its values are copied at this moment."""
         requests = [request(write) for write in writes]
         text = "; ".join(f"{type(write).__name__.lower()} {_text(write.key)}" for write in writes)
         faults = _FAULTS if self.atomic or not any(_is_endpoint(write) for write in writes) else _FAULTS_OF_PODS
@@ -205,7 +212,7 @@ class RemoteStore(Backend):
         return [_entry(*each, revision) for each, revision in zip(requests, revisions, strict=True)]
 
     def _send_late(self, requests: Sequence[Request], *, killed: bool) -> NoReturn:
-        """The request is on its way when the session gives up, or its process is killed."""
+        """Send a write that is in flight when the session gives up or its process is killed."""
         scheduler = Current.scheduler
         scheduler.spawn(NETWORK, "network", lambda: self._land(requests))
         if killed:
@@ -228,7 +235,7 @@ class RemoteStore(Backend):
             raise unanswered()
 
 
-_text = cache(str)  # of keys, which are few
+_text = cache(str)  # of the few keys
 
 
 def _is_endpoint(write: Write) -> bool:
@@ -236,7 +243,7 @@ def _is_endpoint(write: Write) -> bool:
 
 
 def unanswered() -> StoreError:
-    """Return what a session raises when no server has answered."""
+    """Return the exception that a session raises if no server has replied."""
     return StoreError("no server answered", details="by order of the schedule")
 
 

@@ -24,20 +24,20 @@ from simulation.scenarios import SCENARIOS
 from simulation.schedule import Outcome, prepare
 from simulation.world import Stage, directory
 
-ENOUGH = 10  # kinds of unknown violations, after which exploring ends
+ENOUGH = 10  # kinds of unknown violations after which the exploration ends
 _PROGRESS_SECONDS = 10.0
-_POLL_SECONDS = 0.5  # after which an interruption is noticed
-_CHUNK = 50  # schedules, after which a process tells how far it is
+_POLL_SECONDS = 0.5  # maximum delay until an interruption is noticed
+_CHUNK = 50  # schedules after which a process reports its progress
 
 
 @dataclass
 class Tally:
-    """The violations found, by kind: how often, and the first name that replays it."""
+    """The violations found, by kind: their number, and the name of the first schedule that replays each."""
 
     schedules: int = 0
-    seeds: int = 0  # of the schedules, the random ones
+    seeds: int = 0  # the number of random schedules
     steps: int = 0
-    failure: str = ""  # why not all schedules were run
+    failure: str = ""  # the reason why not all schedules were run
     count: dict[str, int] = field(default_factory=dict)
     first: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one process of several, and its directory."""
+    """The share of one of several processes, and its directory."""
 
     root: Path
     part: int
@@ -75,7 +75,7 @@ class Work:
 
 
 def main() -> int:
-    """Return the exit status: 1 when an unknown violation was found, or when not all schedules were run."""
+    """Return the exit status: 1 if an unknown violation was found, or if not all schedules were run."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1000, help="random schedules to run [1000]")
     parser.add_argument("--seed", type=int, default=0, help="the first seed [0]")
@@ -115,7 +115,7 @@ def run_alone(names: list[str]) -> list[Outcome]:
 
 
 def _fix_hashes() -> None:
-    """The order of sets is part of a schedule: a process with random hashes is replaced by one without."""
+    """Replace a process that has random hashes by one without, because the order of sets is part of a schedule."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
 
@@ -135,7 +135,7 @@ def _regressions() -> int:
 
 
 def _explore(works: list[Work], seeds: range) -> Tally:
-    """Do the work in one process each. Return what they found until all had ended, or until the run was interrupted."""
+    """Run one process per share of the work. Return their results when all have ended or the run was interrupted."""
     total, began, said = Tally(), time.monotonic(), time.monotonic()
 
     def interrupt(*_: object) -> None:
@@ -150,7 +150,7 @@ def _explore(works: list[Work], seeds: range) -> Tally:
         reader, writer = context.Pipe(duplex=False)
         processes[reader] = context.Process(target=_work, args=(work, writer), daemon=True)
         processes[reader].start()
-        writer.close()  # so that the reader notices the end of the process
+        writer.close()  # otherwise the reader does not detect the end of the process
     running = list(processes)
     while running and not total.failure and len(total.unknown()) < ENOUGH:
         ready = wait(running, _POLL_SECONDS)
@@ -193,7 +193,7 @@ def _work(work: Work, writer: "Connection[Tally, Tally]") -> None:
     with closing(Stage(work.root)) as stage, models(stage.files):
         prepare(stage)
         gc.freeze()
-        gc.disable()  # its passes during schedules would take a tenth of the time
+        gc.disable()  # garbage collection during schedules would take a tenth of the time
         for found in _schedules(stage, work):
             tally.add(found)
             if tally.schedules >= _CHUNK:

@@ -1,4 +1,4 @@
-"""Which schedules there are: every small deviation of every scenario first, then random ones."""
+"""Enumeration of schedules: first every small deviation of every scenario, then random ones."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,14 +15,17 @@ Script = Mapping[int, Move]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A schedule that was run; `name` replays it."""
+    """The result of a schedule. `name` replays it."""
 
     name: str
     outcome: Outcome
 
 
 def replay(stage: Stage, name: str) -> Outcome:
-    """Run the schedule of this name: `seed:NUMBER`, `SCENARIO:SCRIPT` or that of a regression. KeyError, ValueError."""
+    """Run the schedule of this name: `seed:NUMBER`, `SCENARIO:SCRIPT` or that of a regression.
+
+    Raise KeyError or ValueError if the name is invalid.
+    """
     if name in REGRESSIONS:
         regression = REGRESSIONS[name]
         return Schedule(stage, SCENARIOS[regression.scenario], ScriptedPolicy({}, regression.held, regression.fault)).run()
@@ -33,7 +36,7 @@ def replay(stage: Stage, name: str) -> Outcome:
 
 
 def random_schedules(stage: Stage, seeds: range) -> Iterator[Found]:
-    """One for each seed."""
+    """Yield one schedule per seed."""
     for seed in seeds:
         name = f"seed:{seed}"
         yield Found(name, replay(stage, name))
@@ -42,7 +45,7 @@ def random_schedules(stage: Stage, seeds: range) -> Iterator[Found]:
 def deviations(stage: Stage, scenario: Scenario, bound: int, part: int = 0, parts: int = 1) -> Iterator[Found]:
     """Yield the schedules of a scenario with at most `bound` deviations from the simplest order: preemptions and faults.
 
-    `part` of `parts`: those whose first deviation is this one's.
+    Of `parts` parts, yield the one with the number `part`. The first deviation decides the part.
     """
     outcome, menus = _run(stage, scenario, {})
     if part == 0:
@@ -63,7 +66,7 @@ def _from(stage: Stage, scenario: Scenario, script: Script, bound: int) -> Itera
 
 
 def _further(script: Script, menus: list[list[Move]]) -> Iterator[Script]:
-    """Yield the script with one deviation more, behind its last."""
+    """Yield each script with one more deviation, after the last one."""
     first = max(script, default=-1) + 1
     for step, menu in enumerate(menus):
         if step >= first:

@@ -1,7 +1,7 @@
-"""SQLite files of simulated processes: the real SQLite, on one real connection a file that schedules reuse.
+"""SQLite files of simulated processes: real SQLite, with one real connection per file, which schedules reuse.
 
-Between schedules every file gets back the rows that it had when it was made. A transaction hands over to other tasks before
-it begins, never inside: SQLite's own lock sees to that in reality.
+Before each schedule every file gets its initial rows back. Other tasks can run before a transaction but not inside it. In
+reality the lock of SQLite has that effect.
 """
 
 import re
@@ -21,7 +21,7 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 
 class Files:
-    """All SQLite files, by path. `connect` is what the product's code calls."""
+    """All SQLite files, by path. The product's code calls `connect`."""
 
     def __init__(self) -> None:
         self._real: dict[Path, sqlite3.Connection] = {}
@@ -33,7 +33,7 @@ class Files:
         return Connection(self.real(path), path.name)  # type: ignore[return-value]
 
     def real(self, path: Path) -> sqlite3.Connection:
-        """Return the connection itself, for looking at a file without a step."""
+        """Return the real connection, to read a file without a step."""
         if path not in self._real:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             for setting in ("synchronous = OFF", "journal_mode = MEMORY", "temp_store = MEMORY"):
@@ -42,15 +42,15 @@ class Files:
         return self._real[path]
 
     def keep(self, path: Path) -> None:
-        """Keep the present rows as those that every schedule begins with."""
-        for other in [other for other in self._real if not other.exists()]:  # a draft, which has its final name now
+        """Keep the current rows as the initial rows of every schedule."""
+        for other in [other for other in self._real if not other.exists()]:  # a temporary file that has its final name now
             self._real.pop(other).close()
         self.real(path).execute("PRAGMA locking_mode = EXCLUSIVE")
         self._templates[path] = _rows(self.real(path))
         self._clean[path] = self.real(path).total_changes
 
     def reset(self) -> None:
-        """Give every file its first rows back."""
+        """Restore the initial rows of every file."""
         for path, rows in self._templates.items():
             connection = self.real(path)
             if connection.in_transaction:
@@ -65,7 +65,7 @@ class Files:
 
 
 class Connection:
-    """As `sqlite3.Connection`, as far as the product uses it."""
+    """A model of `sqlite3.Connection`, as far as the product uses it."""
 
     def __init__(self, real: sqlite3.Connection, name: str) -> None:
         self._real = real
@@ -115,7 +115,7 @@ class Connection:
 
 @cache
 def _operation(statement: str) -> tuple[str, tuple[str, ...]]:
-    """Return how a trace shows the statement, and what may go wrong with it."""
+    """Return the statement's text for a trace, and its possible faults."""
     writes = ("full", "locked") if _WRITES.match(statement) else ()
     return " ".join(statement.split())[:60], ("kill", *writes)
 

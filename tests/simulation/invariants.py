@@ -1,4 +1,4 @@
-"""The conditions that hold after every step, and those that hold at rest."""
+"""The invariants after every step, and those at rest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from svc.model.resource import Resource
 
 @dataclass(frozen=True)
 class Store:
-    """What a datastore, or a document of it, holds. Addresses and endpoints by handle and container."""
+    """The contents of a datastore or of a document: addresses by handle, and endpoints by container."""
 
     allocations: dict[str, str]  # address: handle
     handles: dict[str, int]
@@ -26,20 +26,20 @@ class Store:
 
 
 class Invariants:
-    """Looks at files, kernels and stores directly, without a step. Raises Violation."""
+    """Checks files, kernels and stores directly, without a step. Raises Violation."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._stores: dict[str, tuple[int, Store]] = {}
         self._rows: dict[str, tuple[int, list[Record]]] = {}
         self._seen: object = None
-        self._given_away = False  # an address, while the agent of its node did not run
+        self._given_away = False  # addresses that the node of a stopped agent could not claim again
         self._journals = {node: world.stage.database(node, "journal.db") for node in world.machines}
         self._files = {} if world.is_shared else {node: world.stage.database(node, "store.db") for node in world.machines}
         self._databases = [*self._journals.values(), *self._files.values()]
 
     def after_step(self) -> None:
-        """No address has two holders, no interface lacks its records, and nothing of a deleted container appears."""
+        """Check that no address has two holders, every interface has its records, and deleted containers leave nothing."""
         seen = self._versions()
         if seen == self._seen:
             return
@@ -54,7 +54,10 @@ class Invariants:
                 self._stays_gone(container, mine)
 
     def at_rest(self, *, counts: bool = True) -> None:
-        """Nothing is leaked, and no release is pending. `counts`: handles count what the blocks show."""
+        """Check that nothing is leaked and no release is pending.
+
+        With `counts`, also check that the counts of handles equal the allocations in blocks.
+        """
         self._seen = None
         self.after_step()
         if self._given_away:
@@ -118,7 +121,10 @@ class Invariants:
         return ((node, self.store(node)) for node in nodes)
 
     def _one_holder(self, links: list[Link]) -> None:
-        """In a datastore that lost its data, a node without an agent cannot claim its addresses again."""
+        """Check that no address has two holders.
+
+        If a datastore loses its data, a node without an agent cannot claim its addresses again.
+        """
         holders: dict[str, Link] = {}
         for link in links:
             for address in map(str, link.addresses):
@@ -136,7 +142,7 @@ class Invariants:
         if row.state == ADDED and row.host_index != link.index:
             raise Violation(f"interface {link.name} of {container.name} has index {link.index}, its row {row.host_index}")
         if self._world.cluster.wipes:
-            return  # the datastore has lost it, and it is claimed again until the schedule comes to rest
+            return  # the datastore has lost it; it is claimed again before the end of the schedule
         for address in map(str, link.addresses):
             owner = self.store(container.node).allocations.get(address)
             if owner != row.handle:
@@ -178,7 +184,7 @@ class Invariants:
                     raise Violation(f"at rest interface {link.name} is left")
 
 
-_record = lru_cache(1000)(Record.from_bytes)  # most documents are the same as at the last look
+_record = lru_cache(1000)(Record.from_bytes)  # cached, because most documents have not changed since the last step
 
 
 @lru_cache(1000)

@@ -1,4 +1,4 @@
-"""Violations that are known: why they are there."""
+"""Known violations, with their reasons."""
 
 import re
 
@@ -14,6 +14,6 @@ def kind_of(violation: str) -> str:
 
 
 def reason_of(violation: str) -> str:
-    """Why the violation is known; empty when it is not."""
+    """Return why the violation is known, or an empty text if it is not."""
     kind = kind_of(violation)
     return next((reason for pattern, reason in KNOWN.items() if re.search(pattern, kind)), "")

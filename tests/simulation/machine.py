@@ -1,4 +1,4 @@
-"""The kernel of one node as the attachments see it: interface pairs with their addresses, kept until they are deleted."""
+"""A model of the kernel of one node: interface pairs with their addresses."""
 
 import itertools
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from svc.model.errors import CallerError, Code, PeerError
 
 @dataclass(slots=True)
 class Link:
-    """The host's side of a pair; `sandbox` is the namespace of the other side."""
+    """The host interface of a pair. `sandbox` is the namespace of its peer."""
 
     index: int
     name: str
@@ -24,7 +24,7 @@ class Link:
 
 
 class Machine:
-    """Links and routes of a node. They outlive its processes."""
+    """The links and routes of a node. They outlive its processes."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -38,7 +38,10 @@ class Machine:
         return next((link for link in self.links.values() if link.name == name), None)
 
     def make(self, wiring: VethSpec, sandbox: int) -> Link:
-        """Apply the first batch of an attachment. Raise PairTaken, HostInterfaceExists, CallerError, PeerError."""
+        """Apply the first batch of an attachment.
+
+        Raise PairTaken, HostInterfaceExists, CallerError or PeerError as the real one.
+        """
         present = self.find(0, wiring.host_name)
         if present is not None and (present.sandbox, present.ifname) == (sandbox, wiring.ifname):
             raise PairTaken(wiring.host_name)
@@ -59,7 +62,7 @@ class Machine:
 
 
 class ModelKernel:
-    """In place of `svc.dataplane.kernel.Kernel`."""
+    """A model of `svc.dataplane.kernel.Kernel`."""
 
     has_ipv6 = True
     machine: Machine
@@ -81,7 +84,7 @@ class ModelKernel:
 
 
 class ModelReaper:
-    """In place of `svc.dataplane.reaper.Reaper`."""
+    """A model of `svc.dataplane.reaper.Reaper`."""
 
     def __init__(self, kernel: ModelKernel) -> None:
         self._kernel = kernel
@@ -99,7 +102,7 @@ class ModelReaper:
 
 
 class ModelForwarding:
-    """In place of `svc.dataplane.wire.ForwardingSysctls`."""
+    """A model of `svc.dataplane.wire.ForwardingSysctls`."""
 
     def ensure(self, wiring: VethSpec) -> list[str]:
         return []
@@ -109,7 +112,7 @@ class ModelForwarding:
 
 
 def model_wire(kernel: ModelKernel, wiring: VethSpec, ns_fd: int, pair: VethPair) -> None:
-    """In place of `svc.dataplane.wire.wire`; `ns_fd` is the number of the sandbox."""
+    """Do the work of `svc.dataplane.wire.wire`. `ns_fd` is the number of the sandbox."""
     _kernel_step(f"make link {wiring.host_name} with {', '.join(map(str, wiring.addresses))}")
     link = kernel.machine.make(wiring, ns_fd)
     pair.host_index, pair.peer_index = link.index, 2
@@ -121,7 +124,7 @@ def model_wire(kernel: ModelKernel, wiring: VethSpec, ns_fd: int, pair: VethPair
 
 
 def model_stands(kernel: ModelKernel, wiring: VethSpec, wired: VethPair, ns_fd: int) -> bool:
-    """In place of `svc.dataplane.check.stands`."""
+    """Do the work of `svc.dataplane.check.stands`."""
     link = kernel.find_link(index=wired.host_index)
     return link is not None and link["name"] == wiring.host_name and kernel.machine.links[wired.host_index].sandbox == ns_fd
 
@@ -132,7 +135,7 @@ def shown(link: Link) -> dict[str, Any]:
 
 
 def machine_of_task() -> Machine:
-    """Return the machine that the running process is on."""
+    """Return the machine of the running process."""
     return MACHINES[Current.scheduler.current.process.node]
 
 

@@ -1,4 +1,4 @@
-"""Puts the models in the place of what the product's modules import."""
+"""Replacement of the imports of the product's modules by the models."""
 
 import random
 import sys
@@ -43,14 +43,14 @@ _PRIMITIVES = {
 
 
 class Random:
-    """In place of the module `random`: the schedule's own source."""
+    """A model of the module `random` with the schedule's own source."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(Current.random, name)
 
 
 class SystemFile:
-    """In place of the path of a file of the machine, which does not change."""
+    """A model of the path of a constant file of the machine."""
 
     def __init__(self, path: str) -> None:
         self._text = Path(path).read_text()
@@ -60,7 +60,7 @@ class SystemFile:
 
 
 class Hooks:
-    """What `svc.cni.oneshot` works with; set for each schedule."""
+    """The functions that `svc.cni.oneshot` uses. Each schedule sets them."""
 
     steps: Any = None
     forward: Any = None
@@ -69,7 +69,7 @@ class Hooks:
 
 @contextmanager
 def models(files: Files) -> Iterator[None]:
-    """Inside, the product's code runs on the models. Everything is put back afterwards."""
+    """Run the product's code on the models inside the `with` block."""
     changed: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, name: str, value: Any) -> None:
@@ -88,12 +88,12 @@ def models(files: Files) -> Iterator[None]:
     put(svc.attach.context, "_this_claimant", cache(svc.attach.context._this_claimant))
     put(svc.attach.transaction, "wire", model_wire)
     put(svc.attach.intent, "stands", model_stands)
-    put(svc.attach.teardown, "remove_inside", lambda *_: False)  # no program moves interfaces here
+    put(svc.attach.teardown, "remove_inside", lambda *_: False)  # no program moves interfaces in the simulation
     put(svc.datastore.sqlite, "connect", files.connect)
-    put(svc.datastore.sqlite, "identity", cache(svc.datastore.sqlite.identity))  # no file is replaced here
+    put(svc.datastore.sqlite, "identity", cache(svc.datastore.sqlite.identity))  # no file is replaced in the simulation
     put(svc.attach.journal, "identity", cache(identity))
     put(svc.cni.locks, "make_private", cache(make_private))
-    put(svc.cni.oneshot, "find_agent_elsewhere", lambda *_: None)  # it would read the notes of lock files
+    put(svc.cni.oneshot, "find_agent_elsewhere", lambda *_: None)  # the real one reads the contents of lock files
     put(svc.cni.oneshot, "is_agent_listening", lambda node: Hooks.is_agent_listening(node))
     put(svc.cni.oneshot, "_steps", lambda *arguments: Hooks.steps(*arguments))
     put(svc.cni.oneshot, "_forward_to_agent", lambda *arguments: Hooks.forward(*arguments))
@@ -116,7 +116,7 @@ def _put_modules(module: ModuleType, put: Any) -> None:
 
 
 def _put_factories(kind: type, put: Any) -> None:
-    """A dataclass keeps the factories of its defaults in the closure of its constructor."""
+    """Replace the factories of dataclass defaults, which are in the closure of the constructor."""
     for cell in getattr(kind.__init__, "__closure__", None) or ():  # type: ignore[misc]
         try:
             model = _PRIMITIVES.get(cell.cell_contents)

@@ -1,4 +1,4 @@
-"""Choose the next actor and the next failure: at random from a seed, or by a list of deviations from the simplest order."""
+"""Policies, which choose the next task and the next fault: at random from a seed, or by deviations from the simplest order."""
 
 import random
 import re
@@ -10,7 +10,7 @@ CALM = 10**9
 
 
 class RandomPolicy:
-    """Keeps to one task for a while, then takes another one; at some operations something fails."""
+    """Runs one task for some steps, then another one. Some operations fail."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -33,11 +33,10 @@ class RandomPolicy:
 
 
 class ScriptedPolicy:
-    """The task that ran goes on as long as it can, then the newest one that has begun; but at the steps of the script it is as
-    written.
+    """Runs the current task as long as possible, then the newest task that has begun, except at the steps of the script.
 
-    `menus` gets the other choices that each step had. A task that reaches an operation which matches `held` waits there until
-    nothing else can run; with a `fault`, the first one goes on at once and fails so.
+    `menus` gets the alternatives at each step. A task that reaches an operation that matches `held` waits there until
+    nothing else can run. With a `fault`, the first such operation continues at once and fails in this way.
     """
 
     def __init__(self, script: Mapping[int, Move], held: str = "", fault: str = "") -> None:
@@ -69,7 +68,7 @@ class ScriptedPolicy:
 
 
 def _precedence(task: Task) -> tuple[int, int]:
-    """Lists of actions begin in their order, each when nothing else can run; late writes arrive after everything else."""
+    """Order the tasks: lists of actions begin in their order, each when nothing else can run. Late writes come last."""
     if task.process.name == "network":
         return 0, task.number
     if task.is_script and task.operation.text == "starts":
@@ -78,7 +77,10 @@ def _precedence(task: Task) -> tuple[int, int]:
 
 
 def parse_script(text: str) -> dict[int, Move]:
-    """`12:3,40:5!kill`: at step 12 task 3 runs; at step 40 task 5, whose process is killed. ValueError."""
+    """Parse a script. Raise ValueError if it is invalid.
+
+    `12:3,40:5!kill` means: at step 12 task 3 runs, and at step 40 the process of task 5 is killed.
+    """
     script = {}
     for part in filter(None, text.split(",")):
         step, _, move = part.partition(":")

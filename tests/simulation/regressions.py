@@ -1,4 +1,4 @@
-"""Interleavings that broke an invariant once: scenarios with one operation that waits until nothing else can run."""
+"""Interleavings that once broke an invariant: scenarios with one operation that waits until nothing else can run."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,7 @@ from simulation.world import KINDS
 
 @dataclass(frozen=True)
 class Scenario:
-    """`before` runs alone and undisturbed; then every list of `beside` runs beside the others."""
+    """The actions of a schedule. `before` runs first, alone and without faults; then the lists of `beside` run concurrently."""
 
     name: str
     before: tuple[str, ...]
@@ -29,7 +29,7 @@ class Scenario:
 
 
 def _pairs(kind: str) -> list[Scenario]:
-    """Return every two calls on one container, with and without an agent, and with an agent that comes or goes."""
+    """Return every pair of calls on one container, with and without an agent, and with an agent that starts or stops."""
     return [
         Scenario(f"{name}-{kind}", before, beside, kind)
         for name, before, beside in (
@@ -72,7 +72,7 @@ SCENARIOS = {
 
 
 def random_scenario(seed: int) -> Scenario:
-    """Return a scenario of a grammar, by the seed."""
+    """Return a random scenario of a grammar, from the seed."""
     rnd = random.Random(seed)
     kind = rnd.choice(KINDS)
     nodes = ("a", "b") if kind != "embedded" and rnd.random() < 0.4 else ("a",)

@@ -1,4 +1,4 @@
-"""One schedule from its first step to rest."""
+"""One schedule, from its first step until rest."""
 
 import random
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from svc.attach.journal import Journal
 from svc.attach.record import DELETING
 from svc.datastore.embedded import EmbeddedStore
 
-RESTORE_SECONDS = 400.0  # two comparisons of attachments with their blocks
-REPEATS = 6  # calls of the runtime, and rounds of retried releases, until everything is at rest
+RESTORE_SECONDS = 400.0  # time for two comparisons of attachments with their blocks
+REPEATS = 6  # maximum number of repeated calls and of rounds of retried releases until rest
 
 
 @dataclass
 class Outcome:
-    """`violation` is empty when every invariant held; `trace` has the steps, with the task that made each."""
+    """The result of a schedule. `violation` is empty if every invariant held; `trace` has the steps, each with its task."""
 
     violation: str
     trace: list[tuple[str, str]]
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def prepare(stage: Stage) -> None:
-    """Make the files that every schedule begins with. Inside the models."""
+    """Make the files with which every schedule begins. Call it with the models in place."""
     scheduler = Current.scheduler = Scheduler(ScriptedPolicy({}), lambda: None)
     Current.random = random.Random(0)
 
@@ -99,7 +99,7 @@ class Schedule:
             self._scheduler.spawn(self._process, f"runtime [{'; '.join(actions)}]", run).is_script = True
 
     def _come_to_rest(self) -> None:
-        """Everything works again: agents run, the runtime repeats what it does not know the end of, releases are retried."""
+        """Stop all faults: agents run, the runtime repeats calls with an unknown outcome, and releases are retried."""
         self._scheduler.note("coming to rest")
         self._world.cluster.down = False
         self._world.open_gate()
@@ -123,7 +123,7 @@ class Schedule:
             self._collect()
 
     def _collect(self) -> None:
-        """A GC on every node, which finds handles whose writes came after their release."""
+        """Run a GC on every node, which finds handles that were written after their release."""
         for node in self._world.machines:
             self._runtime.gc(node)
 

@@ -1,7 +1,7 @@
-"""Tasks on greenlets, one at a time; a policy decides which task runs next and which operation fails.
+"""Tasks on greenlets, of which one runs at a time. A policy decides which task runs next, and which operation fails.
 
-A task hands over at every operation on something that outlives it: a read or write of a store, a file lock, the kernel, a wait.
-One schedule is the sequence of the policy's decisions, so the same decisions give the same run.
+A task yields at every operation on persistent or shared state: a read or write of a store, a file lock, the kernel, a wait. One
+schedule is the sequence of the policy's decisions, so the same decisions repeat the same run.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from greenlet import getcurrent, greenlet
 
 from svc.values import dataclass
 
-MAX_STEPS = 30_000  # of one schedule; more means that tasks keep each other busy for ever
+MAX_STEPS = 30_000  # of one schedule; more steps mean a livelock of its tasks
 
 
 class Killed(BaseException):
-    """Raised in a task of a killed process, at every operation that it still tries: the operation has no effect."""
+    """Raised in a task of a killed process at each further operation, which then has no effect."""
 
 
 class Violation(Exception):
@@ -25,7 +25,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a task is about to do. `faults` names what may go wrong with it."""
+    """The next operation of a task. `faults` names its possible faults."""
 
     text: str
     faults: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Operation:
 
 @dataclass(eq=False)
 class Process:
-    """A process of a node; `ends` are called when it is killed. `over`: it has ended by itself."""
+    """A process of a node. `ends` are called if it is killed; `over` means that it has ended by itself."""
 
     name: str
     node: str
@@ -48,7 +48,7 @@ class Process:
 
 @dataclass(eq=False)
 class Task:
-    """A thread of a process. It can run when `ready` says so, or when the clock reaches `wake_at`."""
+    """A thread of a process. It can run if `ready` returns true, or when the clock reaches `wake_at`."""
 
     number: int
     name: str
@@ -65,7 +65,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A decision: the task that runs, and what goes wrong with its operation. Without a task, the clock advances."""
+    """A decision: the task that runs, and the fault of its operation. Without a task, the clock advances."""
 
     task: int
     fault: str = ""
@@ -75,17 +75,20 @@ class Move:
 
 
 class Policy(Protocol):
-    """Chooses among the tasks that can run."""
+    """A choice among the tasks that can run."""
 
     def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: bool) -> Move:
-        """`last` ran before and can go on; `can_wait` tells whether the clock may advance although tasks can run."""
+        """Return the next move.
+
+        `last` ran before and can continue; `can_wait` allows the clock to advance although tasks can run.
+        """
 
 
 TICK = Move(-1)
 
 
 class Scheduler:
-    """Runs tasks until none can go on. `after_step` is called between steps."""
+    """Runs tasks until none can continue, and calls `after_step` between steps."""
 
     def __init__(self, policy: Policy, after_step: Callable[[], None]) -> None:
         self.policy = policy
@@ -110,7 +113,7 @@ class Scheduler:
         return self._current is not None
 
     def spawn(self, process: Process, name: str, run: Callable[[], None], *, daemon: bool = False) -> Task:
-        """Add a task; a daemon may be left waiting at the end."""
+        """Add a task. A daemon may still wait at the end."""
         task = Task(self._count, name, process, Operation("starts"), daemon=daemon)
         task.glet = greenlet(lambda: self._run(task, run), self._hub)
         self._count += 1
@@ -118,7 +121,10 @@ class Scheduler:
         return task
 
     def step(self, text: str, *faults: str) -> str:
-        """Let others run before the operation. Return the fault that the operation must show; Killed when its process is."""
+        """Let other tasks run before the operation.
+
+        Return the fault of the operation. Raise Killed if its process was killed.
+        """
         task = self.current
         self._demand_alive(task)
         task.operation = Operation(text, faults)
@@ -128,7 +134,7 @@ class Scheduler:
         return fault
 
     def block(self, text: str, ready: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `ready`, or for as long as `timeout`; whether it was ready."""
+        """Wait until `ready` returns true, or until the timeout. Return whether it was ready."""
         task = self.current
         self._demand_alive(task)
         task.operation, task.ready = Operation(text), ready
@@ -143,7 +149,7 @@ class Scheduler:
         self.trace.append((self._current.name if self._current else "-", text))
 
     def kill(self, process: Process) -> None:
-        """End a process at once: its tasks never get anything done again. The files that they leave are closed."""
+        """Kill a process: its tasks have no further effect, and its open files are closed."""
         if not process.alive:
             return
         process.alive = False
@@ -155,7 +161,7 @@ class Scheduler:
                 self._unwind(task)
 
     def run(self) -> None:
-        """Return when no task can go on, or when only daemons wait for their time. Raise Violation."""
+        """Run until no task can continue, or only daemons wait for a time. Raise Violation."""
         last: Task | None = None
         while True:
             self.tasks = [task for task in self.tasks if not task.over]
@@ -195,7 +201,7 @@ class Scheduler:
             raise self.crash
 
     def _unwind(self, task: Task) -> None:
-        """End a task of a dead process. Its `finally` blocks run, and every operation in them raises Killed."""
+        """End a task of a killed process. Its `finally` blocks run, and every operation in them raises Killed."""
         before, self._current = self._current, task
         try:
             if task.glet:

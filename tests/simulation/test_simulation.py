@@ -15,7 +15,7 @@ from simulation.world import KINDS
 
 TESTS = Path(__file__).parents[1]
 SEED = 0
-EVERY = {"embedded": 12, "etcdv3": 16, "orch": 16}  # of the deviations, one in so many
+EVERY = {"embedded": 12, "etcdv3": 16, "orch": 16}  # one in so many deviations is run
 
 
 def simulate(*options: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +26,7 @@ def simulate(*options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="session")
 def regressions() -> dict[str, str]:
-    """Return what each regression breaks now."""
+    """Return the violation of each regression."""
     done = simulate("--regressions")
     assert done.returncode == 0, done.stderr
     return dict(line.split("\t", 1) for line in done.stdout.splitlines())
@@ -87,7 +87,7 @@ def test_unknown_violation_fails_with_the_command_that_replays_it(capsys: pytest
 
 
 def test_schedule_replays_exactly() -> None:
-    """Also in another process."""
+    """The replay runs in another process."""
     first, second = (simulate("--replay=seed:7").stdout.replace("svc-simulation-", "") for _ in range(2))
     assert first.splitlines()[-1] == second.splitlines()[-1]
     assert len(first.splitlines()) == len(second.splitlines()) > 50

@@ -1,4 +1,4 @@
-"""One schedule's world: nodes with their files and kernels, a shared datastore, containers, and the runtime's results."""
+"""The world of one schedule: nodes with their files and kernels, a shared datastore, containers, and the runtime's results."""
 
 import sqlite3
 import tempfile
@@ -36,17 +36,17 @@ BLOCK_LENGTH = 30
 
 @dataclass(eq=False)
 class Container:
-    """A container, and what the runtime knows of it. `name` begins with its node's."""
+    """A container and the runtime's knowledge of it. Its `name` begins with that of its node."""
 
     name: str
     sandbox: int
     issued: int = 0  # ADDs
-    waiting: set[int] = field(default_factory=set)  # the numbers of ADDs that neither have begun nor were answered
+    waiting: set[int] = field(default_factory=set)  # the numbers of ADDs that have neither begun nor ended
     dels: int = 0
-    deleting: int = 0  # DELs that were issued and not answered
+    deleting: int = 0  # DELs without a reply so far
     answers: list[str] = field(default_factory=list)
-    gone: bool = False  # a DEL was answered with 0 that came after every ADD
-    live: bool = False  # an ADD was answered with 0, and no DEL was under way then or issued since
+    gone: bool = False  # a DEL after every ADD returned 0
+    live: bool = False  # an ADD returned 0, and no DEL was in flight then or issued since
 
     @property
     def node(self) -> str:
@@ -71,7 +71,7 @@ class GateWait(Wait):
 
 
 class ModelGates:
-    """In place of `svc.waits.gates.GateMonitor`: the gate opens when the schedule says so."""
+    """A model of `svc.waits.gates.GateMonitor`. The schedule opens the gate."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -88,7 +88,7 @@ class ModelGates:
 
 
 class Stage:
-    """What schedules share: directories and open files."""
+    """Directories and open files that schedules share."""
 
     def __init__(self, root: Path) -> None:
         self.files = Files()
@@ -100,7 +100,7 @@ class Stage:
         return self._directories[node]
 
     def database(self, node: str, name: str) -> sqlite3.Connection:
-        """Return a connection that looks at a file of a node without a step."""
+        """Return a connection that reads a file of a node without a step."""
         return self.files.real(self._directories[node] / name)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Stage:
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    """A directory for stages, in memory, which is removed at the end."""
+    """Make a directory for stages in memory. It is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="svc-simulation-", dir="/dev/shm") as path:
         yield Path(path)
 
@@ -145,7 +145,7 @@ class World:
         return SessionKey({"kind": self.kind}, node)
 
     def workload(self, container: Container) -> Workload:
-        """In the API's store endpoints belong to pods."""
+        """Return the workload. In the Kubernetes API it is a pod, because endpoints belong to pods there."""
         if self.kind == "orch":
             return Workload(container.name, f"pod-{container.name}", "default")
         return Workload(container.name)
@@ -171,7 +171,7 @@ class World:
 
 
 def pool_write() -> Create:
-    """Return the write of the one pool of a schedule: a single block, so that nodes meet in it."""
+    """Return the write of the only pool of a schedule. It has a single block, so that the nodes compete for it."""
     spec = {"cidr": POOL, "blockSize": BLOCK_LENGTH}
     return Create(ResourceKey("IPPool", "pool"), Resource("IPPool", {"name": "pool"}, spec))
 
