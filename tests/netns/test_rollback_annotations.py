@@ -190,7 +190,7 @@ def missing_namespace() -> Namespace:
 
 
 @pytest.mark.parametrize("settings", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": ["x"]}])
-def test_namespace_that_is_deleted_during_the_add(host: Host, sandbox: Sandbox, settings: dict[str, Any]) -> None:
+def test_deletion_of_the_namespace_during_the_add_is_reported(host: Host, sandbox: Sandbox, settings: dict[str, Any]) -> None:
     """Before a refusal, the namespace is read again. The ADD reports that it does not exist, and leaves nothing."""
     with pytest.raises(PeerError, match="namespace default does not exist") as caught:
         add_transaction(host, sandbox, annotated({}, settings, missing_namespace)).run()

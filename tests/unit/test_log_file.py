@@ -125,7 +125,7 @@ def test_two_rotations_of_a_millisecond_keep_both_files(log: Path, monkeypatch: 
     assert len(rotated(log)) == 2
 
 
-# tidying up
+# compression and removal
 
 
 def old_file(log: Path, age: float, text: bytes = LINE) -> Path:

@@ -139,7 +139,7 @@ def test_plugin_that_does_not_report_its_versions_is_refused(plugin: Make, answe
     assert "does not tell its versions" in failure(plugin("true", answer)).msg
 
 
-def test_replaced_plugin_is_asked_again(plugin: Make, tmp_path: Path) -> None:
+def test_versions_of_a_replaced_plugin_are_read_again(plugin: Make, tmp_path: Path) -> None:
     plugin("true")
     assert "1.1.0" not in supported_versions(tmp_path / "host-local")
     plugin("true # newer", """echo '{"supportedVersions":["1.0.0","1.1.0"]}'""")

@@ -54,7 +54,7 @@ def inotify_watches() -> int:
         (("k8s", "n", "é\n", "e"), "k8s n%2F%C3%A9%0A e"),
     ],
 )
-def test_file_name(fields: tuple[str, str, str, str], expected: str) -> None:
+def test_file_name_is_escaped(fields: tuple[str, str, str, str], expected: str) -> None:
     """The name is escaped as by Go's url.PathEscape, which the policy agent uses."""
     assert file_name(*fields) == expected
 

@@ -211,7 +211,7 @@ def repr_of(text: str) -> str:
 
 
 @given(trees, st.dictionaries(names, texts))
-def test_matches_agrees_with_the_simple_evaluator(tree: Tree, labels: dict[str, str]) -> None:
+def test_selectors_agree_with_the_simple_evaluator(tree: Tree, labels: dict[str, str]) -> None:
     """The text and its canonical form match the same labels."""
     selector = parse(text_of(tree))
     assert selector.matches(labels) is evaluate(tree, labels)

@@ -29,7 +29,7 @@ def listener() -> Iterator[socket.socket]:
         yield listener
 
 
-def break_off(listener: socket.socket, connection: socket.socket) -> None:
+def reset(listener: socket.socket, connection: socket.socket) -> None:
     """Reset the connection like a killed server, and return when the client side has detected it."""
     accepted, _ = listener.accept()
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -57,7 +57,7 @@ def test_socket_is_closed_after_a_reset_before_the_handshake(listener: socket.so
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     prepare(context)
     with closing(socket.create_connection(listener.getsockname())) as connection:
-        break_off(listener, connection)
+        reset(listener, connection)
         number = connection.fileno()
         with no_unclosed_socket(), pytest.raises(ConnectionResetError) as caught:
             context.wrap_socket(connection, server_hostname="localhost")
@@ -72,7 +72,7 @@ def test_reset_by_the_api_server_leaves_no_open_socket(listener: socket.socket, 
 
     def connect_too_late(self: HTTPSConnection) -> socket.socket:
         connection = original(self)
-        break_off(listener, connection)
+        reset(listener, connection)
         return connection
 
     monkeypatch.setattr(HTTPSConnection, "_new_conn", connect_too_late)
@@ -91,7 +91,7 @@ def test_reset_by_a_readiness_gate_leaves_no_open_socket(
 
     def connect_too_late(self: Probe, *arguments: Any) -> socket.socket:
         connection = original(self, *arguments)
-        break_off(listener, connection)
+        reset(listener, connection)
         return connection
 
     monkeypatch.setattr(Probe, "_connect", connect_too_late)
@@ -111,13 +111,13 @@ def test_certificates_without_a_key_identifier_are_accepted(tmp_path: Path, is_p
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     if not is_prepared:
         with pytest.raises(ssl.SSLCertVerificationError, match="Missing Authority Key Identifier"):
-            shake_hands(client, server)
+            handshake(client, server)
         return
     prepare(client)
-    shake_hands(client, server)
+    handshake(client, server)
 
 
-def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+def handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
     """Exchange messages until both sides have completed the handshake."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_end = client.wrap_bio(down, up, server_hostname="localhost")
