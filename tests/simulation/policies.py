@@ -20,9 +20,9 @@ class RandomPolicy:
         self._haste = self._random.choice((0.0, 0.0, 0.01))
         self.calm = False
 
-    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: bool) -> Move:
+    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: Callable[[], bool]) -> Move:
         rnd = self._random
-        if can_wait and not self.calm and rnd.random() < self._haste:
+        if not self.calm and can_wait() and rnd.random() < self._haste:
             return TICK
         task = last if last is not None and rnd.random() >= self._restless else rnd.choice(runnable())
         faults = task.operation.faults
@@ -47,7 +47,7 @@ class ScriptedPolicy:
         self.menus: list[list[Move]] = []
         self.calm = False
 
-    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: bool) -> Move:
+    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: Callable[[], bool]) -> Move:
         number, self._count = self._count, self._count + 1
         if self.calm:
             self.menus.append([])

@@ -77,10 +77,10 @@ class Move:
 class Policy(Protocol):
     """A choice among the tasks that can run."""
 
-    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: bool) -> Move:
+    def choose(self, runnable: Callable[[], list[Task]], last: Task | None, *, can_wait: Callable[[], bool]) -> Move:
         """Return the next move.
 
-        `last` ran before and can continue; `can_wait` allows the clock to advance although tasks can run.
+        `last` ran before and can continue; `can_wait` returns whether the clock may advance although tasks can run.
         """
 
 
@@ -171,7 +171,7 @@ class Scheduler:
                     return
                 self._advance()
                 continue
-            move = self.policy.choose(self._runnable, present, can_wait=self._has_timer())
+            move = self.policy.choose(self._runnable, present, can_wait=self._has_timer)
             self.moves.append(move)
             if len(self.moves) > MAX_STEPS:
                 raise Violation("the tasks keep each other busy for ever")
