@@ -46,7 +46,7 @@ def tear_down(
         if not existed and sandbox is not None and record.peer_index:
             pair = record.peer_index, record.host_index
             existed = remove_inside(sandbox, record.id.ifname, lambda link: (link["index"], link["peer_index"]) == pair)
-    if isinstance(held, StoreError | CallerError) and (settings := move_rows(context, record.session_key, where)):
+    if isinstance(held, (StoreError, CallerError)) and (settings := move_rows(context, record.session_key, where)):
         record.settings = settings
         held = _read_holdings(context, record, trace)
     if isinstance(held, SvcError):

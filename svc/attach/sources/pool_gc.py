@@ -3,7 +3,7 @@
 Their endpoints are deleted before the addresses are released, because a new pod may get these at once.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,9 @@ from svc.model.errors import SvcError
 from svc.model.keys import Host
 from svc.model.resource import Resource
 
+_Work = tuple[str, str, Callable[[], object]]
+"""What a write concerns, its message for the log, and the write."""
+
 
 def release_unknown(context: Context, session: DatastoreSession, network: str, valid: Valid, trace: CallTrace) -> list[str]:
     """Release the addresses of the network that this node assigned and no attachment has, and delete the endpoints of this node
@@ -34,6 +37,18 @@ def release_unknown(context: Context, session: DatastoreSession, network: str, v
     if session.claim is not None and session.claim.had_recent_predecessor():
         trace.info(f"addresses without a record are kept: another machine used the name {session.node!r} until recently")
         return []
+    failures = []
+    for what, text, work in _unknown(context, session, network, valid):
+        trace.info(text)
+        try:
+            work()
+        except SvcError as failure:
+            failures.append(f"{what}: {failure}")
+    return failures
+
+
+def _unknown(context: Context, session: DatastoreSession, network: str, valid: Valid) -> Iterator[_Work]:
+    """Yield the deletions of endpoints, then the releases of addresses, then the corrections of handles."""
     containers = {container for container, _ in valid}
     stored = _endpoints(session)  # read these before the journal: an ADD writes its row first
     shown = _shown(session, handle_of(session.names, network, ""))
@@ -46,15 +61,6 @@ def release_unknown(context: Context, session: DatastoreSession, network: str, v
         container = container_of(session.names, network, handle)
         return bool(container) and container not in containers and handle not in journalled and handle not in shown.others
 
-    failures: list[str] = []
-
-    def attempt(what: str, text: str, work: Callable[[], object]) -> None:
-        trace.info(text)
-        try:
-            work()
-        except SvcError as failure:
-            failures.append(f"{what}: {failure}")
-
     unknown = {handle: addresses for handle, addresses in shown.here.items() if is_unknown(handle)}
     free = {address for addresses in unknown.values() for address in addresses} - alive
     known = containers | {record.id.container_id for record in records}
@@ -63,15 +69,14 @@ def release_unknown(context: Context, session: DatastoreSession, network: str, v
         if endpoint.container in known or not shown.are_free(endpoint.addresses, free) or _has_interface(context, endpoint):
             continue
         text = f"deleting the endpoint of {endpoint.container}: neither the runtime nor this node knows this container"
-        attempt(endpoint.container, text, partial(_delete, session, entry))
+        yield endpoint.container, text, partial(_delete, session, entry)
     for handle, addresses in unknown.items():
         text = f"freeing the addresses of {handle}: neither the runtime nor this node knows its container"
-        attempt(handle, text, partial(session.ipam.release, Release(handle, alive, tuple(addresses))))
+        yield handle, text, partial(session.ipam.release, Release(handle, alive, tuple(addresses)))
     for handle, cidrs in without.items():
         if is_unknown(handle):
             text = f"counting the addresses of {handle} again: no block has any"
-            attempt(handle, text, partial(session.ipam.recount_handle, handle, cidrs))
-    return failures
+            yield handle, text, partial(session.ipam.recount_handle, handle, cidrs)
 
 
 def _endpoints(session: DatastoreSession) -> list[Entry[Resource]]:
