@@ -23,9 +23,9 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 EVERYWHERE = ("embedded", "etcdv3", "orch")
 _DATASTORES: Mapping[str, Sequence[str]] = {  # datastores of the tests that use these fixtures
-    "make": EVERYWHERE, "local": EVERYWHERE, "pods": ("embedded",), "chain": ("embedded",), "shared_node": ("embedded",),
-    "filed": ("embedded",), "dual": ("embedded",), "install": ("embedded",), "world": ("etcdv3",), "real": ("orch",),
-    "web": ("orch",),
+    "make": EVERYWHERE, "make_with_ranges": EVERYWHERE, "pods": ("embedded",), "chain": ("embedded",),
+    "shared_node": ("embedded",), "filed": ("embedded",), "dual": ("embedded",), "install": ("embedded",), "world": ("etcdv3",),
+    "real": ("orch",), "web": ("orch",),
 }  # fmt: skip
 
 # Every statement of the specification that a deployment can rely on: section, subject, and names of the statements.

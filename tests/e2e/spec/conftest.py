@@ -1,4 +1,4 @@
-"""Nodes for the conformance table: each on the node's own file, on etcd and on the Kubernetes API in turn."""
+"""Nodes for the specification tests: each with the node's own file, etcd and the Kubernetes API as its datastore."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,19 +19,19 @@ Grant = Callable[..., None]
 
 @pytest.fixture(scope="module", params=["embedded", "etcdv3", "orch"])
 def site(request: pytest.FixtureRequest, home: Path) -> Site:
-    """Each kind of datastore in turn."""
+    """Return each kind of datastore in turn."""
     return site_called(request, home)
 
 
 @pytest.fixture(scope="module")
 def further_sites(orch_site: OrchSite) -> Sequence[Site]:
-    """Pods are read whichever datastore the node is on."""
+    """Return the Kubernetes API, because pods are read from it with any datastore."""
     return [orch_site]
 
 
 @pytest.fixture
 def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
-    """Makes pods, in the Kubernetes API as well, and at the end deletes what is left of them.
+    """Return a function that makes pods, in the Kubernetes API as well. At the end, delete what is left of them.
 
     `annotations` are the pod's; with `with_policy` they are read. Everything else goes to the network configuration.
     """
@@ -60,7 +60,7 @@ def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], N
 
 @pytest.fixture
 def rights(kube: Kube) -> Iterator[Grant]:
-    """Gives the user `reader`, who has none otherwise, these rights, and takes them away at the end."""
+    """Return a function that gives the user `reader` these rights, and no others. They are removed at the end."""
     group = "rbac.authorization.k8s.io"
     subject = {"kind": "User", "name": "reader", "apiGroup": group}
     name = {"metadata": {"name": "reader"}}

@@ -1,4 +1,4 @@
-"""Section 2.10: the network list with the plugins chained to ours. What they do is in test_chain.py."""
+"""Section 2.10: the network list with chained plugins. test_chain.py tests their function."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 @pytest.fixture
 def install(shared_node: Node, tmp_path: Path) -> Iterator[Callable[..., Json]]:
-    """The network list that svcctl writes where the chained plugins are beside ours."""
+    """Return a function that makes the network list of svcctl with the chained plugins installed."""
     for plugin in ("portmap", "bandwidth"):
         require_plugin(plugin)
         (shared_node.bin_dir / plugin).symlink_to(REFERENCE / plugin)
@@ -38,7 +38,7 @@ def install(shared_node: Node, tmp_path: Path) -> Iterator[Callable[..., Json]]:
     "2.10",
     "shipped",
     "Both plugins are in the shipped network list.",
-    "`svcctl install --conf-dir` writes them behind ours; `--without` leaves one out.",
+    "`svcctl install --conf-dir` writes them after svc; `--without` omits one.",
     choice="The version of the list is the newest one that all three speak, not 0.3.0 as in the specification's examples.",
 )
 def test_installed_list_has_both_plugins(install: Callable[..., Json]) -> None:

@@ -1,4 +1,4 @@
-"""Section 7: what is said when a call fails, and where."""
+"""Section 7: the report of a failed call."""
 
 import re
 from collections.abc import Callable
@@ -19,9 +19,9 @@ ERRORS = TESTS.parent / "docs" / "reference" / "errors.md"
     "7",
     "7.3",
     "Messages of every level go to standard error and to the log file.",
-    "The same lines in both; each has its time, its level and the request's id, which an error carries too.",
+    "Both get the same lines. Each has its time, its level and the request's id, which an error contains too.",
 )
-def test_every_level_goes_to_both(make: MakePod, tmp_path: Path) -> None:
+def test_every_level_goes_to_standard_error_and_the_log_file(make: MakePod, tmp_path: Path) -> None:
     log = tmp_path / "cni.log"
     pod = make(log_file_path=str(log), log_level="DEBUG")
     told = pod.call("DEL", netns="/run/netns/nowhere").stderr
@@ -33,10 +33,10 @@ def test_every_level_goes_to_both(make: MakePod, tmp_path: Path) -> None:
 @statement(
     "7",
     "7.4",
-    "Codes and texts of errors are not given.",
-    "Those of the CNI specification below 100, our own from 100 on; [all of them](errors.md) with what to do. An error names"
-    " the field, the value and the remedy.",
-    choice="Every failure has a code of its own kind, and the same one on every datastore.",
+    "The specification does not define codes and texts of errors.",
+    "Below 100 they are those of the CNI specification, from 100 on those of svc: [all errors](errors.md). An error names"
+    " the field, the value and the fix.",
+    choice="Each kind of failure has its own code, which is the same on every datastore.",
 )
 @pytest.mark.parametrize(
     ("change", "code", "said"),
@@ -48,7 +48,7 @@ def test_every_level_goes_to_both(make: MakePod, tmp_path: Path) -> None:
     ids=["field", "pool", "etcd"],
 )
 def test_error_has_its_documented_code(make: MakePod, change: dict[str, object], code: int, said: str) -> None:
-    """And those that the specification names have the text that the reference tells."""
+    """The error reference contains its code and text."""
     error = make().failed("ADD", **change).output
     (row,) = (line for line in ERRORS.read_text().splitlines() if line.startswith(f"| {code} | "))
     assert error["code"] == code

@@ -1,4 +1,4 @@
-"""Section 2.2: how etcd is reached, and what is said when it is not."""
+"""Section 2.2: access to etcd, and the errors of failed access."""
 
 import json
 import subprocess
@@ -28,25 +28,27 @@ MakeSandbox = Callable[[], Netns]
 DEAD = "http://127.0.0.1:1"
 DOMAIN = "cluster.test"
 SRV = "_etcd-client._tcp"
-FLAGS = {"cacert": "ca_cert", "cert": "cert", "key": "key"}  # of etcdctl, and the fields that mean the same
+FLAGS = {"cacert": "ca_cert", "cert": "cert", "key": "key"}  # options of etcdctl, and the equivalent fields
 TIMEOUT_SECONDS = 20.0  # seconds
 
 
 @dataclass(frozen=True)
 class World:
-    """A node that reaches two servers: one without TLS, also as the port that etcd has by default, and one that wants to know
-    its clients."""
+    """A node that reaches two servers:
+
+    one without TLS, also at the default port of etcd, and one that requires client certificates.
+    """
 
     node: Node
     plain: Cluster
     secure: Cluster
-    files: dict[str, str]  # the fields that the second one takes
+    files: dict[str, str]  # the fields for the second server
 
     def pod(self, sandbox: Netns, **options: str) -> Pod:
         return Pod(self.node, sandbox, "c1", network(**options))
 
     def furnish(self, **options: str) -> None:
-        """A ready datastore with a node and a pool."""
+        """Set up a ready datastore with a node and a pool."""
         file = self.node.directory / "netconf.json"
         file.write_text(json.dumps(network(**options)))
         ctl = partial(self.node.svcctl, "--netconf", str(file))
@@ -56,7 +58,7 @@ class World:
         ctl("pool", "apply", "-f", "-", stdin=json.dumps(pool))
 
     def handles(self) -> tuple[str, str]:
-        """Of the server without TLS, and of the other one."""
+        """Return the handles on the server without TLS, and those on the other one."""
         flags = [f"--{name}={self.files[f'etcd_{field}_file']}" for name, field in FLAGS.items()]
         get = ("get", "--prefix", "--keys-only", "/svc/ipam/v2/handle/")
         return self.plain.ctl(*get).strip(), self.secure.ctl(*flags, *get).strip()
@@ -100,7 +102,7 @@ def ways(node: Node, plain: Cluster, secure: Cluster) -> Iterator[None]:
 
 @contextmanager
 def dns(node: Node, folder: Path, plain: Cluster) -> Iterator[None]:
-    """A name server on the node, which has a record for the server without TLS, and the node's agent, which asks it."""
+    """Run a name server on the node with a record for the server without TLS, and an agent that uses it."""
     if which("dnsmasq") is None:
         pytest.skip("needs dnsmasq (Debian: dnsmasq-base)")
     (folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
@@ -121,7 +123,7 @@ def dns(node: Node, folder: Path, plain: Cluster) -> Iterator[None]:
 
 
 def _await(node: Node) -> None:
-    """Until the name server listens."""
+    """Wait until the name server listens."""
     until = time.monotonic() + TIMEOUT_SECONDS
     while ":53 " not in node.netns.run("ss", "-Hltn").stdout:
         assert time.monotonic() < until
@@ -129,7 +131,7 @@ def _await(node: Node) -> None:
 
 
 def attach(world: World, sandbox: Netns, *, secure: bool = False, **options: str) -> None:
-    """A pod comes and goes, and while it exists its handle is on the right server."""
+    """Add and delete a pod. Require that its handle is on the right server while it exists."""
     pod = world.pod(sandbox, **options)
     pod.add()
     assert [bool(each) for each in world.handles()] == [not secure, secure]
@@ -138,7 +140,7 @@ def attach(world: World, sandbox: Netns, *, secure: bool = False, **options: str
 
 
 def refuse(world: World, sandbox: Netns, code: int, *said: str, **options: str) -> None:
-    """Nothing is attached, and the error says this."""
+    """Require that the ADD fails with this error."""
     error = world.pod(sandbox, **options).failed("ADD").output
     assert error["code"] == code, error
     for text in said:
@@ -147,10 +149,10 @@ def refuse(world: World, sandbox: Netns, code: int, *said: str, **options: str) 
 
 @field(
     "etcd_endpoints",
-    "The servers are asked in turn, from a random one on: where one does not answer, the next one is.",
-    choice="White space and a slash at the end of a URL do not count; a cluster has one scheme, `http` or `https`.",
+    "The servers are tried in order, from a random one on, until one replies.",
+    choice="White space and a slash at the end of a URL are ignored. A cluster has one scheme, `http` or `https`.",
 )
-def test_endpoints_are_tried_until_one_answers(world: World, sandbox: MakeSandbox) -> None:
+def test_endpoints_are_tried_until_one_replies(world: World, sandbox: MakeSandbox) -> None:
     attach(world, sandbox(), etcd_endpoints=f"{DEAD}, {world.plain.endpoints}/")
     refuse(world, sandbox(), 104, "etcd at 127.0.0.1:1", "does not answer", etcd_endpoints=DEAD)
     refuse(world, sandbox(), 104, "gone.test", "known to the system's resolver", etcd_endpoints="http://gone.test:2379")
@@ -160,9 +162,9 @@ def test_endpoints_are_tried_until_one_answers(world: World, sandbox: MakeSandbo
 @field(
     "etcd_discovery_srv",
     "The records `_etcd-client-ssl._tcp` of the domain, or if it has none `_etcd-client._tcp`, name the servers. They are"
-    " looked up again when no server answers.",
+    " looked up again if no server replies.",
 )
-def test_domain_leads_to_the_servers(world: World, sandbox: MakeSandbox) -> None:
+def test_servers_are_found_through_the_domain(world: World, sandbox: MakeSandbox) -> None:
     attach(world, sandbox(), etcd_discovery_srv=DOMAIN)
     refuse(world, sandbox(), 7, "empty.test", "has no SRV records", etcd_discovery_srv="empty.test")
 
@@ -172,22 +174,24 @@ def test_domain_leads_to_the_servers(world: World, sandbox: MakeSandbox) -> None
     "7.2",
     "`etcd_discovery_srv` and `etcd_endpoints` exclude each other.",
     "Code 7; nothing is attached.",
-    choice="Also where the datastore is another one: such a configuration is a mistake wherever it is used.",
+    choice="This applies to other datastores too, because such a configuration is always a mistake.",
 )
-def test_two_ways_to_find_etcd_are_refused(world: World, sandbox: MakeSandbox) -> None:
+def test_endpoints_together_with_a_domain_are_refused(world: World, sandbox: MakeSandbox) -> None:
     both = {"etcd_discovery_srv": DOMAIN, "etcd_endpoints": world.plain.endpoints}
     refuse(world, sandbox(), 7, "etcd_discovery_srv", "excludes etcd_endpoints", "remove one of the two", **both)
 
 
-@field("etcd_key_file", "Read for each new session; a replaced file makes one.", choice="Key and certificate come together.")
-@field("etcd_cert_file", "As the key.")
+@field(
+    "etcd_key_file", "Read for each new session; a replaced file starts one.", choice="Key and certificate are given together."
+)
+@field("etcd_cert_file", "Read like the key.")
 @statement(
     "5",
     "5.1",
     "The plugin shows etcd the certificate of `etcd_cert_file` and `etcd_key_file`, and trusts servers by `etcd_ca_cert_file`.",
-    "By TLS with `https` endpoints; each error names the setting to correct.",
+    "With `https` endpoints svc uses TLS. Each error names the setting to correct.",
 )
-def test_both_sides_identify_themselves(world: World, sandbox: MakeSandbox) -> None:
+def test_client_and_server_verify_certificates(world: World, sandbox: MakeSandbox) -> None:
     servers = {"etcd_endpoints": world.secure.endpoints}
     authority = {"etcd_ca_cert_file": world.files["etcd_ca_cert_file"]}
     attach(world, sandbox(), secure=True, **servers, **world.files)
@@ -200,7 +204,7 @@ def test_both_sides_identify_themselves(world: World, sandbox: MakeSandbox) -> N
 
 @field(
     "etcd_ca_cert_file",
-    "Each certificate in it is trusted: here the server's own authority is the second one of the file.",
+    "Each certificate in it is trusted. In the test the server's authority is the second one of the file.",
     choice="Without it the authorities of the system are trusted.",
 )
 def test_every_authority_of_the_file_is_trusted(world: World, sandbox: MakeSandbox) -> None:
@@ -210,10 +214,8 @@ def test_every_authority_of_the_file_is_trusted(world: World, sandbox: MakeSandb
     refuse(world, sandbox(), 104, "etcd_ca_cert_file", **servers, **world.files | {"etcd_ca_cert_file": str(first)})
 
 
-@field(
-    "etcd_authority", "Host and port of one server, where neither of the other two fields names any; 127.0.0.1:2379 without it."
-)
-def test_authority_counts_where_no_endpoints_are_given(world: World, sandbox: MakeSandbox) -> None:
+@field("etcd_authority", "Host and port of one server, if neither of the other two fields is set; 127.0.0.1:2379 without it.")
+def test_authority_applies_without_endpoints(world: World, sandbox: MakeSandbox) -> None:
     attach(world, sandbox())
     attach(world, sandbox(), etcd_authority=world.plain.members[0].authority)
     attach(world, sandbox(), etcd_authority="127.0.0.1:1", etcd_endpoints=world.plain.endpoints)

@@ -1,4 +1,4 @@
-"""Section 2.9: the operator's resource, and pods on the network that it makes."""
+"""Section 2.9: the operator's resource, and pods on the network that is made from it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ RANGED = "ranged"
 
 @pytest.fixture
 def install(cluster_node: ClusterNode, tmp_path: Path) -> Callable[..., None]:
-    """Gives the pod the network that svcctl makes of its own and of the resource."""
+    """Return a function that gives the pod the network that svcctl makes from its own settings and the resource."""
 
     def run(pod: Pod, **spec: Any) -> None:
         head = {"apiVersion": DEFAULT.operator_api_version, "kind": "Installation", "metadata": {"name": "default"}}
@@ -43,7 +43,7 @@ def install(cluster_node: ClusterNode, tmp_path: Path) -> Callable[..., None]:
 
 @pytest.fixture
 def ranged(kube: Kube) -> Iterator[str]:
-    """A node of the orchestrator with a range of each family."""
+    """Return a Kubernetes node with a range of each family."""
     spec = {"podCIDR": "10.83.0.0/24", "podCIDRs": ["10.83.0.0/24", "fd83::/112"]}
     kube.call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": RANGED}, "spec": spec})
     yield RANGED
@@ -56,9 +56,9 @@ def ranged(kube: Kube) -> Iterator[str]:
     "`spec.svcNetwork` of the operator's resource `Installation` `default` says how long pods wait for policy"
     " (`linuxPolicySetupTimeoutSeconds`) and which pools there are (`ipPools[].cidr`).",
     "`svcctl install --installation` writes them to the network: `policy_setup_timeout_seconds`, and the families to assign.",
-    choice="The pools themselves are made with `--apply-pools`, and what else the resource has is the operator's.",
+    choice="`--apply-pools` creates the pools. svc does not read the other fields of the resource.",
 )
-def test_operator_says_how_long_pods_wait_and_their_families(make: MakePod, install: Callable[..., None]) -> None:
+def test_operator_sets_policy_timeout_and_families(make: MakePod, install: Callable[..., None]) -> None:
     pod = make()
     pools = [{"cidr": "10.65.0.0/16"}, {"cidr": "fd65::/112"}]
     install(

@@ -1,4 +1,4 @@
-"""Sections 2.1 and 8: the log file is rotated by size, and what was rotated goes by age and by number."""
+"""Sections 2.1 and 8: the log file is rotated by size, and rotated files are removed by age and number."""
 
 import time
 from collections.abc import Callable
@@ -16,19 +16,19 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 
 MEGABYTE = 1 << 20
-ROOM = 10  # bytes: no line is that short
+ROOM = 10  # bytes; every line is longer
 DAY = 86400
 
 
 def filled(log: Path, size: int) -> None:
-    """As if so much had been logged; it takes no room on the disk."""
+    """Make a sparse log file of this size."""
     with log.open("wb") as file:
         file.truncate(size)
     log.chmod(0o640)
 
 
 def rotated(log: Path, days: float) -> Path:
-    """A file that was rotated so long ago."""
+    """Make a file that was rotated this long ago."""
     stamp = date_and_time(time.time() - days * DAY).replace(" ", "T").replace(":", "-")
     path = log.with_name(f"{log.stem}-{stamp}.000.log.gz")
     path.touch()
@@ -48,8 +48,8 @@ def rotate(pod: Pod, log: Path) -> None:
 @statement("8", "log_file_max_size", "100 MB, unless another size is given.", "A MB is 2^20 bytes.")
 @field(
     "log_file_max_size",
-    "The line that would make the file larger begins a new one. What was rotated is compressed, and has the time in its name.",
-    choice="0 stands for the default, here and with the two fields below.",
+    "The line that would exceed the size starts a new file. Rotated files are compressed, with the time in their names.",
+    choice="0 means the default, for this field and the two below.",
 )
 @pytest.mark.parametrize(("config", "megabytes"), [({}, 100), ({"log_file_max_size": 2}, 2)], ids=["default", "two"])
 def test_full_log_file_is_rotated(pods: MakePod, tmp_path: Path, config: dict[str, int], megabytes: int) -> None:
@@ -65,7 +65,7 @@ def test_full_log_file_is_rotated(pods: MakePod, tmp_path: Path, config: dict[st
     wait_until(lambda: len(others(log)) == 1 and others(log).pop().endswith(".log.gz"))
 
 
-@statement("8", "log_file_max_age", "30 days, unless another age is given.", "Counted from its rotation.")
+@statement("8", "log_file_max_age", "30 days, unless another age is given.", "The age counts from the rotation.")
 @field("log_file_max_age", "Older ones are removed with the next rotation, and once a day.")
 @pytest.mark.parametrize(("config", "days"), [({}, 30), ({"log_file_max_age": 2}, 2)], ids=["default", "two"])
 def test_old_files_are_removed(pods: MakePod, tmp_path: Path, config: dict[str, int], days: int) -> None:

@@ -1,4 +1,4 @@
-"""Sections 2.5, 2.6 and 5: how the Kubernetes API is reached, and what is read there."""
+"""Sections 2.5, 2.6 and 5: access to the Kubernetes API, and the objects that are read there."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +24,10 @@ POLICY = {"policy": {"type": "orch"}}
 
 @field(
     "orch",
-    "How the API is reached, by the datastore `orch` and wherever pods are read; one of the two fields below is needed then.",
-    choice="`kubernetes` is understood as another word for the section.",
+    "The access to the API, for the datastore `orch` and to read pods. One of the two fields below is required then.",
+    choice="`kubernetes` is another name of the section.",
 )
-def test_access_is_needed_where_the_api_is_asked(make: MakePod) -> None:
+def test_api_requires_access_settings(make: MakePod) -> None:
     refused(make(orch={}, **POLICY), 7, "orch.kubeconfig is missing", "orch.orch_api_root")
     refused(make("web-1", orch="kubeconfig"), 7, "orch = 'kubeconfig' is a string")
 
@@ -41,9 +41,9 @@ def test_access_is_needed_where_the_api_is_asked(make: MakePod) -> None:
     "5",
     "5.2",
     "`orch.kubeconfig` or `orch.orch_api_root` gives access to the API, where the plugin finds the labels of pods.",
-    "They are read for every ADD, and stand on the endpoint.",
+    "Each ADD reads them and copies them to the endpoint.",
 )
-def test_labels_come_by_the_kubeconfig(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite) -> None:
+def test_labels_are_read_through_the_kubeconfig(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite) -> None:
     make(orch={"kubeconfig": str(orch_site.kubeconfig)}, **POLICY).add()
     assert endpoint(cluster_node).labels["app"] == "web"
     refused(make("web-1", orch={"kubeconfig": "/nowhere"}, **POLICY), 7, "/nowhere")
@@ -51,12 +51,12 @@ def test_labels_come_by_the_kubeconfig(make: MakePod, cluster_node: ClusterNode,
 
 @field(
     "orch.orch_api_root",
-    "Credentials, where they are needed, come from `policy.k8s_...` then. What follows `/api/` does not count.",
-    choice="Beside a kubeconfig it replaces the kubeconfig's server, and nothing else of it.",
+    "Credentials, if needed, come from `policy.k8s_...` then. The path after `/api/` is ignored.",
+    choice="Beside a kubeconfig it replaces only the kubeconfig's server.",
 )
-@field("policy.k8s_auth_token", "It counts more than the kubeconfig's; it is never logged.")
-@field("policy.k8s_certificate_authority", "For servers whose certificate the system's authorities do not know.")
-def test_url_of_the_api_takes_the_place_of_a_kubeconfig(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+@field("policy.k8s_auth_token", "It overrides that of the kubeconfig, and is never logged.")
+@field("policy.k8s_certificate_authority", "For servers with a certificate that the system's authorities did not sign.")
+def test_url_of_the_api_replaces_a_kubeconfig(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
     access = {"k8s_auth_token": ADMIN_TOKEN, "k8s_certificate_authority": str(kube.authority)}
     pod = make(orch={"orch_api_root": f"{kube.url}/api/v1"}, policy={"type": "orch", **access})
     pod.add()
@@ -66,9 +66,9 @@ def test_url_of_the_api_takes_the_place_of_a_kubeconfig(make: MakePod, cluster_n
 
 
 @ON_ORCH
-@field("policy.k8s_client_certificate", "With its key, instead of a token.")
-@field("policy.k8s_client_key", "With its certificate.")
-def test_client_certificate_is_shown_to_the_api(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+@field("policy.k8s_client_certificate", "It is used with its key, instead of a token.")
+@field("policy.k8s_client_key", "It is used with its certificate.")
+def test_client_certificate_is_sent_to_the_api(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
     identity = {
         "k8s_client_certificate": str(kube.folder / "client.crt"), "k8s_client_key": str(kube.folder / "client.key"),
         "k8s_certificate_authority": str(kube.authority),
@@ -80,15 +80,15 @@ def test_client_certificate_is_shown_to_the_api(make: MakePod, cluster_node: Clu
 @field("policy", "See `policy.type`; without it pods are not read, and the endpoint has the network's name as its profile.")
 def test_without_policy_pods_are_not_read(make: MakePod, cluster_node: ClusterNode) -> None:
     make(policy={}).add()
-    if not isinstance(cluster_node.site, OrchSite):  # whose endpoints are the pods themselves
+    if not isinstance(cluster_node.site, OrchSite):  # there the endpoints are the pods themselves
         assert "app" not in endpoint(cluster_node).labels
         assert endpoint(cluster_node).spec["profiles"] == ["net"]
 
 
 @field(
     "policy.type",
-    "Pod and namespace are read for every ADD: labels, ports, service account and annotations; the endpoint carries them.",
-    choice="The labels of the namespace, which pools may select by, are read wherever there is access to the API. `k8s`, the"
+    "Each ADD reads labels, ports, service account and annotations of pod and namespace, and copies them to the endpoint.",
+    choice="The labels of the namespace, which pools may select, are read if access to the API is configured. `k8s`, the"
     " word of the names profile `calico`, means the same.",
 )
 @pytest.mark.parametrize("kind", ["orch", "k8s"])
@@ -107,10 +107,12 @@ def test_policy_makes_endpoints_complete(make: MakePod, cluster_node: ClusterNod
     "5.3 pods",
     "With policy type `orch` the plugin needs the right to read the pods of all namespaces.",
     "`get` of pods is enough; `svcctl crd role` prints all rights.",
-    choice="Pods are not listed: each ADD reads its own. Without `get` of namespaces their annotations and labels do not count,"
-    " and ADD and STATUS warn of it.",
+    choice="Pods are not listed, because each ADD reads its own. Without `get` of namespaces, their annotations and labels"
+    " have no effect, and ADD and STATUS warn of it.",
 )
-def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Grant, tmp_path: Path) -> None:
+def test_policy_needs_the_right_to_read_pods(
+    make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Grant, tmp_path: Path
+) -> None:
     access = {"orch": {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "token-of-reader"))}, **POLICY}
     rights(namespaces=["get", "list", "watch"])
     pod = make(**access)
@@ -123,7 +125,7 @@ def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kub
 
 
 @EMBEDDED
-def test_namespaces_that_may_not_be_read_have_no_annotations(
+def test_annotations_of_unreadable_namespaces_are_ignored(
     make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Grant, tmp_path: Path
 ) -> None:
     access = {"orch": {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "token-of-reader"))}, **POLICY}

@@ -1,4 +1,4 @@
-"""Section 2.9, the precedence of section 3, and the rules that are about pools."""
+"""Section 2.9, the precedence of section 3, and the rules about pools."""
 
 import json
 from collections.abc import Callable
@@ -19,12 +19,14 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 BLUE = "10.71.0.0/24"
-EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")  # svcctl alone takes its time
+EMBEDDED = pytest.mark.parametrize(
+    "site", ["embedded"], indirect=True, scope="module"
+)  # the tests run svcctl repeatedly, which is slow
 ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
 
 
 def apply(node: ClusterNode, name: str, cidr: str, *, check: bool = True, **spec: Any) -> str:
-    """What svcctl says to it."""
+    """Apply the document with svcctl and return its output."""
     pool = {"apiVersion": "svc.internal/v3", "kind": "IPPool", "metadata": {"name": name}, "spec": {"cidr": cidr, **spec}}
     done = node.ctl("pool", "apply", "-f", "-", stdin=json.dumps(pool), check=check)
     return done.stdout + done.stderr
@@ -41,9 +43,9 @@ def stored(node: ClusterNode, name: str) -> dict[str, Any]:
     "2.9",
     "IPPool metadata.name",
     "A pool is known by its name.",
-    "Network configurations and annotations name it so; `svcctl pool apply` refuses a name that no object may have.",
+    "Network configurations and annotations use it. `svcctl pool apply` refuses a name that is not valid for an object.",
 )
-@statement("2.9", "IPPool spec.cidr", "The range of the pool's addresses.", "In canonical form; no two pools overlap.")
+@statement("2.9", "IPPool spec.cidr", "The range of the pool's addresses.", "It has canonical form, and pools do not overlap.")
 def test_pool_is_a_named_range(make: MakePod, cluster_node: ClusterNode) -> None:
     apply(cluster_node, "blue", BLUE)
     found = stored(cluster_node, "blue")
@@ -60,17 +62,17 @@ def test_pool_is_a_named_range(make: MakePod, cluster_node: ClusterNode) -> None
     "2.9",
     "IPPool spec.ipipMode",
     "Whether traffic between nodes goes through an IP-in-IP tunnel: `Always`, `CrossSubnet` or `Never`, which is the default.",
-    "Checked and kept for the program that routes between nodes, and read as R5 says; this plugin makes no tunnels.",
+    "Checked and stored for the program that routes between nodes, and read as R5 says. svc makes no tunnels.",
 )
 @statement(
     "2.9",
     "IPPool spec.natOutgoing",
     "Whether traffic that leaves the pools gets the node's address.",
-    "Checked and kept for the program that does it; address translation is not this plugin's.",
+    "Checked and stored for the program that does it. svc does not translate addresses.",
     choice="The fields of a pool that the specification does not show (`vxlanMode`, `blockSize`, `namespaceSelector`,"
-    " `disabled`, `disableBGPExport`, `allowedUses`, `assignmentMode`) are those of the deployments that are taken over.",
+    " `disabled`, `disableBGPExport`, `allowedUses`, `assignmentMode`) are those of existing deployments that svc takes over.",
 )
-def test_pool_keeps_what_is_for_others(make: MakePod, cluster_node: ClusterNode) -> None:
+def test_pool_keeps_the_fields_for_other_programs(make: MakePod, cluster_node: ClusterNode) -> None:
     apply(cluster_node, "blue", BLUE, ipipMode="Always", natOutgoing=True)
     spec = stored(cluster_node, "blue")["spec"]
     assert (spec["ipipMode"], spec["natOutgoing"]) == ("Always", True)
@@ -83,12 +85,12 @@ def test_pool_keeps_what_is_for_others(make: MakePod, cluster_node: ClusterNode)
 @statement(
     "2.9",
     "host endpoints",
-    "Automatic ones carry the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
-    "Both words stand in the names profile, and `svcctl crd apply` defines the resource. Cluster-wide controllers make them; "
+    "Automatic ones have the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
+    "The names profile has both words, and `svcctl crd apply` defines the resource. Cluster-wide controllers make them; "
     "the plugin never changes them.",
     choice="An ADD does not need the controllers: without them automatic host endpoints do not exist.",
 )
-def test_automatic_host_endpoints_are_left_alone(make: MakePod, kube: Kube) -> None:
+def test_automatic_host_endpoints_are_not_changed(make: MakePod, kube: Kube) -> None:
     path = f"/apis/{DEFAULT.crd_api_version}/hostendpoints"
     written: dict[str, Any] = {
         "apiVersion": DEFAULT.crd_api_version, "kind": "HostEndpoint",
@@ -116,7 +118,7 @@ def test_automatic_host_endpoints_are_left_alone(make: MakePod, kube: Kube) -> N
     "4",
     "R1 node selectors",
     "A node assigns addresses only from pools that select it.",
-    "By the node's labels at the time of the ADD; a refusal tells of each pool why it does not serve.",
+    "The node's labels at the time of the ADD apply. An error says for each pool why it is not used.",
 )
 @statement(
     "3",
@@ -124,7 +126,7 @@ def test_automatic_host_endpoints_are_left_alone(make: MakePod, kube: Kube) -> N
     "Node selectors of pools decide where neither annotations nor the network configuration do.",
     "See R1.",
 )
-def test_node_takes_from_pools_that_select_it(make: MakePod, cluster_node: ClusterNode) -> None:
+def test_node_assigns_from_pools_that_select_it(make: MakePod, cluster_node: ClusterNode) -> None:
     with session(cluster_node.site) as store:
         put_pool(store, "pool4", POOL4, nodeSelector="has(nothing)")
         put_pool(store, "blue", BLUE, nodeSelector="rack in {'a', 'b'} && !has(draining)")
@@ -155,10 +157,10 @@ def test_all_available_pools_are_used(make: MakePod, cluster_node: ClusterNode) 
 @statement(
     "3",
     "rank 2",
-    "The network configuration counts more than node selectors.",
-    "A pool that it names is used though it does not select the node.",
+    "The network configuration overrides node selectors.",
+    "A pool that it names is used even if it does not select the node.",
 )
-def test_netconf_counts_more_than_selectors(make: MakePod, cluster_node: ClusterNode) -> None:
+def test_netconf_overrides_selectors(make: MakePod, cluster_node: ClusterNode) -> None:
     with session(cluster_node.site) as store:
         put_pool(store, "blue", BLUE, nodeSelector="has(nothing)")
     pod = make(ipam={"ipv4_pools": ["blue"]})
@@ -169,18 +171,18 @@ def test_netconf_counts_more_than_selectors(make: MakePod, cluster_node: Cluster
 @statement(
     "4",
     "R2 existing",
-    "A pool that netconf or annotations name has to exist.",
+    "A pool that netconf or annotations name must exist.",
     "Code 102 with `(NAME) does not exist`. The pools are read again before an ADD is refused.",
-    choice="A disabled pool does not exist, and one of the other family is refused as well.",
+    choice="A disabled pool counts as missing, and one of the other family is refused too.",
 )
 @statement("7", "7.1", "Naming a pool that does not exist is an error.", "As R2 says.")
 @statement(
     "4",
     "R2 exact",
-    "A range is that of a whole pool; a part of a pool does not count.",
-    "Ranges are compared, not their spelling: `fd71:0::/120` is `fd71::/120`.",
+    "A range must be that of a whole pool, not of a part.",
+    "Ranges are compared by value: `fd71:0::/120` equals `fd71::/120`.",
 )
-def test_named_pools_exist(make: MakePod, cluster_node: ClusterNode) -> None:
+def test_named_pools_must_exist(make: MakePod, cluster_node: ClusterNode) -> None:
     with session(cluster_node.site) as store:
         put_pool(store, "blue", BLUE)
         put_pool(store, "off", "10.72.0.0/24", disabled=True)
@@ -196,8 +198,8 @@ def test_named_pools_exist(make: MakePod, cluster_node: ClusterNode) -> None:
 @statement(
     "4",
     "R10",
-    "Pods that run keep their addresses; those of a new pool go to pods that are created after it.",
-    "Nothing is assigned but by ADD, and CHECK finds an attachment of a pool that is disabled by now in order.",
+    "Running pods keep their addresses. Pods that are created after a new pool get its addresses.",
+    "Only ADD assigns addresses. CHECK succeeds for an attachment whose pool was disabled later.",
 )
 def test_running_pods_keep_their_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
     pod = make()
@@ -216,8 +218,8 @@ def test_running_pods_keep_their_addresses(make: MakePod, cluster_node: ClusterN
     "4",
     "R11",
     "Policy type `orch` needs controllers for policies, profiles and endpoints to run.",
-    "Not for an ADD, which needs only the API server. The endpoint names its profiles and carries labels; the "
-    "program that enforces policy has to know them.",
+    "An ADD does not need them, only the API server. The endpoint has the names of its profiles and its labels; the "
+    "program that enforces policy must know them.",
     choice="The rules of policies are not part of this project: the deployment's policy agent and controllers provide them.",
 )
 def test_add_needs_no_controllers(make: MakePod, cluster_node: ClusterNode) -> None:

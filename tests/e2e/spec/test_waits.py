@@ -23,12 +23,14 @@ Serve = Callable[..., GateServer]
 
 FILE = "k8s default%2Fweb-0 eth0"
 GATE_CLOSED = 115
-EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")  # gates come before any datastore
+EMBEDDED = pytest.mark.parametrize(
+    "site", ["embedded"], indirect=True, scope="module"
+)  # the wait for gates precedes any use of the datastore
 
 
 @pytest.fixture
 def serve(cluster_node: ClusterNode) -> Iterator[Serve]:
-    """Starts servers on the node's loopback address."""
+    """Return a function that starts servers on the node's loopback address."""
     with ExitStack() as stack:
         yield lambda code, **options: stack.enter_context(serving(status(code), inside=cluster_node.netns, **options))
 
@@ -46,15 +48,15 @@ def is_attached(node: ClusterNode) -> bool:
 
 @field(
     "readiness_gates",
-    "Side by side, at once and then again and again, 100 ms to 5 s apart; no proxy is asked, up to 10 redirects are followed.",
-    choice="At most 32 of them. They are asked before an address is taken, and not for an attachment that stands.",
+    "svc probes them in parallel, at once and then every 100 ms to 5 s. It uses no proxy and follows up to 10 redirects.",
+    choice="At most 32 of them. They are probed before an address is assigned, and not for an existing attachment.",
 )
 @statement(
     "4",
     "R6 all ready",
-    "An ADD goes on when every gate is ready.",
-    "GET, and a status from 200 to 399 is ready; where they are not in time, the error tells the last answer of each.",
-    choice="The specification leaves method and answer open: they are those that probes of the orchestrator use.",
+    "An ADD continues when every gate is ready.",
+    "The request is GET, and a status from 200 to 399 means ready. On timeout the error lists the last reply of each gate.",
+    choice="The specification does not define method and reply: svc uses those of Kubernetes probes.",
 )
 def test_add_waits_for_all_gates(make: MakePod, cluster_node: ClusterNode, serve: Serve) -> None:
     opened, closed = serve(204), serve(503)
@@ -71,8 +73,11 @@ def test_add_waits_for_all_gates(make: MakePod, cluster_node: ClusterNode, serve
 
 
 @EMBEDDED
-@field("readiness_gates_timeout_seconds", "Of all gates together; the ADD fails then with code 115, and nothing is left of it.")
-def test_gates_have_their_time(make: MakePod, serve: Serve) -> None:
+@field(
+    "readiness_gates_timeout_seconds",
+    "The time for all gates together. On timeout the ADD fails with code 115 and keeps no state.",
+)
+def test_gates_have_a_timeout(make: MakePod, serve: Serve) -> None:
     gate = serve(503)
     error = make(readiness_gates=[gate.url], readiness_gates_timeout_seconds=1).failed("ADD").output
     assert error["code"] == GATE_CLOSED
@@ -80,17 +85,17 @@ def test_gates_have_their_time(make: MakePod, serve: Serve) -> None:
 
 
 @EMBEDDED
-@field("readiness_gates_tls_verify", "They are, unless this is false.")
-@field("readiness_gates_ca_file", "PEM; looked at with every ADD that has such a gate.")
+@field("readiness_gates_tls_verify", "Certificates of gates are verified, unless this is false.")
+@field("readiness_gates_ca_file", "A PEM file, which each ADD with an `https` gate reads.")
 @statement(
     "5",
     "5.4",
-    "How svc identifies itself to gates is not given.",
-    "It does not: svc sends no credential to a gate, and refuses a URL with one. The query of a URL (`?...`) is in "
-    "no error and no log. The gates of `https` URLs have to show a certificate that is trusted.",
+    "The specification does not say how svc identifies itself to gates.",
+    "svc sends no credential to a gate, and refuses a URL with one. The query of a URL (`?...`) is in "
+    "no error and no log. The gates of `https` URLs must present a trusted certificate.",
     choice="svc checks the certificates of gates, because another server could answer in their place.",
 )
-def test_gates_are_trusted_by_their_certificate(make: MakePod, serve: Serve, tmp_path: Path) -> None:
+def test_certificates_of_gates_are_verified(make: MakePod, serve: Serve, tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ours")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.issue("gate", "127.0.0.1"))
@@ -109,17 +114,17 @@ def test_gates_are_trusted_by_their_certificate(make: MakePod, serve: Serve, tmp
 
 @field(
     "policy_setup_timeout_seconds",
-    "Off without it and with 0; a negative number is refused. Any number of pods that wait share one watch of the directory.",
-    choice="Only pods wait, and only at the ADD of an interface that is an endpoint: of each one, where a pod has several.",
+    "Off without it and with 0; a negative number is refused. All waiting pods share one watch of the directory.",
+    choice="Only pods wait, at the ADD of each interface that has an endpoint.",
 )
 @statement(
     "4",
     "R7 held",
-    "A new pod is held until its policy is programmed.",
-    "The ADD answers when the file of the pod's endpoint is in the directory; wiring and endpoint are there before.",
-    choice="A file that names other addresses is an earlier sandbox's and does not count; nothing else in it matters.",
+    "A new pod waits until its policy is programmed.",
+    "The ADD returns when the directory contains the file of the pod's endpoint. Interfaces and endpoint exist before.",
+    choice="A file with other addresses belongs to a previous sandbox and is ignored. svc reads nothing else in it.",
 )
-def test_pod_is_held_until_its_policy_is_there(make: MakePod, cluster_node: ClusterNode, directory: Path) -> None:
+def test_pod_waits_until_its_policy_is_set_up(make: MakePod, cluster_node: ClusterNode, directory: Path) -> None:
     pod = make(policy_setup_timeout_seconds=60, endpoint_status_dir=str(directory))
     calling = pod.begin("ADD")
     wait_until(lambda: is_attached(cluster_node))
@@ -135,12 +140,12 @@ def test_pod_is_held_until_its_policy_is_there(make: MakePod, cluster_node: Clus
 @statement(
     "4",
     "R7 elapsed",
-    "Or until its time is over, whichever comes first.",
-    "The ADD succeeds then too; a line of level WARNING tells.",
-    choice="The time begins when everything else is done. The executable waits as long as it takes; runtimes may give up.",
+    "A new pod starts at its timeout if its policy is not programmed before.",
+    "The ADD then succeeds with a log line of level WARNING.",
+    choice="The time begins after all other work. The executable waits as long as needed, but the runtime may end the call.",
 )
 @pytest.mark.parametrize("named", [True, False], ids=["named", "default"])
-def test_pod_starts_when_its_time_is_over(make: MakePod, directory: Path, named: bool) -> None:
+def test_pod_starts_at_the_timeout(make: MakePod, directory: Path, named: bool) -> None:
     config = {"endpoint_status_dir": str(directory)} if named else {}
     called = make(policy_setup_timeout_seconds=1, **config).call("ADD")
     assert called.status == 0
@@ -151,17 +156,17 @@ def test_pod_starts_when_its_time_is_over(make: MakePod, directory: Path, named:
 
 @field(
     "endpoint_status_dir",
-    "Where the program that enforces policy has a file for each endpoint that it has set up. Its name is orchestrator,"
+    "The program that enforces policy writes a file there for each endpoint that it has set up. Its name is orchestrator,"
     " namespace and pod, and interface, each escaped as in a URL, with a space between them.",
     choice="The directory need not exist when an ADD begins to wait, and may be replaced during the wait.",
 )
 @statement(
     "4",
     "R7 writer",
-    "The agent's option `endpointStatusPathPrefix` says where it writes; `endpoint_status_dir` where the plugin reads.",
-    "The plugin reads, and never writes there; the option is that of the program that enforces policy.",
+    "The agent's option `endpointStatusPathPrefix` is the directory of writes, and `endpoint_status_dir` that of reads.",
+    "The plugin only reads there. The option belongs to the program that enforces policy.",
 )
-def test_directory_is_only_read(make: MakePod, cluster_node: ClusterNode, tmp_path: Path) -> None:
+def test_status_directory_is_only_read(make: MakePod, cluster_node: ClusterNode, tmp_path: Path) -> None:
     later = tmp_path / "prefix" / "endpoint-status"
     pod = make(policy_setup_timeout_seconds=60, endpoint_status_dir=str(later))
     calling = pod.begin("ADD")
