@@ -1,7 +1,7 @@
 """The benchmark: `python -m bench` from the checkout's root, or one module of it, `python -m bench.NAME`.
 
-`-m` puts the checkout itself first on the path, where a `svc` without its compiled core may lie; the installed one is meant.
-The harness of the tests takes that place.
+`-m` puts the checkout first on the path, where `svc` may lack its compiled core. The installed package must be used instead, so
+the harness of the tests replaces that entry.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Measures this program beside its peers and its goals: JSON lines as they come, a table at the end. Needs root."""
+"""Measure svc beside its peers and its goals: JSON lines during the run, and a table at the end. Needs root."""
 
 import argparse
 import os
@@ -34,9 +34,9 @@ NEED_NO_ROOT = {"core"}
 
 @dataclass
 class Report:
-    """What was found; `busy` is the share of the processors in use before and after each phase.
+    """The results. `busy` is the share of the processors in use before and after each phase.
 
-    On a busy machine ratios look better than they are: a peer that burns more processor time loses more.
+    On a busy machine ratios look better than they are, because a peer that uses more processor time loses more.
     """
 
     figures: list[Figure] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Report:
 
 def main() -> int:
     arguments = _parser().parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is torn down
     options = Options.quick(arguments.rounds or 15) if arguments.quick else Options(arguments.rounds or 60)
     report = Report()
     with ExitStack() as stack:

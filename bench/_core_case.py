@@ -1,6 +1,6 @@
-"""One measured comparison: an operation of the compiled core against the same operation of a peer library.
+"""A comparison of one operation of the compiled core with that of a peer library.
 
-The rounds of both sides alternate, so that a slow spell of the machine falls on both; the medians are compared.
+The rounds of both sides alternate, so that other load of the machine affects both. The medians are compared.
 """
 
 import json
@@ -18,17 +18,17 @@ ROUND_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Case:
-    """`peer_name` starts with the peer's distribution name, when it has one; words after it are a note."""
+    """A comparison. `peer_name` starts with the peer's distribution name, if it has one, and may continue with a note."""
 
     name: str
     ours: Callable[[], object]
     peer: Callable[[], object]
     peer_name: str
-    goal: float  # the least acceptable peer time / our time
+    goal: float  # the least acceptable ratio of the peer's time to that of svc
 
 
 def measure(case: Case, rounds: int = 7) -> dict[str, Any]:
-    """Nanoseconds a call on both sides, their ratio, and the versions that were compared."""
+    """Return nanoseconds per call on both sides, their ratio, and the compared versions."""
     sides = [(timeit.Timer(call), calls_per_round(call)) for call in (case.ours, case.peer)]
     samples = [[timer.timeit(calls) / calls for timer, calls in sides] for _ in range(rounds)]
     ours, peer = (statistics.median(times) for times in zip(*samples, strict=True))
@@ -44,7 +44,7 @@ def measure(case: Case, rounds: int = 7) -> dict[str, Any]:
 
 
 def calls_per_round(call: Callable[[], object]) -> int:
-    """How many calls last about one round; the probing warms caches up as well."""
+    """Return the number of calls for about one round. The trial also warms caches up."""
     calls, elapsed = 1, timeit.timeit(call, number=1)
     while elapsed < ROUND_SECONDS / 4:
         calls *= 4
@@ -61,6 +61,6 @@ def versions(peer_name: str) -> dict[str, str]:
 
 
 def run(cases: Iterable[Case]) -> None:
-    """Prints one JSON object a line."""
+    """Print one JSON object per line."""
     for case in cases:
         print(json.dumps(measure(case)), flush=True)

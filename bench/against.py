@@ -22,8 +22,8 @@ from bench.runtime import wall_ms
 from bench.testbed import Stage
 from harness.node import BIN, Node
 
-PODS = 48  # of each build
-ROUNDS = 4  # in each repetition
+PODS = 48  # agents of each build
+ROUNDS = 4  # rounds in each repetition
 
 
 def node_of(programs: Path) -> type[Node]:
@@ -34,7 +34,7 @@ def node_of(programs: Path) -> type[Node]:
             self.svcctl(*arguments, stdin=stdin)
 
         def start_agent(self, *program: str, **options: Any) -> None:
-            super().start_agent(*program, recovered=False, **options)  # another build may log the recovery in other words
+            super().start_agent(*program, recovered=False, **options)  # another build may log the recovery differently
 
     OtherNode.programs = programs
     return OtherNode

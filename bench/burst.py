@@ -1,4 +1,4 @@
-"""Many concurrent calls: pods a second for ADD, time for DEL, and STATUS beside them."""
+"""Many concurrent calls: pods per second for ADD, time for DEL, and concurrent STATUS calls."""
 
 import statistics
 import time
@@ -13,13 +13,13 @@ from bench.phases import inside_ms
 from bench.runtime import wall_ms
 from bench.testbed import Plugin, Pod, Stage, require_success
 
-AFTER_ROUND = 0.2  # seconds: what a round has left to the kernel is not to fall into the other's
+AFTER_ROUND = 0.2  # seconds; the kernel completes deferred work of a round before the other side's round
 STATUS_EVERY = 4  # ADDs
 
 
 @dataclass
 class Side:
-    """A competitor, its pods, and what it took: milliseconds of a round, and of each call."""
+    """A competitor with its pods and its times, in milliseconds per round and per call."""
 
     plugin: Plugin
     pods: list[Pod]
@@ -27,7 +27,7 @@ class Side:
     calls: dict[str, list[float]] = field(default_factory=lambda: {"ADD": [], "DEL": []})
 
     def seconds(self, verb: str) -> float:
-        """Of a usual round: the machine's slow phases do not hit both sides alike."""
+        """Return the median time of a round, because slow phases of the machine do not affect both sides equally."""
         return statistics.median(self.rounds[verb]) / 1000
 
 
@@ -39,7 +39,7 @@ def run(options: Options) -> Iterator[Figure]:
         for number in range(options.burst_rounds):
             for side in sides if number % 2 == 0 else reversed(sides):
                 _round(stage, side)
-        status = _status_meanwhile(stage, options)
+        status = _status_during_adds(stage, options)
     yield from _figures(sides, options)
     yield status
 
@@ -52,7 +52,7 @@ def _warm_up(stage: Stage, plugins: list[Plugin]) -> None:
 
 
 def _round(stage: Stage, side: Side) -> None:
-    """All pods come, and all go: each side meets the same number of interfaces on the node."""
+    """Add all pods, and delete all, so that each side meets the same number of interfaces on the node."""
     for verb in ("ADD", "DEL"):
         time.sleep(AFTER_ROUND)
         wait_until_quiet()
@@ -83,8 +83,8 @@ def _figures(sides: list[Side], options: Options) -> Iterator[Figure]:
         )  # fmt: skip
 
 
-def _status_meanwhile(stage: Stage, options: Options) -> Figure:
-    """STATUS calls among the ADDs of a burst: their time in the agent."""
+def _status_during_adds(stage: Stage, options: Options) -> Figure:
+    """Return the times in the agent of STATUS calls among the ADDs of a burst."""
     plugin = stage.ours(cniVersion="1.1.0")
     pods = stage.pods(options.burst_pods)
     calls = []

@@ -1,6 +1,6 @@
-"""The datastores of a cluster, each with a real server on the node's loopback: etcd, and the Kubernetes API.
+"""The datastores of a cluster, with real servers on the node's loopback: etcd and the Kubernetes API.
 
-Beside the embedded store in the same agent, call by call in turns. What the plugin asks of a server is counted by the server.
+Calls alternate with those on the embedded store in the same agent. The server counts the requests of svc.
 """
 
 import json
@@ -37,21 +37,21 @@ from svc.model.keys import HandleKey
 from svc.names import DEFAULT
 
 TRANSACTIONS = 200
-CROWD = 100  # pods that come at once
-POOLS = {"pool4": "10.66.0.0/16", "pool6": "fd66::/112"}  # the embedded store of the node has others
-DELAY = 0.1  # seconds: what a late reply costs besides, some milliseconds, is not to look like another one
-SETTLE = 0.5  # seconds, for watches to begin
+CROWD = 100  # concurrent pods
+POOLS = {"pool4": "10.66.0.0/16", "pool6": "fd66::/112"}  # the pools of the node's embedded store differ
+DELAY = 0.1  # seconds; far longer than the few milliseconds that a late reply costs in addition
+SETTLE = 0.5  # seconds for the start of watches
 
 Counts = Counter[str]
 
 
 @dataclass(frozen=True)
 class Server:
-    """One datastore: the plugin that uses it, what it was asked so far, and what a pod needs before its ADD."""
+    """One datastore: its plugin, the requests so far, and the objects that a pod needs before its ADD."""
 
     kind: str
     plugin: Plugin
-    detour: Plugin  # the same by way of the proxy
+    detour: Plugin  # the same through the proxy
     proxy: Proxy
     counts: Callable[[], Counts]
     prepare: Callable[[list[Pod]], None] = lambda _pods: None
@@ -59,7 +59,7 @@ class Server:
 
 @dataclass
 class Found:
-    """Milliseconds by competitor and verb, and calls of the server for each ADD of ours."""
+    """Milliseconds by competitor and verb, and the server's requests per ADD of svc."""
 
     ms: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     calls: Counts = field(default_factory=Counter)
@@ -137,7 +137,7 @@ def _note(found: Found, name: str, verb: str, outcomes: Iterator[Outcome]) -> No
 
 
 def _trips(stage: Stage, server: Server, most: float) -> Figure:
-    """Calls one after another: what a slow network adds to an ADD, in units of its slowness."""
+    """Make calls in sequence. Return the delay of an ADD in units of the network's delay."""
     pods = stage.pods(TURN)
     server.prepare(pods)
     times = dict[float, list[float]]()
@@ -153,7 +153,7 @@ def _trips(stage: Stage, server: Server, most: float) -> Figure:
 
 
 def _meet(stage: Stage, server: Server) -> None:
-    """The agent learns what its other session, by way of the proxy, has changed."""
+    """Make a change in the session through the proxy visible to the agent's other session."""
     pods = stage.pods(1)
     server.prepare(pods)
     for verb in ("ADD", "DEL"):
@@ -208,14 +208,14 @@ def _calls(name: str, counts: Counts, adds: int, goal: Goal | None) -> Figure:
 
 @contextmanager
 def _stage() -> Iterator[Stage]:
-    """The thread is on the node: so are the servers that it starts, and what it asks them."""
+    """Set up the stage. The thread is on the node, and so are the servers that it starts and its requests to them."""
     with Stage.open() as stage, entered(stage.node.netns):
         yield stage
 
 
 @contextmanager
 def _etcd(stage: Stage) -> Iterator[tuple[Server, float]]:
-    """As people run it, with its data on disk; and what one transaction takes, in milliseconds."""
+    """Run etcd with its data on disk, as in production. Return also the milliseconds of a transaction."""
     folder = _folder(stage, "etcd")
     with _required(lambda: cluster(folder, durable=True)) as etcd:
         settings = {"datastore_type": "etcdv3", "etcd_endpoints": etcd.endpoints}

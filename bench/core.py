@@ -1,4 +1,4 @@
-"""The compiled core beside libraries that do the same: every bench/core_*.py that is there."""
+"""The compiled core beside libraries with the same functions: all bench/core_*.py."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ def run(_: Options) -> Iterator[Figure]:
 
 
 def _cases(name: str) -> list[Case]:
-    """ImportError when its peer is not installed."""
+    """Return the cases of a module. Raise ImportError if its peer is not installed."""
     cases: Callable[[], list[Case]] = importlib.import_module(f"bench.{name}").cases
     return cases()
 

@@ -69,7 +69,7 @@ def restore() -> tuple[list[int | None], list[int]]:
 
 
 def restore_in_python() -> tuple[list[int | None], list[int]]:
-    """The same checks in the fewest steps Python has for them."""
+    """Do the same checks with the fewest steps that Python has for them."""
     taken = {ordinal: tag for ordinal, tag in enumerate(STORED_TAGS) if tag is not None}
     queue = deque(STORED_QUEUE)
     if not all(0 <= tag < 32768 for tag in taken.values()):

@@ -17,7 +17,7 @@ from svc._core.cidr import Address, Cidr, CidrIndex
 
 EXAMPLES = [("10.65.130.71", "10.65.0.0/16"), ("2001:db8:12:7e00::a3f7", "2001:db8::/32")]
 POOL_LENGTHS = {4: (16, 20, 24, 26), 6: (48, 56, 64, 122)}
-POOLS = 1000  # and as many addresses, so that no branch inside always goes the same way
+POOLS = 1000  # and of addresses, so that branches are not always taken in the same way
 
 
 def cases() -> list[Case]:
@@ -40,10 +40,10 @@ def text_cases(address: str, network: str) -> list[Case]:
 
 
 def match_cases(version: int) -> list[Case]:
-    """The sides must agree on every pool before any time is taken."""
+    """Return the cases. The sides must agree on every pool before the measurement."""
     pools = random_pools(version)
     texts = [random_address(pool) for pool in pools]
-    ours, with_radix, with_pytricia = our_match(pools), radix_match(pools), pytricia_match(pools)
+    ours, with_radix, with_pytricia = svc_match(pools), radix_match(pools), pytricia_match(pools)
     for text in texts:
         assert ours(text) == with_radix(text).prefix == with_pytricia(text)
     name = f"match {POOLS} IPv{version} texts against {POOLS} pools"
@@ -54,11 +54,11 @@ def match_cases(version: int) -> list[Case]:
 
 
 def sweep(match: Callable[[str], object], texts: list[str]) -> None:
-    """Calls without a Python frame between them."""
+    """Make calls without a Python frame between them."""
     deque(map(match, texts), maxlen=0)
 
 
-def our_match(pools: list[Cidr]) -> Callable[[str], str | None]:
+def svc_match(pools: list[Cidr]) -> Callable[[str], str | None]:
     index: CidrIndex[str] = CidrIndex()
     for pool in pools:
         index.insert(pool, str(pool))
@@ -80,7 +80,7 @@ def pytricia_match(pools: list[Cidr]) -> Callable[[str], Any]:
 
 
 def random_pools(version: int) -> list[Cidr]:
-    """Some lie inside others; the same ones in every run."""
+    """Return pools of which some lie inside others. They are the same in every run."""
     source = random.Random(version)
     universe = Cidr("10.0.0.0/8" if version == 4 else "fd00::/16")
     pools = set[Cidr]()

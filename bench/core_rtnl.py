@@ -1,4 +1,4 @@
-"""Netlink packing against pyroute2: the twelve messages of one dual-stack ADD, the same bytes from both sides."""
+"""Packing of Netlink messages compared with pyroute2: the twelve messages of one dual-stack ADD, with equal bytes."""
 
 import socket
 from typing import Any
@@ -24,12 +24,12 @@ AF_INET, AF_INET6 = socket.AF_INET, socket.AF_INET6
 
 
 def cases() -> list[Case]:
-    """The sides must agree on every byte before any time is taken."""
+    """Return the cases. The sides must agree on every byte before the measurement."""
     assert pack() == pack_by_pyroute2()
     return [Case("pack the twelve messages of a dual-stack ADD", pack, pack_by_pyroute2, "pyroute2", goal=50)]
 
 
-# --- ours
+# --- svc
 
 MAC_BYTES = bytes.fromhex(MAC.replace(":", ""))
 POD4_BYTES, GATEWAY4_BYTES = (socket.inet_pton(AF_INET, text) for text in (POD4, GATEWAY4))
@@ -54,13 +54,13 @@ def pack() -> bytes:
     return bytes(host) + bytes(sandbox)
 
 
-# --- theirs
+# --- pyroute2
 
 Row = tuple[nlmsg, int, int, dict[str, int], list[Any]]  # message, type, flags, fixed part, attributes
 
 
 class DevconfMessage(ifinfmsg):  # type: ignore[misc]
-    """pyroute2 reads devconf as a struct, but setting it takes an attribute for each number."""
+    """A link message with devconf. pyroute2 reads devconf as a struct, but a request needs an attribute for each number."""
 
     class af_spec_inet(ifinfmsg.af_spec_inet):  # type: ignore[misc]  # noqa: N801
         class inet(nla):  # type: ignore[misc]  # noqa: N801

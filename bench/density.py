@@ -1,6 +1,6 @@
-"""Whether a call gets slower with the pods that are there already: two nodes side by side, a full and an almost empty one.
+"""The effect of existing pods on the time of a call: a full and an almost empty node, side by side.
 
-The kernel's own share, by the floor program on the same two nodes, tells how much of that is not ours.
+The floor program measures the kernel's share on the same two nodes.
 """
 
 import time
@@ -20,7 +20,7 @@ PRESENT = 1  # pods on the empty node
 
 @dataclass
 class Side:
-    """A node with so many pods, and what was measured there, by verb."""
+    """A node with so many pods, and its times by verb."""
 
     stage: Stage
     present: int

@@ -1,4 +1,4 @@
-"""What the benchmark reports: figures with their goals, as JSON lines and as a table."""
+"""The results of the benchmark: figures with their goals, as JSON lines and as a table."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from typing import Any
 
 
 class Missing(Exception):
-    """Something that a figure needs is not on this machine; the text says what, and how it comes."""
+    """Something that a figure needs is not on this machine. The text says what, and how to install it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The median and the 95th percentile of what was measured (the latter None for a single value)."""
+    """The median and the 95th percentile of the measurements (None for a single value)."""
 
     p50: float
     p95: float | None = None
@@ -50,9 +50,9 @@ def at_least(bound: float) -> Goal:
 
 @dataclass(frozen=True)
 class Figure:
-    """Ours beside a peer's. Goals are for the ratio if there is a peer, otherwise for the value itself.
+    """The value of svc beside a peer's. Goals apply to the ratio if there is a peer, otherwise to the value.
 
-    The ratio is ours / peer's, or the other way round for a speed-up.
+    The ratio is svc / peer, or for a speed-up the inverse.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Figure:
 
     @property
     def judged(self) -> float | None:
-        """What the goals are about; None when the peer that they need is missing."""
+        """Return the value that the goals apply to, or None if the required peer is missing."""
         return self.ratio if self.peer_name else self.ours.p50
 
     def verdict(self, goal: Goal | None) -> bool | None:
@@ -106,7 +106,7 @@ class Figure:
 
 
 def line(figure: Figure, busy: float) -> str:
-    """`busy` is the share of the processors that others used just before."""
+    """Format a figure as a JSON line. `busy` is the share of the processors that other programs used just before."""
     return json.dumps({**figure.to_json(), "busy_before": round(busy, 3)})
 
 
@@ -150,7 +150,7 @@ def _cell(value: float | None) -> str:
 
 
 def _short(value: float | None) -> float | None:
-    """Four significant digits are more than the machine is good for; whole numbers stay whole."""
+    """Round to four significant digits, because the machine is not more precise. Whole numbers stay."""
     if value is None:
         return None
     rounded = value if value == int(value) else float(f"{value:.4g}")

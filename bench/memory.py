@@ -1,4 +1,4 @@
-"""The agent's memory: at its start, with many pods, and when they are gone."""
+"""The agent's memory: after its start, with many pods, and after their deletion."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Pods on a real node, with the Kubernetes API as the datastore: how much of a pod's start is its network.
+"""Pods on a real node with the Kubernetes API as the datastore: the network's share of the start time of a pod.
 
-The API server and its etcd run on the node's own processors here, which a crowd of pods keeps busy. In a cluster they are other
-machines: so they go before the work of the node, as far as the scheduler can do that.
+The API server and its etcd share the node's processors, which many pods keep busy. In a cluster they run on other machines, so
+the benchmark gives them priority over the node's work.
 """
 
 import os
@@ -31,7 +31,7 @@ from harness.workloads import clear_pods, is_ready, put_pod
 from svc.names import DEFAULT
 
 PODS = 30
-ELSEWHERE = -10  # the nice value of what is another machine in a cluster
+ELSEWHERE = -10  # the nice value of the programs that run on other machines in a cluster
 _ADD = re.compile(r" verb=ADD .*container=(\w+) .*\bok\b.* total=.*")
 _PHASE = re.compile(r" (\w+)=(\d+\.\d+)(?= |$)")
 _CONTAINER = f"{DEFAULT.annotation_prefix}/containerID"
@@ -39,27 +39,27 @@ _CONTAINER = f"{DEFAULT.annotation_prefix}/containerID"
 
 @dataclass(frozen=True)
 class Start:
-    """Milliseconds from a pod's creation until it was seen to be ready, and those of the phases of its ADD."""
+    """Milliseconds from a pod's creation until it was ready, and those of the phases of its ADD."""
 
     ms: float
     phases: dict[str, float]
 
     @property
     def network_ms(self) -> float:
-        """`total` leaves the queue out."""
+        """Return the time of the ADD. `total` does not include the queue."""
         return self.phases["queue"] + self.phases["total"]
 
     @property
     def share(self) -> float:
-        """Percent."""
+        """Return the share of the network in percent."""
         return self.network_ms / self.ms * 100
 
 
 def run(options: Options) -> Iterator[Figure]:
-    """Missing where there can be no such node."""
+    """Measure the starts. Raise Missing if such a node cannot run here."""
     try:
         with _node() as bench:
-            bench.start(1)  # everything is warm then
+            bench.start(1)  # the second run finds warm caches
             yield from _figures("node_crowd", bench.start(PODS), f"{PODS} at once")
             alone = [start for _ in range(min(PODS, options.rounds)) for start in bench.start(1)]
             yield from _figures("node_pod", alone, "one at a time")
@@ -78,14 +78,14 @@ def _figures(name: str, starts: list[Start], note: str) -> Iterator[Figure]:
 
 
 class _Bench:
-    """Starts pods, and deletes them again."""
+    """Starts and deletes pods."""
 
     def __init__(self, real: RealNode, kube: Kube, log: Path) -> None:
         self._real, self._kube, self._log = real, kube, log
 
     def start(self, number: int) -> list[Start]:
         created = {}
-        with self._kube.watching("/api/v1/pods") as events:  # asking again and again would cost the server more than the pods
+        with self._kube.watching("/api/v1/pods") as events:  # polling would cost the server more than the pods do
             for name in (f"pod-{n}" for n in range(number)):
                 created[name] = time.monotonic()
                 put_pod(self._kube, name)
@@ -95,13 +95,13 @@ class _Bench:
         return [Start((ready[name] - created[name]) * 1000, phases[containers[name]]) for name in created]
 
     def _phases(self) -> dict[str, dict[str, float]]:
-        """Of each container's ADD, from the agent's log."""
+        """Return the phases of each container's ADD, from the agent's log."""
         found = _ADD.finditer(self._log.read_text())
         return {line[1]: {name: float(ms) for name, ms in _PHASE.findall(line[0])} for line in found}
 
 
 def _await_ready(events: Iterator[dict[str, Any]], number: int) -> tuple[dict[str, str], dict[str, float]]:
-    """The sandbox of each pod, and when it was first heard to be ready."""
+    """Return the sandbox of each pod, and the time of the event that it was ready."""
     containers, ready = dict[str, str](), dict[str, float]()
     while len(ready) < number:
         pod = next(events)["object"]
@@ -119,7 +119,7 @@ def _node() -> Iterator[_Bench]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="svc-bench-")))
         (folder / "kube").mkdir()
         kube = stack.enter_context(kubes.running(folder / "kube"))
-        _let_go_first(kube)
+        _prioritise(kube)
         site = OrchSite(kube, folder / "kube")
         furnish(site)
         node = stack.enter_context(ClusterNode(folder / "node", "node1", site))
@@ -130,9 +130,9 @@ def _node() -> Iterator[_Bench]:
         yield _Bench(real, kube, log)
 
 
-def _let_go_first(kube: Kube) -> None:
-    """Threads that are begun later take after those that are there."""
+def _prioritise(kube: Kube) -> None:
+    """Give the process priority. Later threads inherit it from the existing ones."""
     for process in kube.processes.values():
         for task in Path(f"/proc/{process.pid}/task").iterdir():
-            with suppress(PermissionError, ProcessLookupError):  # a thread that is gone, or a container that may not
+            with suppress(PermissionError, ProcessLookupError):  # the thread has ended, or a container lacks the right
                 os.setpriority(os.PRIO_PROCESS, int(task.name), ELSEWHERE)

@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""The size of the measurements."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from bench.programs import versions
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`rounds` of one call each; `burst_rounds` of `burst_pods`; pods at once for memory and density."""
+    """`rounds` of one call each, `burst_rounds` of `burst_pods`, and concurrent pods for memory and density."""
 
     rounds: int = 60
     warm_up: int = 4

@@ -1,4 +1,4 @@
-"""What the agent says of a call on standard error: one line with the milliseconds of each phase."""
+"""The agent's log line of a call on standard error, with the milliseconds of each phase."""
 
 import re
 import statistics
@@ -10,7 +10,7 @@ _PHASE = re.compile(rb" (\w+)=(\d+\.\d+)(?= |\n)")
 
 
 def phases(outcome: Outcome) -> dict[str, float]:
-    """By name, in the order of the line; `total` is the whole time inside but for `queue`."""
+    """Return the phases by name, in the order of the line. `total` is the time in the agent without `queue`."""
     lines = [line for line in outcome.stderr.splitlines(keepends=True) if b" total=" in line]
     if not lines:
         raise ValueError(f"the agent did not say how long it took: {outcome.stderr!r}")
@@ -22,12 +22,12 @@ def inside_ms(outcome: Outcome) -> float:
 
 
 def outside_ms(outcome: Outcome) -> float:
-    """The time of the call without its time in the agent, which begins in the queue."""
+    """Return the time of the call outside the agent. Time in the queue counts as inside."""
     found = phases(outcome)
     return outcome.ms - found["total"] - found["queue"]
 
 
 def medians(outcomes: Sequence[Outcome]) -> str:
-    """Of every phase, as text."""
+    """Return the median of every phase as text."""
     found = [phases(outcome) for outcome in outcomes]
     return " ".join(f"{name} {statistics.median(one[name] for one in found):.2f}" for name in found[0])

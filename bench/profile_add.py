@@ -1,8 +1,8 @@
-"""Where the time of an ADD goes: `python -m bench.profile_add`.
+"""The share of each phase and function in the time of an ADD: `python -m bench.profile_add`.
 
-First the phases, as a real agent reports them to a real runtime. Then the functions, with the same calls answered in this
-process: wall time by sampling, which costs little and sees waiting, and the number of calls by cProfile in rounds of their
-own. Last what is not Python: the built-in and compiled functions that cProfile saw.
+First come the phases, as a real agent reports them to a real runtime. Then come the functions, with the same calls in this
+process: wall time by sampling, which costs little and includes waiting, and the number of calls by cProfile in separate rounds.
+The last list has the built-in and compiled functions that cProfile saw.
 """
 
 import argparse
@@ -37,8 +37,8 @@ from svc.cni.handler import handle_call
 from svc.datastore.open import open_backend
 from svc.names import DEFAULT
 
-INTERVAL = 0.00025  # seconds between samples: one costs 0.03 ms and more
-STALLED = 1.5  # times the median
+INTERVAL = 0.00025  # seconds between samples; each costs at least 0.03 ms
+STALLED = 1.5  # slower calls, in medians, do not count
 VERBS = ("ADD", "DEL")
 
 Function = tuple[str, int, str]  # file, first line, name
@@ -91,7 +91,7 @@ def _print_phases(stage: Stage, plugin: Plugin, rounds: int) -> None:
 
 
 def _print_bare_call(stage: Stage, plugin: Plugin, rounds: int) -> None:
-    """A VERSION asks for nothing: what is left is the way of every call to a worker and back."""
+    """Print the time of a VERSION, which has no work: it is the time of every call to a worker and back."""
     whole, inside = list[float](), list[float]()
     for _ in range(rounds):
         time.sleep(AFTER_DELETION)
@@ -155,7 +155,7 @@ def _counting(profile: cProfile.Profile) -> Measuring:
 
 @dataclass
 class Sampled:
-    """One call: how long it took, and its ticks by function."""
+    """The duration of one call, and its ticks by function."""
 
     seconds: float = 0.0
     own: Counter[Function] = field(default_factory=Counter)
@@ -165,9 +165,9 @@ class Sampled:
 class Samples:
     """Wall time by function.
 
-    Every tick of the timer weighs one interval. Python runs a signal's handler late while C code is busy: then all ticks
-    since the last belong to it. Calls start in changing places of the interval, so that ticks meet all of the code.
-    Calls that took much longer than others were delayed by other programs, and do not count.
+    Every tick of the timer weighs one interval. Python runs a signal's handler late during C code, so all ticks since the
+    previous one belong to that code. Calls start at different phases of the interval, so that ticks hit all of the code.
+    Much slower calls were delayed by other programs and do not count.
     """
 
     def __init__(self) -> None:
@@ -176,7 +176,9 @@ class Samples:
         self._ticks = 0
 
     def taking(self, call: Callable[[], None]) -> None:
-        signal.signal(signal.SIGALRM, self._take)  # it stays: the last tick may come after the timer was stopped
+        signal.signal(
+            signal.SIGALRM, self._take
+        )  # the handler stays, because the last tick may come after the timer was stopped
         signal.siginterrupt(signal.SIGALRM, False)
         delay = random.uniform(0.01, 1) * INTERVAL
         self._calls.append(Sampled())
@@ -190,7 +192,7 @@ class Samples:
         self._calls[-1].seconds = time.perf_counter() - started
 
     def totals(self) -> tuple[int, Counter[Function], Counter[Function]]:
-        """The calls that count, and their ticks: own, and with callees."""
+        """Return the calls that count, and their ticks: own, and with callees."""
         usual = statistics.median(call.seconds for call in self._calls)
         kept = [call for call in self._calls if call.seconds < STALLED * usual]
         own, whole = Counter[Function](), Counter[Function]()
@@ -210,7 +212,10 @@ class Samples:
 
 
 def _functions(frame: FrameType | None) -> Iterator[Function]:
-    """Innermost first. What dataclasses generate is named after the class: it comes from no file."""
+    """Return the functions, innermost first.
+
+    Functions that dataclasses generate have no file, and are named after the class.
+    """
     while frame is not None and frame.f_code.co_filename != __file__:
         code = frame.f_code
         generated = code.co_filename == "<string>" and "self" in frame.f_locals

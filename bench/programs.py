@@ -1,4 +1,4 @@
-"""The C programs that the benchmark builds for itself, and what is known of the peers on this machine."""
+"""The C programs that the benchmark builds, and the versions of the peers on this machine."""
 
 import shutil
 import subprocess
@@ -8,16 +8,21 @@ from bench import ROOT
 from bench.measurement import Missing
 from svc import __version__
 
-PEER_DIR = Path("/usr/lib/cni")  # where Debian's containernetworking-plugins are
+PEER_DIR = Path("/usr/lib/cni")  # the directory of Debian's containernetworking-plugins
 PTP = PEER_DIR / "ptp"
 NULL = "int main(void) { return 0; }\n"
-HEADERS = ("-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu")  # musl's own lack the kernel's
+HEADERS = (
+    "-idirafter",
+    "/usr/include",
+    "-idirafter",
+    "/usr/include/x86_64-linux-gnu",
+)  # musl's headers do not contain the kernel's
 STATIC = ("-static", "-Os", "-s", "-pthread")
 WARNINGS = ("-Wall", "-Wextra")
 
 
 def build_runtime(directory: Path) -> Path:
-    """What executes the plugins and takes the times."""
+    """Build the program that executes the plugins and measures the times."""
     return _compile([_compiler("gcc"), "-O2", "-pthread", *WARNINGS], ROOT / "bench/runtime.c", directory / "runtime")
 
 
@@ -26,19 +31,19 @@ def build_floor(directory: Path) -> Path:
 
 
 def build_null(directory: Path) -> Path:
-    """A static program that does nothing: what executing anything costs."""
+    """Build a static program that does nothing, which shows the cost of executing a program."""
     source = directory / "null.c"
     source.write_text(NULL)
     return _compile(_static_compiler(), source, directory / "null")
 
 
 def versions() -> dict[str, str]:
-    """The programs that are compared, by name."""
+    """Return the versions of the compared programs, by name."""
     return {"svc": __version__, "containernetworking-plugins": _debian_version("containernetworking-plugins")}
 
 
 def require_ptp() -> str:
-    """A sentence about what is missing of the peer, empty when nothing is."""
+    """Return what is missing for the peer, or an empty text."""
     return "" if PTP.exists() else f"{PTP} is missing: apt-get install containernetworking-plugins"
 
 

@@ -1,4 +1,4 @@
-"""The runtime of the benchmark as Python sees it: calls in, outcomes with their times out. `runtime.c` does the work."""
+"""The runtime of the benchmark as Python sees it: calls in, timed outcomes out. `runtime.c` does the work."""
 
 import struct
 import subprocess
@@ -14,7 +14,7 @@ _ANSWER = struct.Struct("=qqIII")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A program to execute, or, with `connects`, a socket to send `stdin` to with a descriptor of `netns`."""
+    """A program to execute, or with `connects` a socket that gets `stdin` and a descriptor of `netns`."""
 
     program: str
     environment: Mapping[str, str]
@@ -30,7 +30,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Nanoseconds of the monotonic clock, and what the call left behind."""
+    """The times of a call in nanoseconds of the monotonic clock, and its output."""
 
     started: int
     ended: int
@@ -44,13 +44,13 @@ class Outcome:
 
 
 class Runtime:
-    """A process inside `netns`; what it executes inherits the namespace."""
+    """A process inside `netns`. The programs that it executes inherit the namespace."""
 
     def __init__(self, program: Path, netns: str) -> None:
         self._process = subprocess.Popen([str(program), netns], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def run(self, calls: Sequence[Call], at_once: int = 1) -> list[Outcome]:
-        """In the order of the calls, which start in that order, `at_once` at a time."""
+        """Run the calls, and return their outcomes in order. The calls start in order, `at_once` at a time."""
         assert self._process.stdin is not None
         self._process.stdin.write(struct.pack("=II", at_once, len(calls)) + b"".join(call.packed() for call in calls))
         self._process.stdin.flush()
@@ -83,5 +83,5 @@ class Runtime:
 
 
 def wall_ms(outcomes: Sequence[Outcome]) -> float:
-    """From the first start to the last end."""
+    """Return the time from the first start to the last end."""
     return (max(outcome.ended for outcome in outcomes) - min(outcome.started for outcome in outcomes)) / 1e6

@@ -11,8 +11,8 @@ from bench.measurement import Figure, Sample, at_most
 from bench.options import VERSIONS, Options
 from bench.testbed import Plugin, Pod, Stage
 
-TURN = 6  # calls of one competitor in a row, one after another: the first of them finds the caches full of the others' work
-AFTER_DELETION = 0.045  # seconds: the kernel is busy with a deleted link for 20 to 30 ms after the link is gone
+TURN = 6  # consecutive calls of one competitor; the first of them finds the caches of the others
+AFTER_DELETION = 0.045  # seconds; the kernel works for 20 to 30 ms after it has removed a link
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Times:
 
     add: dict[str, list[float]] = field(default_factory=dict)
     delete: dict[str, list[float]] = field(default_factory=dict)
-    work: dict[str, list[float]] = field(default_factory=dict)  # of the kernel alone, as the floor program says
+    work: dict[str, list[float]] = field(default_factory=dict)  # of the kernel alone, as the floor program measures them
     gone: dict[str, list[float]] = field(default_factory=dict)
     first: dict[str, list[float]] = field(default_factory=dict)  # the first ADD of each turn
 
@@ -30,7 +30,7 @@ class Times:
 
 
 class Contest:
-    """Rounds in which every competitor has one turn, in a random order: who comes after our own call finds a warm agent."""
+    """Rounds in which every competitor has one turn, in random order, because a call after one of svc finds a warm agent."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

@@ -1,8 +1,8 @@
-"""The executable: its size, and what it adds to a call that is made by the agent's socket directly.
+"""The executable: its size, and the time that it adds to a call through the agent's socket.
 
-Its own cost is what a call takes outside of the agent, less what a call by the socket takes there: the time inside, which is
-large beside both, is taken off call by call. What other tenants of the machine take falls now on one, now on the other. As they
-only ever add, and for most of the time on some days, the lowest deciles are compared; the medians stand beside them.
+Its own cost is the time of a call outside the agent, minus that of a call through the socket. The time inside the agent is
+large in comparison, so it is subtracted for each call. Other tenants of the machine delay some calls of both kinds. Delays only
+add time, so the lowest deciles are compared, and the medians are printed beside them.
 """
 
 import statistics
@@ -19,7 +19,7 @@ from bench.phases import outside_ms
 from bench.sequential import AFTER_DELETION
 from bench.testbed import Stage
 
-STATUS_ROUNDS = 5  # times as many: they are short, and leave nothing behind
+STATUS_ROUNDS = 5  # times as many rounds, because these calls are short and leave nothing behind
 ADD_ROUNDS = 2
 PAUSE = 0.01  # seconds
 
@@ -37,7 +37,7 @@ def run(options: Options) -> Iterator[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds outside of the agent, of the same call by the executable and by the socket; a program that does nothing."""
+    """Milliseconds outside the agent: of a call by the executable, of one by the socket, and of a program that does nothing."""
 
     executed: list[float] = field(default_factory=list)
     direct: list[float] = field(default_factory=list)
@@ -65,7 +65,7 @@ class _Spread:
 
 
 def _status(stage: Stage, null: Path, rounds: int) -> Times:
-    """A processor that is never idle is soon taken by other tenants: so each after a pause here, too."""
+    """Measure STATUS. A pause precedes each call, because other tenants soon use a processor that is never idle."""
     plugin, times = stage.ours(cniVersion="1.1.0"), Times()
     call = plugin.call("STATUS")
     for _ in range(rounds):
@@ -79,7 +79,7 @@ def _status(stage: Stage, null: Path, rounds: int) -> Times:
 
 
 def _add(stage: Stage, null: Path, rounds: int) -> Times:
-    """Each after the same pause; the executable and the socket come first in turns."""
+    """Measure ADD. The same pause precedes each call, and executable and socket alternate in going first."""
     plugin, times = stage.ours(), Times()
     pods = zip(stage.pods(rounds), stage.pods(rounds), strict=True)
     for number, (ours, by_socket) in enumerate(pods):
@@ -94,7 +94,7 @@ def _add(stage: Stage, null: Path, rounds: int) -> Times:
 
 
 def _beside_null(found: dict[str, dict[str, float]], rounds: int) -> Iterator[Figure]:
-    """Against a server that answers at once: what is left of the call is the executable's own."""
+    """Measure calls to a server that replies at once, so that the rest of the time is the executable's own."""
     null_ms = found["null"]["us"] / 1000
     for figure, milliseconds in (("exec_version", found["version"]["us"]), ("exec_call", found["call"]["own_us"])):
         yield Figure(

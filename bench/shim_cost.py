@@ -1,10 +1,10 @@
-"""What the native executable costs: posix_spawn and wait, as a runtime pays it, beside a program that does nothing.
+"""The cost of the native executable to a runtime: posix_spawn and wait, compared with a program that does nothing.
 
 Prints one JSON object a line, times in microseconds, medians of interleaved rounds:
     null      a static program of `int main(){return 0;}`
     version   VERSION, which needs no agent
-    call      a STATUS to a server that answers at once; `agent` is that server's time from accept to its reply,
-              `own` is the whole call less that time
+    call      a STATUS to a server that replies at once; `agent` is that server's time from accept to its reply,
+              `own` is the whole call minus that time
 """
 
 import argparse
@@ -31,18 +31,18 @@ from svc.cni.frame import RequestReader, pack_reply
 
 NETCONF = b'{"cniVersion":"1.1.0","name":"net","type":"svc","ipam":{"type":"svc-ipam"}}'
 RESULT = b'{"cniVersion":"1.1.0"}\n'
-SPARE_ROUNDS = 20  # caches and page cache warm up
+SPARE_ROUNDS = 20  # rounds that fill caches and page cache
 
 
 def compiler_and_flags() -> list[str]:
-    """The build's own command line, with musl where it is there."""
+    """Return the compiler and flags of the build's command line, with musl if it is installed."""
     recipe = re.search(r"COMMAND \$\{shim_cc\}(.*?)-o svc\b", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
-    assert recipe, "the build's command line is not where it was"
+    assert recipe, "CMakeLists.txt does not contain the command line of the build any more"
     return [shutil.which("musl-gcc") or "gcc", *shlex.split(recipe[1].replace("${SKBUILD_PROJECT_VERSION}", "bench"))]
 
 
 def build(directory: Path, shim: Path | None) -> tuple[Path, Path]:
-    """The null program and the executable, installed for an agent in the same directory."""
+    """Build the null program and the executable, and install them for an agent in the same directory."""
     null, installed = directory / "null", directory / "svc"
     (directory / "null.c").write_text("int main(void) { return 0; }\n")
     subprocess.run([*compiler_and_flags(), "-o", null, directory / "null.c"], check=True)
@@ -57,7 +57,7 @@ def build(directory: Path, shim: Path | None) -> tuple[Path, Path]:
 
 @contextmanager
 def echo_server(path: Path) -> Iterator[Callable[[], float]]:
-    """A process of its own that answers at once; gives the microseconds of its last answer."""
+    """Run a separate process that replies at once. Return a function with the microseconds of its last reply."""
     shared = mmap.mmap(-1, 8)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -86,7 +86,7 @@ def serve(listener: socket.socket, shared: mmap.mmap) -> None:
 
 
 def spawn(program: Path, verb: str, directory: Path) -> float:
-    """Microseconds from posix_spawn to the end of the process."""
+    """Return the microseconds from posix_spawn to the end of the process."""
     files = [
         (os.POSIX_SPAWN_OPEN, 0, str(directory / "netconf"), os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),

@@ -1,4 +1,4 @@
-"""Where a phase of the benchmark happens: a node with its agent, sandboxes, and the plugins that compete on it."""
+"""The environment of a phase of the benchmark: a node with its agent, sandboxes, and the competing plugins."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
 
 IFNAME = "eth0"
-VERSION = "1.0.0"  # the newest that all competitors speak
+VERSION = "1.0.0"  # the newest version that all competitors support
 SANDBOX = f"/run/netns/svc-sandbox-{os.getpid()}"
 
 _numbers = count(1)
@@ -38,7 +38,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Plugin:
-    """An executable that is called as CNI says, with one network configuration."""
+    """An executable that is called as the CNI specification says, with one network configuration."""
 
     name: str
     executable: Path
@@ -46,11 +46,11 @@ class Plugin:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, verb: str, pod: Pod | None = None) -> Call:
-        """As a runtime makes it: DEL and CHECK get the result of the ADD."""
+        """Return the call of a runtime: DEL and CHECK get the result of the ADD."""
         return Call(str(self.executable), self._environment(verb, pod), self._stdin(verb, pod))
 
     def direct(self, verb: str, socket: Path, pod: Pod | None = None) -> Call:
-        """The same call without the executable: its frame, ready made, to the agent's socket."""
+        """Return the same call without the executable: its packed frame, for the agent's socket."""
         inputs = CallInput(
             self.executable.name, self._environment(verb, pod), self._stdin(verb, pod), has_descriptor=pod is not None
         )
@@ -73,11 +73,11 @@ class Plugin:
 
 
 class Failed(Exception):
-    """A call that should have succeeded did not."""
+    """A call failed that should have succeeded."""
 
 
 class Stage:
-    """A node, its runtime, and everything that was made on it. Use as `with Stage.open(...)`."""
+    """A node, its runtime, and everything that was made on it. Use it as `with Stage.open(...)`."""
 
     def __init__(self, node: Node, runtime: Runtime, directory: Path) -> None:
         self.node = node
@@ -88,7 +88,7 @@ class Stage:
     @staticmethod
     @contextmanager
     def open(node_type: type[Node] = Node) -> Iterator["Stage"]:
-        """In quiet; afterwards everything is gone, also after a failure."""
+        """Open a stage on a quiet machine. At the end, remove everything, even after a failure."""
         wait_until_quiet()
         with ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="svc-bench-")))
@@ -101,7 +101,7 @@ class Stage:
             yield stage
 
     def pods(self, number: int) -> list[Pod]:
-        """Fresh sandboxes, kept until the end: a teardown in between would disturb what is measured."""
+        """Return new sandboxes. They stay until the end, because a teardown during the measurement would disturb it."""
         numbers = [next(_numbers) for _ in range(number)]
         pods = [Pod(f"{n:08x}" + 56 * "0", f"{SANDBOX}-{n}") for n in numbers]
         names = [Path(pod.netns).name for pod in pods]
@@ -119,7 +119,7 @@ class Stage:
         return Plugin("svc, both families" if dual else "svc", self.node.bin_dir / "svc", configuration)
 
     def ptp(self) -> Plugin | None:
-        """None when it is not installed."""
+        """Return the plugin, or None if it is not installed."""
         if programs.require_ptp():
             return None
         return Plugin("ptp + host-local", programs.PTP, _ptp_netconf(self.directory / "host-local"))
@@ -128,7 +128,7 @@ class Stage:
         return self.execute_all(plugin, verb, [pod])[0]
 
     def execute_all(self, plugin: Plugin, verb: str, pods: Sequence[Pod], at_once: int = 1) -> list[Outcome]:
-        """Failed when one of the calls was refused. An ADD leaves its result with the pod."""
+        """Execute the calls. Raise Failed if one fails. An ADD stores its result in the pod."""
         outcomes = self.runtime.run([plugin.call(verb, pod) for pod in pods], at_once)
         for pod, outcome in zip(pods, outcomes, strict=True):
             require_success(f"{plugin.name} {verb}", outcome)
@@ -137,7 +137,7 @@ class Stage:
         return outcomes
 
     def connect(self, plugin: Plugin, verb: str, pod: Pod | None = None) -> Outcome:
-        """The call without the executable."""
+        """Make the call without the executable."""
         outcome = self.runtime.one(plugin.direct(verb, self.node.socket, pod))
         reply = parse_reply(outcome.stdout)
         direct = Outcome(outcome.started, outcome.ended, reply.status, reply.stdout, reply.stderr)

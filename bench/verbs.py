@@ -1,4 +1,4 @@
-"""STATUS and CHECK: the time inside the agent, as its own line says, and of the whole call."""
+"""STATUS and CHECK: the time inside the agent, from its log line, and that of the whole call."""
 
 from collections.abc import Iterator
 

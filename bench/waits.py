@@ -1,4 +1,4 @@
-"""What it costs to wait for what is there already: an open readiness gate, and the policy's file."""
+"""The cost of waits whose condition already holds: a ready readiness gate, and the status file of the policy."""
 
 import statistics
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ def _figures(stage: Stage, plugins: dict[str, Plugin], options: Options) -> Iter
                 whole[name].append(ms)
                 inside.get(name, []).append(phase)
     for name, goal in GOALS.items():
-        dearer = statistics.median(whole[name]) - statistics.median(whole["plain"])
-        note = f"an ADD by exec is {dearer:+.3f} ms dearer than one that waits for nothing"
+        added_cost = statistics.median(whole[name]) - statistics.median(whole["plain"])
+        note = f"an ADD by exec is {added_cost:+.3f} ms dearer than one that waits for nothing"
         yield Figure(f"{name}_open", "ms", Sample.of(inside[name]), options.rounds, goal=at_most(goal), note=note)
 
 

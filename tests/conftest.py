@@ -1,4 +1,4 @@
-"""Gates for every test: what it needs to run at all, and that it leaves nothing behind."""
+"""Checks around every test: its requirements, and that it leaves nothing behind."""
 
 import os
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from svc._core import netns
 
 def pytest_configure() -> None:
     adopt_orphans()
-    # A busy machine is slow, and its first random text takes seconds: neither is a fault of what is tested.
+    # On a busy machine the first random text takes seconds, which is not a fault of the tested code.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in a hook of its own
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each item its group: a worker runs the tests of a group, which share what takes long to start.
+    """Give each item its group. One worker runs the tests of a group, which share fixtures with a slow setup.
 
     Groups with slow tests begin first, so that no worker is left with one of them at the end.
     """
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    """A file, but the tests of one datastore in the contract, and those of the real node."""
+    """Return the group: the file, or the datastore of a contract test, or the real node."""
     callspec = getattr(item, "callspec", None)
     if callspec is not None and "datastore" in callspec.params:
         return str(callspec.params["datastore"])
@@ -56,7 +56,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def why_not_root() -> str:
-    """Why this process cannot have network namespaces of its own; empty when it can."""
+    """Return why this process cannot make network namespaces, or an empty text if it can."""
     if os.geteuid() != 0:
         return "needs root: it makes network namespaces"
     try:
@@ -68,7 +68,7 @@ def why_not_root() -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fail a test that leaves a namespace, link of the host, process, mount, thread or descriptor of its own."""
+    """Fail a test that leaves a namespace, link of the host, process, mount, thread or descriptor."""
     before = Footprint.take(tmp_path_factory.getbasetemp())
     yield
     require_nothing_since(before)
@@ -76,7 +76,7 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_at_the_end(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The same for fixtures that outlive a test."""
+    """Check the same for fixtures that outlive a test."""
     before = Footprint.take(tmp_path_factory.getbasetemp())
     yield
     require_nothing_since(before)
@@ -84,6 +84,6 @@ def nothing_left_at_the_end(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="session")
 def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    """Start one API server for all tests of a run; skip without its programs. A test that writes to it cleans up."""
+    """Start one API server for all tests of a run. Skip the test without its programs. A test that writes to it cleans up."""
     with running(tmp_path_factory.mktemp("kube")) as server:
         yield server

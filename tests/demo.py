@@ -1,6 +1,6 @@
-"""Two network namespaces that ping each other: wired by the real executable and agent, addresses from our own IPAM.
+"""Two network namespaces that ping each other, attached by the real executable and agent, with addresses of svc's IPAM.
 
-Run as root: `make demo`. Everything happens in namespaces of its own and is gone afterwards.
+Run as root: `make demo`. Everything happens in separate namespaces, which are deleted at the end.
 """
 
 import sys
@@ -39,7 +39,7 @@ def _add(node: Node, config: dict[str, object], container: str, pod: Netns) -> l
 
 
 def _agent_time(called: Called) -> str:
-    """From the line that every call leaves in the log, and on standard error."""
+    """Return the time from the log line that every call prints, on standard error too."""
     return f"{called.stderr.rpartition('total=')[2].strip()} ms in the agent"
 
 

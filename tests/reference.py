@@ -1,4 +1,4 @@
-"""Writes docs/reference/spec.md: `python tests/reference.py`. With `--print` it only prints it."""
+"""Write docs/reference/spec.md: `python tests/reference.py`. With `--print` only print it."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from harness.spec_rows import SPECIFICATION, TESTS, Row, field_of, rows
 from svc.netconf.fields import FIELDS, Field
 
 PAGE = TESTS.parent / "docs" / "reference" / "spec.md"
-OURS = "Fields that we have added"
+ADDED_FIELDS = "Fields that svc adds"
 _PATHS = {field.path for field in FIELDS}
 
 HEAD = """# The specification, statement by statement
@@ -28,7 +28,7 @@ CHOICES = """
 
 
 def page() -> str:
-    """All of it."""
+    """Return the whole page."""
     found = rows()
     sections = [_section(section, title, found) for section, (title, _) in SPECIFICATION.items()]
     return "".join([HEAD, *sections, _additions(found), CHOICES, *_choices(found)])
@@ -42,7 +42,7 @@ def _section(section: str, title: str, found: Iterable[Row]) -> str:
 
 def _additions(found: Iterable[Row]) -> str:
     known = {(section, name) for section, (_, names) in SPECIFICATION.items() for name in names}
-    return f"\n## {OURS}\n" + _fields([row for row in found if (row.section, row.name) not in known])
+    return f"\n## {ADDED_FIELDS}\n" + _fields([row for row in found if (row.section, row.name) not in known])
 
 
 def _fields(own: Iterable[Row]) -> str:
@@ -74,7 +74,7 @@ def _choices(found: Iterable[Row]) -> Iterator[str]:
 
 
 def _number(row: Row) -> str:
-    """Some names have the number in them."""
+    """Return the section and the name of the row, or only the name if it contains the number."""
     known = row.section in SPECIFICATION and not row.name.startswith((f"{row.section}.", "R"))
     return f"{row.section} {row.name}" if known else row.name
 
@@ -89,7 +89,7 @@ def _line(*cells: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Prints or writes the page."""
+    """Print or write the page."""
     if arguments == ["--print"]:
         sys.stdout.write(page())
     else:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measure how much the tests notice: change one place of the code at a time, run the tests that need no server, and list
-the changes that no test failed for.
+"""Measure what the tests detect.
 
-The changes are made in CLONE: a clone of the repository whose own .venv has the package installed (`make lint` there).
+Change one place of the code at a time, run the tests that need no server, and list the changes that no test failed for. The
+changes are made in CLONE: a clone of the repository whose own .venv has the package installed (`make lint` there).
 """
 
 import argparse
@@ -19,10 +19,10 @@ SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
-SMALLEST_BYTES = 1500  # shorter modules hold little that can be changed
-LONGEST = 300  # characters of a place
+SMALLEST_BYTES = 1500  # shorter modules have few places to change
+LONGEST = 300  # maximum characters of a place
 TEST_SECONDS = 400
-# A test that checks the sources themselves would fail for each change.
+# A test that checks the sources themselves would fail for every change.
 TESTS = (
     ".venv/bin/pytest", "-q", "-x", "-n", "2", "--dist", "loadgroup", "-m", "not server and not slow",
     "-k", "not layers and not reference", "tests/unit", "tests/netns", "tests/contract",
@@ -40,7 +40,7 @@ class Mutation:
 
 
 def replacements(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Yield each expression that can be changed, with what takes its place. Calls that log are left out."""
+    """Yield each expression that can be changed, with its replacement. Calls that log are omitted."""
     for node in ast.walk(tree):
         match node:
             case ast.Compare(left, [operator, *others], compared) if type(operator) in SWAPPED:
@@ -55,7 +55,7 @@ def replacements(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 
 
 def mutate(source: str, choice: random.Random) -> Mutation | None:
-    """Return a random change of a module. Return None if there is no place for one, or the result is not Python."""
+    """Return a random change of a module. Return None if the module has no place for one, or the result is not valid Python."""
     places = list(replacements(ast.parse(source)))
     if not places:
         return None

@@ -33,7 +33,7 @@ class Invariants:
         self._stores: dict[str, tuple[int, Store]] = {}
         self._rows: dict[str, tuple[int, list[Record]]] = {}
         self._seen: object = None
-        self._given_away = False  # addresses that the node of a stopped agent could not claim again
+        self._given_away = False  # whether an address got another holder while the agent of its node did not run
         self._journals = {node: world.stage.database(node, "journal.db") for node in world.machines}
         self._files = {} if world.is_shared else {node: world.stage.database(node, "store.db") for node in world.machines}
         self._databases = [*self._journals.values(), *self._files.values()]
