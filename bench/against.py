@@ -61,11 +61,11 @@ def repetition(programs: tuple[Path, Path]) -> Iterator[tuple[str, float]]:
 def _warm_up(stage: Stage) -> None:
     pods = stage.pods(PODS)
     for verb in ("ADD", "DEL"):
-        stage.execute_all(stage.ours(), verb, pods, AT_ONCE)
+        stage.execute_all(stage.svc_plugin(), verb, pods, AT_ONCE)
 
 
 def _round(stage: Stage) -> Iterator[tuple[str, float]]:
-    pods, plugin = stage.pods(PODS), stage.ours()
+    pods, plugin = stage.pods(PODS), stage.svc_plugin()
     for kind, at_once in (("", 1), ("burst ", AT_ONCE)):
         wait_until_quiet()
         before = _cpu_ms(stage)

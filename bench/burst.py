@@ -33,7 +33,7 @@ class Side:
 
 def run(options: Options) -> Iterator[Figure]:
     with Stage.open() as stage:
-        plugins = [plugin for plugin in (stage.ours(), stage.ptp()) if plugin]
+        plugins = [plugin for plugin in (stage.svc_plugin(), stage.ptp()) if plugin]
         _warm_up(stage, plugins)
         sides = [Side(plugin, stage.pods(options.burst_pods)) for plugin in plugins]
         for number in range(options.burst_rounds):
@@ -85,7 +85,7 @@ def _figures(sides: list[Side], options: Options) -> Iterator[Figure]:
 
 def _status_during_adds(stage: Stage, options: Options) -> Figure:
     """Return the times in the agent of STATUS calls among the ADDs of a burst."""
-    plugin = stage.ours(cniVersion="1.1.0")
+    plugin = stage.svc_plugin(cniVersion="1.1.0")
     pods = stage.pods(options.burst_pods)
     calls = []
     for number, pod in enumerate(pods):

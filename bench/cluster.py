@@ -37,7 +37,7 @@ from svc.model.keys import HandleKey
 from svc.names import DEFAULT
 
 TRANSACTIONS = 200
-CROWD = 100  # concurrent pods
+CONCURRENT_PODS = 100
 POOLS = {"pool4": "10.66.0.0/16", "pool6": "fd66::/112"}  # the pools of the node's embedded store differ
 DELAY = 0.1  # seconds; far longer than the few milliseconds that a late reply costs in addition
 SETTLE = 0.5  # seconds for the start of watches
@@ -85,7 +85,7 @@ def run_orch(options: Options) -> Iterator[Figure]:
     with _stage() as stage, _orch(stage) as server:
         found = _one_at_a_time(stage, server, options.rounds)
         yield from _common(stage, server, found, options, trips=4, burst_calls=4, memory=80)
-        yield from _crowd(stage, server)
+        yield from _concurrent_adds(stage, server)
 
 
 def _common(
@@ -106,7 +106,7 @@ def _common(
 
 
 def _one_at_a_time(stage: Stage, server: Server, rounds: int) -> Found:
-    plugins = {"embedded": stage.ours(), server.kind: server.plugin}
+    plugins = {"embedded": stage.svc_plugin(), server.kind: server.plugin}
     if ptp := stage.ptp():
         plugins["ptp"] = ptp
     pods = {name: stage.pods(TURN) for name in plugins}
@@ -137,7 +137,7 @@ def _note(found: Found, name: str, verb: str, outcomes: Iterator[Outcome]) -> No
 
 
 def _trips(stage: Stage, server: Server, most: float) -> Figure:
-    """Make calls in sequence. Return the delay of an ADD in units of the network's delay."""
+    """Return the number of round trips of an ADD: its extra time in units of the delay of a reply."""
     pods = stage.pods(TURN)
     server.prepare(pods)
     times = dict[float, list[float]]()
@@ -152,8 +152,8 @@ def _trips(stage: Stage, server: Server, most: float) -> Figure:
     return Figure(f"{server.kind}_add_trips", "trips", trips, TURN, goal=at_most(most), note=note)
 
 
-def _meet(stage: Stage, server: Server) -> None:
-    """Make a change in the session through the proxy visible to the agent's other session."""
+def _synchronise_sessions(stage: Stage, server: Server) -> None:
+    """Let the agent's direct session see the changes of its session through the proxy."""
     pods = stage.pods(1)
     server.prepare(pods)
     for verb in ("ADD", "DEL"):
@@ -164,7 +164,7 @@ def _burst(stage: Stage, server: Server, found: Found, options: Options, calls: 
     number = options.burst_pods
     pods = stage.pods(number)
     server.prepare(pods)
-    _meet(stage, server)
+    _synchronise_sessions(stage, server)
     before = server.counts()
     ms = wall_ms(stage.execute_all(server.plugin, "ADD", pods, AT_ONCE))
     asked = server.counts() - before
@@ -185,17 +185,17 @@ def _memory(stage: Stage, server: Server, options: Options, most: float) -> Iter
     stage.execute_all(server.plugin, "DEL", pods, AT_ONCE)
 
 
-def _crowd(stage: Stage, server: Server) -> Iterator[Figure]:
-    pods = stage.pods(CROWD)
+def _concurrent_adds(stage: Stage, server: Server) -> Iterator[Figure]:
+    pods = stage.pods(CONCURRENT_PODS)
     server.prepare(pods)
-    _meet(stage, server)
+    _synchronise_sessions(stage, server)
     before = server.counts()
-    ms = wall_ms(stage.execute_all(server.plugin, "ADD", pods, CROWD))
+    ms = wall_ms(stage.execute_all(server.plugin, "ADD", pods, CONCURRENT_PODS))
     asked = server.counts() - before
     stage.execute_all(server.plugin, "DEL", pods, AT_ONCE)
-    yield Figure(f"{server.kind}_crowd", "s until the last address", Sample(ms / 1000), CROWD, goal=at_most(5))
+    yield Figure(f"{server.kind}_crowd", "s until the last address", Sample(ms / 1000), CONCURRENT_PODS, goal=at_most(5))
     writes = sum(number for what, number in asked.items() if what in ("POST ipamblocks", "PUT ipamblocks"))
-    yield Figure(f"{server.kind}_crowd_block_writes", "writes", Sample(writes), CROWD, goal=at_most(10))
+    yield Figure(f"{server.kind}_crowd_block_writes", "writes", Sample(writes), CONCURRENT_PODS, goal=at_most(10))
 
 
 def _calls(name: str, counts: Counts, adds: int, goal: Goal | None) -> Figure:
@@ -221,10 +221,10 @@ def _etcd(stage: Stage) -> Iterator[tuple[Server, float]]:
         settings = {"datastore_type": "etcdv3", "etcd_endpoints": etcd.endpoints}
         metrics = f"http://127.0.0.1:{etcd.members[0].ports[2]}/metrics"
         pattern = re.compile(r'^grpc_server_started_total\{grpc_method="(Range|Put|Txn|DeleteRange)".*\} (\d+)', re.M)
-        with proxy(etcd.members[0].ports[0]) as way:
-            detour = stage.ours(datastore_type="etcdv3", etcd_endpoints=f"http://{way.authority}")
+        with proxy(etcd.members[0].ports[0]) as delaying:
+            detour = stage.svc_plugin(datastore_type="etcdv3", etcd_endpoints=f"http://{delaying.authority}")
             counts = partial(_scraped, metrics, pattern)
-            server = Server("etcd", stage.ours(**settings), detour, way, counts)
+            server = Server("etcd", stage.svc_plugin(**settings), detour, delaying, counts)
             _register(stage, server.plugin.netconf)
             yield server, _transaction(EtcdStore({"kind": "etcdv3", "etcd_endpoints": etcd.endpoints}, DEFAULT))
 
@@ -253,11 +253,11 @@ def _orch(stage: Stage) -> Iterator[Server]:
                 pod.args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-{pod.container[:8]}"
                 put_pod(kube, f"pod-{pod.container[:8]}", os.uname().nodename.lower())
 
-        with proxy(kube.port) as way:
+        with proxy(kube.port) as delaying:
             around = folder / "kubeconfig-around"
-            around.write_text(direct.read_text().replace(kube.url, f"https://{way.authority}"))
+            around.write_text(direct.read_text().replace(kube.url, f"https://{delaying.authority}"))
             plugin, detour = (_orch_plugin(stage, kubeconfig) for kubeconfig in (direct, around))
-            server = Server("orch", plugin, detour, way, counts, prepare)
+            server = Server("orch", plugin, detour, delaying, counts, prepare)
             _register(stage, server.plugin.netconf, node=False)
             yield server
         kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
@@ -265,7 +265,7 @@ def _orch(stage: Stage) -> Iterator[Server]:
 
 def _orch_plugin(stage: Stage, kubeconfig: Path) -> Plugin:
     settings: dict[str, Any] = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(kubeconfig)}}
-    return stage.ours(datastore_type="orch", **settings)
+    return stage.svc_plugin(datastore_type="orch", **settings)
 
 
 _OURS = {"pods", "namespaces", "ippools", "ipamblocks", "ipamhandles", "blockaffinities", "clusterinformations", "nodes"}

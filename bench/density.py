@@ -28,11 +28,11 @@ class Side:
     kernel: dict[str, list[float]] = field(default_factory=lambda: {"ADD": [], "DEL": []})
 
     def fill(self) -> None:
-        self.stage.execute_all(self.stage.ours(), "ADD", self.stage.pods(self.present), AT_ONCE)
+        self.stage.execute_all(self.stage.svc_plugin(), "ADD", self.stage.pods(self.present), AT_ONCE)
 
     def cycle(self, floor: Plugin, pods: tuple[Pod, Pod]) -> None:
         for verb in ("ADD", "DEL"):
-            self.ours[verb].append(self.stage.execute(self.stage.ours(), verb, pods[0]))
+            self.ours[verb].append(self.stage.execute(self.stage.svc_plugin(), verb, pods[0]))
             time.sleep(AFTER_DELETION)
             outcome = self.stage.execute(floor, verb, pods[1])
             self.kernel[verb].append(float(outcome.stdout.split()[0]) / 1000)

@@ -1,9 +1,9 @@
-// The kernel's share of an attachment: the wiring of one sandbox in bare netlink, and nothing else.
+// The kernel's share of an attachment: only the netlink messages that set up one sandbox.
 //
-// Called as a plugin is. CNI_COMMAND is ADD or DEL, CNI_NETNS a fresh sandbox, CNI_CONTAINERID starts with eight hex digits
+// It is called like a plugin. CNI_COMMAND is ADD or DEL, CNI_NETNS a fresh sandbox, CNI_CONTAINERID starts with eight hex digits
 // that number the attachment, FLOOR_FAMILIES is 4 or 46. Prints microseconds:
 //   ADD  of all its kernel work
-//   DEL  until the kernel's notification that the link is gone, and until the request returns
+//   DEL  until the kernel's notification of the deleted link, and until the request returns
 // The messages are those of svc/dataplane/plan.py; the addresses follow from the number.
 
 #define _GNU_SOURCE

@@ -11,7 +11,7 @@ from bench.testbed import Stage
 
 def run(options: Options) -> Iterator[Figure]:
     with Stage.open() as stage:
-        plugin = stage.ours()
+        plugin = stage.svc_plugin()
         yield _figure(stage, "rss_start", 1)
         pods = stage.pods(options.memory_pods)
         stage.execute_all(plugin, "ADD", pods, AT_ONCE)

@@ -47,7 +47,7 @@ Function = tuple[str, int, str]  # file, first line, name
 def main() -> int:
     options = _parser().parse_args()
     with Stage.open() as stage:
-        plugin = stage.ours(dual=options.dual)
+        plugin = stage.svc_plugin(dual=options.dual)
         _print_phases(stage, plugin, options.rounds)
         with in_process(stage.directory) as answering:
             _answer_rounds(answering, stage, plugin, 5)
@@ -76,10 +76,10 @@ def _print_phases(stage: Stage, plugin: Plugin, rounds: int) -> None:
     for pod in stage.pods(rounds):
         for verb in VERBS:
             outcome = stage.execute(plugin, verb, pod)
-            said = phases(outcome)
-            named = sum(value for name, value in said.items() if name not in ("queue", "total"))
-            outside = outcome.ms - said["total"] - said["queue"]
-            for name, value in {**said, "rest": said["total"] - named, "outside": outside, "whole": outcome.ms}.items():
+            reported = phases(outcome)
+            named = sum(value for name, value in reported.items() if name not in ("queue", "total"))
+            outside = outcome.ms - reported["total"] - reported["queue"]
+            for name, value in {**reported, "rest": reported["total"] - named, "outside": outside, "whole": outcome.ms}.items():
                 found[verb].setdefault(name, []).append(value)
             time.sleep(AFTER_DELETION)
     _print_bare_call(stage, plugin, rounds)

@@ -1,15 +1,15 @@
-// Plays the container runtime for the benchmark: executes plugins, or calls an agent directly, and takes the times.
+// The container runtime of the benchmark: it executes plugins, or calls an agent directly, and measures the times.
 //
-// usage: runtime NETNS    a path: everything is executed in that network namespace
+// usage: runtime NETNS    the path of the network namespace in which it executes everything
 //
-// Orders come on stdin, answers go to stdout, both in this machine's byte order:
+// It reads orders on stdin and writes answers to stdout, both in this machine's byte order:
 //   order   u32 calls at once, u32 calls; then each call: u32 kind, u32 sizes of program, environment, input and netns,
 //           then these four. Environment: KEY=VALUE strings, each ended by a NUL. Program and netns end with a NUL.
 //   answer  for each call, in order: i64 start, i64 end (nanoseconds, CLOCK_MONOTONIC), u32 exit status, u32 sizes of
 //           standard output and standard error, then these two.
-// EXECUTE  posix_spawn of the program, input on its stdin, until it is waited for.
-// CONNECT  the input is sent to the socket at `program` with a descriptor of `netns` (empty: none); output is what comes
-//          back until the other end closes. The descriptor is open before the clock starts.
+// EXECUTE  starts the program by posix_spawn with the input on its stdin. The call ends when the program was waited for.
+// CONNECT  sends the input to the socket at `program`, with a descriptor of `netns` (none if empty). The output is the reply
+//          until the server closes the connection. The descriptor is opened before the clock starts.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -53,7 +53,7 @@ static void *allocate(size_t size) {
     return data ? data : (die("calloc"), NULL);
 }
 
-// Memory for what a call says is made before the clock starts, and grows only for an answer that is longer.
+// Memory for the output of a call is allocated before the clock starts, and grows only for larger output.
 static void expect_output(struct call *call) {
     call->out.data = allocate(CHUNK);
     call->err.data = allocate(CHUNK);

@@ -22,7 +22,7 @@ class Times:
     add: dict[str, list[float]] = field(default_factory=dict)
     delete: dict[str, list[float]] = field(default_factory=dict)
     work: dict[str, list[float]] = field(default_factory=dict)  # of the kernel alone, as the floor program measures them
-    gone: dict[str, list[float]] = field(default_factory=dict)
+    removed: dict[str, list[float]] = field(default_factory=dict)
     first: dict[str, list[float]] = field(default_factory=dict)  # the first ADD of each turn
 
     def note(self, kind: dict[str, list[float]], name: str, milliseconds: float) -> None:
@@ -37,8 +37,8 @@ class Contest:
         floor, null = programs.build_floor(stage.directory), programs.build_null(stage.directory)
         ptp = stage.ptp()
         self.plugins = {
-            "ours": stage.ours(),
-            "dual": stage.ours(dual=True),
+            "ours": stage.svc_plugin(),
+            "dual": stage.svc_plugin(dual=True),
             **({"ptp": ptp} if ptp else {}),
             "floor": Plugin("kernel alone", floor, {}, {"FLOOR_FAMILIES": "4"}),
             "floor_dual": Plugin("kernel alone, both families", floor, {}, {"FLOOR_FAMILIES": "46"}),
@@ -75,7 +75,7 @@ class Contest:
         time.sleep(AFTER_DELETION)
         self.times.note(self.times.delete, name, outcome.ms)
         if name.startswith("floor"):
-            self.times.note(self.times.gone, name, float(outcome.stdout.split()[0]) / 1000)
+            self.times.note(self.times.removed, name, float(outcome.stdout.split()[0]) / 1000)
 
 
 @contextmanager
@@ -120,9 +120,9 @@ def _against_kernel(times: Times) -> Iterator[Figure]:
             f"add{family}_to_kernel", "ms", Sample.of(times.add[name]), len(times.add[name]),
             peer=Sample(work + null), peer_name="kernel work + exec", then=at_most(3), note=note,
         )  # fmt: skip
-        gone = Sample.of(times.gone[floor]).p50
+        removed = Sample.of(times.removed[floor]).p50
         yield Figure(
             f"del{family}_to_kernel", "ms", Sample.of(times.delete[name]), len(times.delete[name]),
-            peer=Sample(gone + null), peer_name="kernel work + exec", note=f"kernel {gone:.3f} ms until the link is gone",
+            peer=Sample(removed + null), peer_name="kernel work + exec", note=f"kernel {removed:.3f} ms until the link is gone",
         )  # fmt: skip
     yield Figure("exec", "ms", Sample.of(times.add["null"]), len(times.add["null"]), note="a static program that does nothing")

@@ -66,7 +66,7 @@ class _Spread:
 
 def _status(stage: Stage, null: Path, rounds: int) -> Times:
     """Measure STATUS. A pause precedes each call, because other tenants soon use a processor that is never idle."""
-    plugin, times = stage.ours(cniVersion="1.1.0"), Times()
+    plugin, times = stage.svc_plugin(cniVersion="1.1.0"), Times()
     call = plugin.call("STATUS")
     for _ in range(rounds):
         time.sleep(PAUSE)
@@ -80,7 +80,7 @@ def _status(stage: Stage, null: Path, rounds: int) -> Times:
 
 def _add(stage: Stage, null: Path, rounds: int) -> Times:
     """Measure ADD. The same pause precedes each call, and executable and socket alternate in going first."""
-    plugin, times = stage.ours(), Times()
+    plugin, times = stage.svc_plugin(), Times()
     pods = zip(stage.pods(rounds), stage.pods(rounds), strict=True)
     for number, (ours, by_socket) in enumerate(pods):
         turns = [(times.executed, stage.execute, ours), (times.direct, stage.connect, by_socket)]

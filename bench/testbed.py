@@ -113,7 +113,7 @@ class Stage:
         _ip_batch([f"netns delete {name}" for name in self._sandboxes], force=True)
         self._sandboxes.clear()
 
-    def ours(self, *, dual: bool = False, **changes: Any) -> Plugin:
+    def svc_plugin(self, *, dual: bool = False, **changes: Any) -> Plugin:
         ipam = {"assign_ipv6": "true"} if dual else {}
         configuration = netconf(**{"cniVersion": VERSION, "ipam": ipam, **changes})
         return Plugin("svc, both families" if dual else "svc", self.node.bin_dir / "svc", configuration)

@@ -10,7 +10,10 @@ from bench.testbed import Plugin, Stage, require_success
 
 def run(options: Options) -> Iterator[Figure]:
     with Stage.open() as stage:
-        for plugin, family in ((stage.ours(cniVersion="1.1.0"), ""), (stage.ours(cniVersion="1.1.0", dual=True), "_dual")):
+        for plugin, family in (
+            (stage.svc_plugin(cniVersion="1.1.0"), ""),
+            (stage.svc_plugin(cniVersion="1.1.0", dual=True), "_dual"),
+        ):
             yield from _figures(stage, plugin, family, options)
 
 

@@ -17,9 +17,9 @@ def run(options: Options) -> Iterator[Figure]:
     with Stage.open() as stage, serving(status(200), inside=stage.node.netns) as gate:
         (stage.directory / "k8s default%2Fweb-0 eth0").touch()
         plugins = {
-            "plain": stage.ours(),
-            "gates": stage.ours(readiness_gates=[gate.url]),
-            "policy": stage.ours(policy_setup_timeout_seconds=30, endpoint_status_dir=str(stage.directory)),
+            "plain": stage.svc_plugin(),
+            "gates": stage.svc_plugin(readiness_gates=[gate.url]),
+            "policy": stage.svc_plugin(policy_setup_timeout_seconds=30, endpoint_status_dir=str(stage.directory)),
         }
         yield from _figures(stage, plugins, options)
 

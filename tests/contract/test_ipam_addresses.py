@@ -310,15 +310,15 @@ def owner_attributes(owner: Owner) -> dict[str, str]:
 def test_owners_of_an_allocation_can_be_replaced(store: Backend, ipam: IpamService) -> None:
     """A virtual machine migrates in this way. The other addresses of its handle keep their owners."""
     request = Assign("vm", owner_attributes(ACTIVE), (4, 4))
-    mine, sibling = (allocation.address for allocation in ipam.assign(request).allocations)
-    set_owners(store, mine, "vm", alternate=SetOwner(owner_attributes(OTHER), Owner()))
-    assert attributes_of(store, mine) == Attribute("vm", owner_attributes(ACTIVE), owner_attributes(OTHER))
-    set_owners(store, mine, "vm", active=SetOwner(owner_attributes(OTHER), ACTIVE), alternate=SetOwner({}, OTHER))
-    assert attributes_of(store, mine) == Attribute("vm", owner_attributes(OTHER))
+    migrating, sibling = (allocation.address for allocation in ipam.assign(request).allocations)
+    set_owners(store, migrating, "vm", alternate=SetOwner(owner_attributes(OTHER), Owner()))
+    assert attributes_of(store, migrating) == Attribute("vm", owner_attributes(ACTIVE), owner_attributes(OTHER))
+    set_owners(store, migrating, "vm", active=SetOwner(owner_attributes(OTHER), ACTIVE), alternate=SetOwner({}, OTHER))
+    assert attributes_of(store, migrating) == Attribute("vm", owner_attributes(OTHER))
     assert attributes_of(store, sibling) == Attribute("vm", owner_attributes(ACTIVE))
-    set_owners(store, mine, "vm", active=SetOwner({}))
-    assert attributes_of(store, mine) == Attribute("vm")
-    set_owners(store, mine, "vm", active=SetOwner(owner_attributes(ACTIVE), Owner()))
+    set_owners(store, migrating, "vm", active=SetOwner({}))
+    assert attributes_of(store, migrating) == Attribute("vm")
+    set_owners(store, migrating, "vm", active=SetOwner(owner_attributes(ACTIVE), Owner()))
     assert len(next(iter(blocks(store).values())).attributes or ()) == 1
     free(ipam, "vm")
     assert holdings(store) == {}

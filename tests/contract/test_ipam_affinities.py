@@ -51,7 +51,7 @@ def store(backend: Backend) -> Backend:
     return backend
 
 
-def mine(store: Backend, node: str = NODE) -> set[str]:
+def affinities_of(store: Backend, node: str = NODE) -> set[str]:
     return {cidr for host, cidr in affinities(store) if host == node}
 
 
@@ -67,8 +67,8 @@ def test_host_releases_all_its_affinities(store: Backend) -> None:
         ["delete block"],
         ["delete affinity"],
     ]
-    assert mine(store) == set()
-    assert len(mine(store, "node2")) == 2
+    assert affinities_of(store) == set()
+    assert len(affinities_of(store, "node2")) == 2
     orphan = block_of(store, str(next(iter(holdings(store)[f"net.{NODE}"]))))
     assert (orphan.affinity, orphan.claimed_at) == (None, None)
     assert "affinity_claim_time" not in orphan.to_json()
@@ -82,7 +82,7 @@ def test_release_can_keep_blocks_in_use(store: Backend) -> None:
     with pytest.raises(PeerError, match="1 of 2 blocks could not be released") as refusal:
         release_host(store, NODE, only_empty=True)
     assert "addresses of it are in use" in refusal.value.details
-    assert {Cidr(cidr).version for cidr in mine(store)} == {4}
+    assert {Cidr(cidr).version for cidr in affinities_of(store)} == {4}
     require_whole_claims(store)
 
 
@@ -110,15 +110,15 @@ def test_affinities_in_a_range_are_released_by_one_or_all_hosts(store: Backend) 
 
 def test_stale_affinities_are_deleted(store: Backend) -> None:
     """They are: without a block, to another node's block, missing, and of a virtual host."""
-    (other_block,) = [cidr for cidr in mine(store, "node2") if Cidr(cidr).version == 4]
+    (other_block,) = [cidr for cidr in affinities_of(store, "node2") if Cidr(cidr).version == 4]
     put(store, AffinityKey(NODE, Cidr(other_block)), Affinity())
     put(store, AffinityKey(NODE, Cidr("10.66.0.0/30")), Affinity())
     put_block(store, "10.67.0.0/30", f"host:{NODE}")
     put_block(store, "10.68.0.0/30", "virtual:load-balancer")
     release_host(store, NODE)
     release_host(store, "load-balancer", kind="virtual")
-    assert mine(store) == set()
-    assert {*blocks(store)} >= mine(store, "node2")
+    assert affinities_of(store) == set()
+    assert {*blocks(store)} >= affinities_of(store, "node2")
     assert not {"10.66.0.0/30", "10.67.0.0/30", "10.68.0.0/30"} & {*blocks(store)}
 
 
@@ -130,9 +130,9 @@ def test_partly_failed_release_can_be_repeated(store: Backend, kind: Kind, numbe
     faults.arm(kind, number, "write")
     with pytest.raises(PeerError, match="1 of 2 blocks could not be released"):
         release_host(FaultyBackend(store, faults), NODE)
-    assert len(mine(store)) <= 1
+    assert len(affinities_of(store)) <= 1
     release_host(store, NODE)
-    assert mine(store) == set()
+    assert affinities_of(store) == set()
     assert holdings(store).keys() == {"net.node1", "net.node2"}
 
 

@@ -250,8 +250,8 @@ def test_full_block_of_another_process_of_the_node_is_skipped(store: Backend) ->
 
 def test_claim_is_repeated_if_its_affinity_was_released(store: Backend) -> None:
     """The affinity changes just before it would be confirmed."""
-    mine = first_block(store)
-    interrupted = Interfering(store, 4, lambda: put_affinity(store, mine, PENDING_DELETION))
+    claimed = first_block(store)
+    interrupted = Interfering(store, 4, lambda: put_affinity(store, claimed, PENDING_DELETION))
     take(IpamService(interrupted, NODE), "net.c1")
     assert interrupted.calls["write"] > 5
     require_whole_claims(store)

@@ -153,8 +153,8 @@ def test_two_controllers_share_the_virtual_host(store: Backend) -> None:
 def test_a_service_has_one_handle(store: Backend, ipam: IpamService) -> None:
     """Repeated calls return the same addresses. The attributes name the service."""
     handle = load_balancer.handle_of("shop", "Web", "7a0c")
-    said = load_balancer.attributes_of("shop", "Web", "LoadBalancer", 1_700_000_000_123_456_789)
+    attributes = load_balancer.attributes_of("shop", "Web", "LoadBalancer", 1_700_000_000_123_456_789)
     first = serve(ipam, handle, max_per_handle=1)
     assert serve(ipam, handle, max_per_handle=1) == first
-    assert said["timestamp"] == "2023-11-14 22:13:20.123456789 +0000 UTC"
+    assert attributes["timestamp"] == "2023-11-14 22:13:20.123456789 +0000 UTC"
     assert [str(address) for address in ipam.addresses_of(handle)] == [*first]

@@ -1,7 +1,7 @@
 """Partial writes: each single write of each kind of call fails in turn, with concurrent calls in between.
 
-Whatever is reported as done is done. A failure is repaired by a release of its handle, as documented. Afterwards blocks and
-handles agree on every address.
+An operation that is reported as done must be done. A failure is repaired by a release of its handle, as documented. Afterwards
+blocks and handles must agree on every address.
 """
 
 import random
@@ -98,9 +98,9 @@ def repair(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> N
         if not isinstance(outcome, BaseException):
             continue
         if isinstance(request, ReleaseAddresses):
-            gone = {held.address for held in request.addresses}
+            requested = {held.address for held in request.addresses}
             for handle in {held.handle for held in request.addresses}:
-                keep = [str(address) for address in _held_by(store, handle) if address not in gone]
+                keep = [str(address) for address in _held_by(store, handle) if address not in requested]
                 free(IpamService(store, NODE), handle, keep)
         else:
             assert isinstance(request, Assign | Release)
@@ -158,10 +158,10 @@ def test_repair_restores_consistency_after_any_failed_read(store: Backend, name:
     before = holdings(store)
     for number in count(1):
         faults = Faults()
-        crossed = Interfering(FaultyBackend(store, faults), 2, lambda: _another_address(store))
+        interrupted = Interfering(FaultyBackend(store, faults), 2, lambda: _another_address(store))
         requests = CALLS[name](store)
         faults.arm(kind, number, "get", "list")
-        outcomes = execute(NonAtomic(crossed), requests)
+        outcomes = execute(NonAtomic(interrupted), requests)
         repair(store, requests, outcomes)
         require_done(store, requests, outcomes)
         _restore(store, before)
@@ -215,8 +215,8 @@ def test_concurrent_calls_between_any_two_writes_need_no_repair(store: Backend, 
     before = holdings(store)
     for number in count(1):
         requests = CALLS[name](store)
-        crossed = Interfering(store, number, lambda: DEEDS[deed](store))
-        outcomes = execute(NonAtomic(crossed), requests)
+        interrupted = Interfering(store, number, lambda: DEEDS[deed](store))
+        outcomes = execute(NonAtomic(interrupted), requests)
         assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
         if "frees" in deed or "rest" in deed:
             holdings(store)
@@ -224,7 +224,7 @@ def test_concurrent_calls_between_any_two_writes_need_no_repair(store: Backend, 
             require_done(store, requests, outcomes)
         put_settings(store)
         _restore(store, before)
-        if crossed.calls["write"] < number:
+        if interrupted.calls["write"] < number:
             return
 
 
@@ -255,8 +255,8 @@ def test_release_during_an_assignment_leaves_no_address_without_a_handle(store: 
     """The handle is released after its count was written and before the block is."""
     (got,) = [str(address) for address in holdings(store)["net.a"] if address.version == 4]
     number = 2  # the block, after the handle
-    crossed = Interfering(store, number, lambda: free(IpamService(NonAtomic(store), NODE), "net.c"))
-    (outcome,) = execute(NonAtomic(crossed), [assign("net.c")])
+    interrupted = Interfering(store, number, lambda: free(IpamService(NonAtomic(store), NODE), "net.c"))
+    (outcome,) = execute(NonAtomic(interrupted), [assign("net.c")])
     assert isinstance(outcome, AssignResult)
     assert block_of(store, got).ordinals.used == 3
     assert {*holdings(store)["net.c"]} == {*outcome.addresses}

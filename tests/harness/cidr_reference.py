@@ -71,8 +71,8 @@ networks = st.builds(near_network, versions, nibble, nibble, st.sampled_from(LEN
 EVERYWHERE = [Cidr("0.0.0.0/0"), Cidr("::/0")]
 
 
-def cidr(twin: ReferenceNetwork) -> Cidr:
-    return Cidr(str(twin))
+def cidr(reference: ReferenceNetwork) -> Cidr:
+    return Cidr(str(reference))
 
 
 def holds(outer: ReferenceNetwork, inner: ReferenceNetwork) -> bool:

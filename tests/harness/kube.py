@@ -144,14 +144,14 @@ class Kube:
     def await_gone(self, path: str) -> None:
         """Wait until a collection is no longer served."""
 
-        def gone() -> bool:
+        def is_not_served() -> bool:
             try:
                 self.call("GET", path)
             except Refused as refusal:
                 return refusal.status == 404
             return False
 
-        self._await(gone)
+        self._await(is_not_served)
 
     def start_server(self) -> None:
         """Start the API server on the same port and data as before, and wait until it is ready."""

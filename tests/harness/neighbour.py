@@ -82,14 +82,14 @@ class PermanentObjects:
 
     def end(self) -> int:
         """Remove all objects. Return 1 if one is missing."""
-        gone = self._process.poll() is not None or not self._mount.is_mount() or not self._file.exists()
+        is_missing = self._process.poll() is not None or not self._mount.is_mount() or not self._file.exists()
         self._process.kill()
         self._process.wait()
         self._file.unlink(missing_ok=True)
         _run("umount", str(self._mount))
         if self._chains:
             _run(*_IPTABLES.split(), "-X", "CNI-HOSTPORT-DNAT")
-        return int(gone)
+        return int(is_missing)
 
 
 if __name__ == "__main__":

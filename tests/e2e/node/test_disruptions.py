@@ -59,8 +59,8 @@ def test_kubelet_retries_until_pods_start(real: RealNode, node: ClusterNode, kub
     node.ctl("clusterinfo", "lock")
     try:
         put_pods(kube, "patient-0", "patient-1")
-        (told, *_) = real.wait("kubelet reports the failure", lambda: events(kube, "FailedCreatePodSandBox"))
-        assert "datastore" in told
+        (message, *_) = real.wait("kubelet reports the failure", lambda: events(kube, "FailedCreatePodSandBox"))
+        assert "datastore" in message
         assert remains([node]) == []
     finally:
         node.ctl("clusterinfo", "unlock")

@@ -75,9 +75,9 @@ def test_without_a_command_it_describes_itself(shim: Shim, environment: dict[str
     """A user who runs it by hand has not made an invalid CNI call."""
     result = (shim if name == "svc" else shim.named(name)).run_with(environment)
     assert (result.returncode, result.stdout) == (0, b"")
-    said = re.fullmatch(rf"{name} (\S+): CNI plugin, spec versions (.*)\n", result.stderr.decode())
-    assert said
-    assert said[2] == ", ".join(VERSIONS)
+    description = re.fullmatch(rf"{name} (\S+): CNI plugin, spec versions (.*)\n", result.stderr.decode())
+    assert description
+    assert description[2] == ", ".join(VERSIONS)
 
 
 # Options

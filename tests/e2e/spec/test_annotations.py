@@ -167,8 +167,8 @@ def test_addresses_can_bypass_ipam(make: MakePod, cluster_node: ClusterNode) -> 
 @statement("4", "R4 families", "Either has one IPv4 address, one IPv6 address, or one of each.", "Any other number is refused.")
 @statement("8", "addresses", "One IPv4 and one IPv6 address in `ipAddrs` or `ipAddrsNoIpam`, at most.", "As R4 says.")
 def test_at_most_one_address_of_each_family_is_requested(make: MakePod, cluster_node: ClusterNode) -> None:
-    for number, (chosen, said) in enumerate(TOO_MANY):
-        refused(make(f"web-{number}", annotations=chosen, with_policy=True, **NO_IPAM), ANNOTATION, said)
+    for number, (chosen, words) in enumerate(TOO_MANY):
+        refused(make(f"web-{number}", annotations=chosen, with_policy=True, **NO_IPAM), ANNOTATION, words)
     assert audit([cluster_node]).entries() == []
 
 

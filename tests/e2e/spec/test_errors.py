@@ -24,10 +24,10 @@ ERRORS = TESTS.parent / "docs" / "reference" / "errors.md"
 def test_every_level_goes_to_standard_error_and_the_log_file(make: MakePod, tmp_path: Path) -> None:
     log = tmp_path / "cni.log"
     pod = make(log_file_path=str(log), log_level="DEBUG")
-    told = pod.call("DEL", netns="/run/netns/nowhere").stderr
-    told += pod.failed("ADD", hostname="old", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
-    assert log.read_text() == told
-    assert set(re.findall(r"^\S+ \S+ (\w+) \[[0-9a-f]{8}\] ", told, re.MULTILINE)) == {"ERROR", "WARNING", "INFO", "DEBUG"}
+    lines = pod.call("DEL", netns="/run/netns/nowhere").stderr
+    lines += pod.failed("ADD", hostname="old", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
+    assert log.read_text() == lines
+    assert set(re.findall(r"^\S+ \S+ (\w+) \[[0-9a-f]{8}\] ", lines, re.MULTILINE)) == {"ERROR", "WARNING", "INFO", "DEBUG"}
 
 
 @statement(
@@ -39,7 +39,7 @@ def test_every_level_goes_to_standard_error_and_the_log_file(make: MakePod, tmp_
     choice="Each kind of failure has its own code, which is the same on every datastore.",
 )
 @pytest.mark.parametrize(
-    ("change", "code", "said"),
+    ("change", "code", "words"),
     [
         ({"mtu": 1}, 7, ""),
         ({"ipam": {"type": "svc-ipam", "ipv4_pools": ["nowhere"]}}, 102, "(NAME) does not exist"),
@@ -47,10 +47,10 @@ def test_every_level_goes_to_standard_error_and_the_log_file(make: MakePod, tmp_
     ],
     ids=["field", "pool", "etcd"],
 )
-def test_error_has_its_documented_code(make: MakePod, change: dict[str, object], code: int, said: str) -> None:
+def test_error_has_its_documented_code(make: MakePod, change: dict[str, object], code: int, words: str) -> None:
     """The error reference contains its code and text."""
     error = make().failed("ADD", **change).output
     (row,) = (line for line in ERRORS.read_text().splitlines() if line.startswith(f"| {code} | "))
     assert error["code"] == code
-    assert said in row
-    assert said.replace("NAME", "nowhere") in error["msg"]
+    assert words in row
+    assert words.replace("NAME", "nowhere") in error["msg"]

@@ -73,12 +73,12 @@ def network(**options: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("etcd")
-    ours, other = Authority(folder, "ours"), Authority(folder, "other")
+    trusted, other = Authority(folder, "ours"), Authority(folder, "other")
     bundle = folder / "bundle.pem"
-    bundle.write_bytes(other.root.read_bytes() + ours.root.read_bytes())
+    bundle.write_bytes(other.root.read_bytes() + trusted.root.read_bytes())
     (folder / "plain").mkdir()
-    tls = ServerTls(*ours.issue("server", "127.0.0.1"), ours.root)
-    certificate, key = ours.issue("client")
+    tls = ServerTls(*trusted.issue("server", "127.0.0.1"), trusted.root)
+    certificate, key = trusted.issue("client")
     files = {"etcd_ca_cert_file": str(bundle), "etcd_cert_file": str(certificate), "etcd_key_file": str(key)}
     with cluster(folder, tls=tls) as secure, cluster(folder / "plain") as plain, Node(folder / "node", agent=False) as node:
         world = World(node, plain, secure, files)
@@ -139,11 +139,11 @@ def attach(world: World, sandbox: Netns, *, secure: bool = False, **options: str
     assert world.handles() == ("", "")
 
 
-def refuse(world: World, sandbox: Netns, code: int, *said: str, **options: str) -> None:
+def refuse(world: World, sandbox: Netns, code: int, *words: str, **options: str) -> None:
     """Require that the ADD fails with this error."""
     error = world.pod(sandbox, **options).failed("ADD").output
     assert error["code"] == code, error
-    for text in said:
+    for text in words:
         assert text in error["msg"] + error["details"]
 
 

@@ -19,11 +19,11 @@ MakePod = Callable[..., Pod]
 DUAL = {"assign_ipv6": "true"}
 
 
-def refused(pod: Pod, *said: str) -> None:
+def refused(pod: Pod, *words: str) -> None:
     """Require that the network configuration is refused with an error that contains the words."""
     error = pod.failed("ADD").output
     assert error["code"] == 7, error
-    for text in said:
+    for text in words:
         assert text in error["msg"] + error["details"]
 
 
@@ -115,9 +115,9 @@ def test_datastore_is_the_one_named(make: MakePod, cluster_node: ClusterNode) ->
 def test_lines_below_the_level_are_not_written(pods: MakePod, tmp_path: Path, level: str | None, seen: set[str]) -> None:
     """The calls cause a line of each level: a DEL without its namespace, an ADD without its pool, and an invalid log file."""
     pod = pods(log_level=level, log_file_path=str(tmp_path))
-    told = pod.call("DEL", netns="/run/netns/nowhere").stderr
-    told += pod.failed("ADD", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
-    assert set(re.findall(r"^\S+ \S+ (\w+) \[", told, re.MULTILINE)) == seen
+    lines = pod.call("DEL", netns="/run/netns/nowhere").stderr
+    lines += pod.failed("ADD", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
+    assert set(re.findall(r"^\S+ \S+ (\w+) \[", lines, re.MULTILINE)) == seen
     refused(pods(log_level="LOUD"), '"ERROR", "WARNING", "INFO", "DEBUG"')
 
 

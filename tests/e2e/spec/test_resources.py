@@ -53,8 +53,8 @@ def test_pool_is_a_named_range(make: MakePod, cluster_node: ClusterNode) -> None
     pod = make(ipam={"ipv4_pools": ["blue"]})
     pod.add()
     assert pod.addresses[0].startswith("10.71.0.")
-    told = apply(cluster_node, "Red!", "10.71.0.128/25", check=False)
-    assert ("overlap" in told, "metadata.name" in told) == (True, True)
+    output = apply(cluster_node, "Red!", "10.71.0.128/25", check=False)
+    assert ("overlap" in output, "metadata.name" in output) == (True, True)
 
 
 @EMBEDDED
@@ -77,8 +77,10 @@ def test_pool_keeps_the_fields_for_other_programs(make: MakePod, cluster_node: C
     spec = stored(cluster_node, "blue")["spec"]
     assert (spec["ipipMode"], spec["natOutgoing"]) == ("Always", True)
     make(ipam={"ipv4_pools": ["blue"]}).add()
-    told = apply(cluster_node, "red", "10.72.0.0/24", ipipMode="Sometimes", nodeSelector="rack ==", natOutgoing=1, check=False)
-    assert all(name in told for name in ("ipipMode", "nodeSelector", "natOutgoing"))
+    output = apply(
+        cluster_node, "red", "10.72.0.0/24", ipipMode="Sometimes", nodeSelector="rack ==", natOutgoing=1, check=False
+    )
+    assert all(name in output for name in ("ipipMode", "nodeSelector", "natOutgoing"))
 
 
 @ON_ORCH
@@ -101,8 +103,8 @@ def test_automatic_host_endpoints_are_not_changed(make: MakePod, kube: Kube) -> 
     pod = make()
     pod.add()
     pod.delete()
-    nobody: dict[str, Any] = {"cni.dev/valid-attachments": []}
-    assert pod.call("GC", **nobody).status == 0
+    no_attachments: dict[str, Any] = {"cni.dev/valid-attachments": []}
+    assert pod.call("GC", **no_attachments).status == 0
     assert kube.call("GET", path)["items"] == [kept]
     assert (kept["metadata"]["labels"], kept["spec"]) == (written["metadata"]["labels"], written["spec"])
     kube.call("DELETE", f"{path}/node1-auto-hep")
@@ -186,13 +188,13 @@ def test_named_pools_must_exist(make: MakePod, cluster_node: ClusterNode) -> Non
     with session(cluster_node.site) as store:
         put_pool(store, "blue", BLUE)
         put_pool(store, "off", "10.72.0.0/24", disabled=True)
-    for pool, said in (
+    for pool, words in (
         ("nowhere", "(nowhere) does not exist"),
         ("10.71.0.0/25", "(10.71.0.0/25) does not exist"),
         ("off", "(off) does not exist"),
         ("pool6", "(pool6) is not an IPv4 pool"),
     ):
-        refused(make(f"web-{pool.partition('.')[0]}", ipam={"ipv4_pools": ["blue", pool]}), 102, said)
+        refused(make(f"web-{pool.partition('.')[0]}", ipam={"ipv4_pools": ["blue", pool]}), 102, words)
 
 
 @statement(
