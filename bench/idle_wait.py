@@ -1,7 +1,7 @@
 """Wait until the machine is idle, and report if it was not.
 
 A namespace teardown holds the kernel's RTNL lock and doubles every result. Work of other programs is worse, because it does not
-affect both sides equally: a peer that uses more processor time loses more, so ratios look better than they are.
+affect both sides equally. A peer that uses more processor time loses more, so ratios look better than they are.
 """
 
 import time

@@ -1,7 +1,7 @@
 """The share of each phase and function in the time of an ADD: `python -m bench.profile_add`.
 
 First come the phases, as a real agent reports them to a real runtime. Then come the functions, with the same calls in this
-process: wall time by sampling, which costs little and includes waiting, and the number of calls by cProfile in separate rounds.
+process. Their wall time is sampled, which costs little and includes waiting. cProfile counts their calls in separate rounds.
 The last list has the built-in and compiled functions that cProfile saw.
 """
 

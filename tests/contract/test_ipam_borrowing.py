@@ -51,7 +51,7 @@ class Shared(Through):
     requires_node = True
 
 
-def blocks_of(store: Backend, node: str, *cidrs: str, claimed_at: str | None = "", holders: tuple[str, ...] = ()) -> None:
+def put_blocks_of(store: Backend, node: str, *cidrs: str, claimed_at: str | None = "", holders: tuple[str, ...] = ()) -> None:
     for cidr in cidrs:
         put_block(store, cidr, f"host:{node}", holders, just_now() if claimed_at == "" else claimed_at)
         put(store, AffinityKey(node, Cidr(cidr)), Affinity(CONFIRMED))
@@ -66,7 +66,7 @@ def fill(ipam: IpamService, handle: str, count: int) -> list[str]:
 
 def test_node_borrows_if_no_block_is_free(store: Backend) -> None:
     """It can borrow every address of the pool. The affinities of the blocks do not change."""
-    blocks_of(store, "node2", *CIDRS[:3])
+    put_blocks_of(store, "node2", *CIDRS[:3])
     got = fill(IpamService(store, NODE), "net.c", 16)
     assert len(set(got)) == 16
     assert {got_from.affinity for got_from in (block_of(store, address) for address in got[:4])} == {"host:node1"}
@@ -78,7 +78,7 @@ def test_node_borrows_if_no_block_is_free(store: Backend) -> None:
 
 def test_node_without_a_block_borrows(store: Backend) -> None:
     """It borrows from unclaimed blocks as well."""
-    blocks_of(store, "node2", *CIDRS[:3], holders=("net.x",) * 4)
+    put_blocks_of(store, "node2", *CIDRS[:3], holders=("net.x",) * 4)
     put_block(store, CIDRS[3], None, ["net.y"])
     assert fill(IpamService(store, NODE), "net.c", 3) == ["10.65.0.13", "10.65.0.14", "10.65.0.15"]
     assert block_of(store, "10.65.0.13").affinity is None
@@ -86,7 +86,7 @@ def test_node_without_a_block_borrows(store: Backend) -> None:
 
 def test_borrowed_addresses_can_be_released(store: Backend) -> None:
     """An unclaimed block is deleted with its last allocation."""
-    blocks_of(store, "node2", *CIDRS[:3], holders=("net.x",) * 3)
+    put_blocks_of(store, "node2", *CIDRS[:3], holders=("net.x",) * 3)
     put_block(store, CIDRS[3], None, ["net.y"] * 3)
     ipam = IpamService(store, NODE)
     got = fill(ipam, "net.c", 4)
@@ -98,7 +98,7 @@ def test_borrowed_addresses_can_be_released(store: Backend) -> None:
 
 def test_concurrent_borrowing_assigns_no_address_twice(store: Backend) -> None:
     """The owner assigns an address just before the borrowing node writes the block."""
-    blocks_of(store, "node2", *CIDRS)
+    put_blocks_of(store, "node2", *CIDRS)
     owner = IpamService(store, "node2")
     interrupted = Interfering(store, 1, lambda: take(owner, "net.owner"))
     (got,) = take(IpamService(interrupted, NODE), "net.c")
@@ -109,7 +109,7 @@ def test_concurrent_borrowing_assigns_no_address_twice(store: Backend) -> None:
 def test_strict_affinity_forbids_borrowing(store: Backend) -> None:
     """The error says so. A node with a free address in its own blocks is not affected."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
-    blocks_of(store, "node2", *CIDRS[:3])
+    put_blocks_of(store, "node2", *CIDRS[:3])
     ipam = IpamService(store, NODE)
     fill(ipam, "net.c", 4)
     with pytest.raises(PeerError, match="no free IPv4 address") as refusal:
@@ -125,7 +125,7 @@ def test_strict_affinity_forbids_borrowing(store: Backend) -> None:
 def test_strict_affinity_refuses_requested_addresses(store: Backend) -> None:
     """This applies to blocks of other nodes and to unclaimed blocks."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
-    blocks_of(store, "node2", CIDRS[0])
+    put_blocks_of(store, "node2", CIDRS[0])
     put_block(store, CIDRS[1], None, ["net.x"])
     for address in ("10.65.0.1", "10.65.0.5"):
         with pytest.raises(CallerError, match="cannot be assigned on node 'node1'"):
@@ -137,8 +137,8 @@ def test_strict_affinity_refuses_requested_addresses(store: Backend) -> None:
 
 
 def test_node_at_its_block_limit_borrows(store: Backend) -> None:
-    """If strict affinity forbids that, the error states the number of blocks and the limit."""
-    blocks_of(store, "node2", CIDRS[0])
+    """If no address is left to borrow, the error states the number of blocks and the limit."""
+    put_blocks_of(store, "node2", CIDRS[0])
     ipam = IpamService(store, NODE)
     for number in range(8):
         take(ipam, f"net.c{number}", max_blocks=1)
@@ -168,7 +168,7 @@ def test_smaller_block_limit_applies(store: Backend, configured: int, requested:
 def test_default_limit_of_a_shared_datastore_is_twenty_blocks(store: Backend) -> None:
     """Blocks in pools that the request does not use are not counted."""
     put_pool(store, "large", "10.66.0.0/24", blockSize=30)
-    blocks_of(store, NODE, *(f"10.66.0.{number * 4}/30" for number in range(20)), holders=("net.x",) * 4)
+    put_blocks_of(store, NODE, *(f"10.66.0.{number * 4}/30" for number in range(20)), holders=("net.x",) * 4)
     ipam = IpamService(Shared(store), NODE)
     with pytest.raises(PeerError, match="it has 20 blocks, and may have 20"):
         take(ipam, "net.c", pools={4: ("large",)})
@@ -196,8 +196,8 @@ def test_settings_are_read_again_before_a_refusal(store: Backend) -> None:
 def test_nodes_do_not_claim_blocks_if_claiming_is_off(store: Backend) -> None:
     """They use the blocks that they have, and do not borrow."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=False)
-    blocks_of(store, NODE, CIDRS[1])
-    blocks_of(store, "node2", CIDRS[0])
+    put_blocks_of(store, NODE, CIDRS[1])
+    put_blocks_of(store, "node2", CIDRS[0])
     ipam = IpamService(store, NODE)
     assert fill(ipam, "net.c", 4) == ["10.65.0.4", "10.65.0.5", "10.65.0.6", "10.65.0.7"]
     before = document(store)
@@ -212,8 +212,8 @@ def test_nodes_do_not_claim_blocks_if_claiming_is_off(store: Backend) -> None:
 
 def test_idle_block_is_reclaimed(store: Backend) -> None:
     """The affinity is marked, the block and the affinity are deleted, and the block is then claimed like any other."""
-    blocks_of(store, "node2", *CIDRS[:3], claimed_at="2026-11-20T18:03:21Z", holders=("net.x",))
-    blocks_of(store, "node2", CIDRS[3], claimed_at="2026-11-20T18:03:21Z")
+    put_blocks_of(store, "node2", *CIDRS[:3], claimed_at="2026-11-20T18:03:21Z", holders=("net.x",))
+    put_blocks_of(store, "node2", CIDRS[3], claimed_at="2026-11-20T18:03:21Z")
     recording = Recording(store)
     (got,) = take(IpamService(recording, NODE), "net.c")
     assert block_of(store, got).cidr == Cidr(CIDRS[3])
@@ -225,8 +225,8 @@ def test_idle_block_is_reclaimed(store: Backend) -> None:
 @pytest.mark.parametrize("claimed_at", [None, "2126-11-20T18:03:21Z"], ids=["unknown", "in future"])
 def test_recently_claimed_block_is_not_reclaimed(store: Backend, claimed_at: str | None) -> None:
     """Its owner is about to use it. An unknown claim time, and one in the future, count as long ago."""
-    blocks_of(store, "node2", *CIDRS[:3])
-    blocks_of(store, "node2", CIDRS[3], claimed_at=claimed_at)
+    put_blocks_of(store, "node2", *CIDRS[:3])
+    put_blocks_of(store, "node2", CIDRS[3], claimed_at=claimed_at)
     (got,) = take(IpamService(store, NODE), "net.c")
     assert block_of(store, got).cidr == Cidr(CIDRS[3])
     assert block_of(store, got).affinity == "host:node1"
@@ -247,7 +247,7 @@ def test_blocks_are_reclaimed_under_strict_affinity(store: Backend) -> None:
 @pytest.mark.parametrize("number", range(1, 7))
 def test_owner_that_assigns_during_a_reclaim_keeps_its_block(store: Backend, number: int) -> None:
     """It assigns an address between any two writes. The other node uses another block, and no address is assigned twice."""
-    blocks_of(store, "node2", *CIDRS, claimed_at=None)
+    put_blocks_of(store, "node2", *CIDRS, claimed_at=None)
     owner = IpamService(store, "node2")
     take(owner, "net.warm")
     free(owner, "net.warm")
@@ -261,7 +261,7 @@ def test_owner_that_assigns_during_a_reclaim_keeps_its_block(store: Backend, num
 
 def test_failed_reclaim_leaves_a_confirmed_affinity(store: Backend) -> None:
     """Otherwise the owner, which uses the block again, would have to confirm its affinity."""
-    blocks_of(store, "node2", *CIDRS, claimed_at=None)
+    put_blocks_of(store, "node2", *CIDRS, claimed_at=None)
     owner = IpamService(store, "node2")
     take(owner, "net.warm")
     free(owner, "net.warm")
@@ -274,7 +274,7 @@ def test_failed_reclaim_leaves_a_confirmed_affinity(store: Backend) -> None:
 @pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
 def test_interrupted_reclaim_is_completed_by_any_node(store: Backend, state: str) -> None:
     """The claimant is killed in each state of the affinity."""
-    blocks_of(store, "node2", *CIDRS, claimed_at=None)
+    put_blocks_of(store, "node2", *CIDRS, claimed_at=None)
     put(store, AffinityKey("node2", Cidr(CIDRS[0])), Affinity(state))
     assert len(set(fill(IpamService(store, NODE), "net.c", 16))) == 16
     assert {host for host, _ in affinities(store)} == {NODE}
@@ -286,7 +286,7 @@ def test_former_owner_of_a_reclaimed_block_uses_another_one(store: Backend) -> N
     reclaimed = block_of(store, *take(ipam, "net.c")).cidr
     free(ipam, "net.c")
     wipe(store, AffinityQuery(), BlockQuery())
-    blocks_of(store, NODE, str(reclaimed), holders=("net.x",))
+    put_blocks_of(store, NODE, str(reclaimed), holders=("net.x",))
     assert block_of(store, *take(ipam, "net.d")).cidr != reclaimed
 
 
@@ -295,10 +295,10 @@ def test_former_owner_of_a_reclaimed_block_uses_another_one(store: Backend) -> N
 
 def test_empty_ineligible_blocks_are_released(store: Backend) -> None:
     """This happens before the next assignment. Blocks in use, in other pools, or in no enabled pool stay."""
-    blocks_of(store, NODE, CIDRS[0])
-    blocks_of(store, NODE, CIDRS[1], holders=("net.x",))
+    put_blocks_of(store, NODE, CIDRS[0])
+    put_blocks_of(store, NODE, CIDRS[1], holders=("net.x",))
     put_pool(store, "disabled", "10.66.0.0/28", blockSize=30, disabled=True, nodeSelector="zone == 'b'")
-    blocks_of(store, NODE, "10.66.0.0/30", "10.67.0.0/30")
+    put_blocks_of(store, NODE, "10.66.0.0/30", "10.67.0.0/30")
     put_pool(store, "other", "10.68.0.0/28", blockSize=30)
     put_pool(store, "pool4", POOL, blockSize=30, nodeSelector="zone == 'b'")
     (got,) = take(IpamService(store, NODE), "net.c")
@@ -333,7 +333,7 @@ def test_empty_eligible_block_keeps_its_affinity(store: Backend) -> None:
 def test_reserved_blocks_are_not_claimed_reclaimed_or_borrowed(store: Backend) -> None:
     """All addresses of such a block are reserved."""
     put_reservation(store, "res", CIDRS[0], "10.65.0.4/31", "10.65.0.6", "10.65.0.7/32")
-    blocks_of(store, "node2", CIDRS[1], CIDRS[2], claimed_at=None)
+    put_blocks_of(store, "node2", CIDRS[1], CIDRS[2], claimed_at=None)
     got = fill(IpamService(store, NODE), "net.c", 8)
     assert {block_of(store, address).cidr for address in got} == {Cidr(CIDRS[2]), Cidr(CIDRS[3])}
     with pytest.raises(PeerError, match="no free IPv4 address"):

@@ -192,7 +192,7 @@ def test_other_node_can_claim_a_block_that_was_not_created(store: Backend, numbe
     require_whole_claims(store)
 
 
-# blocks of others
+# blocks of other nodes
 
 
 def test_blocks_of_other_nodes_are_skipped(store: Backend) -> None:

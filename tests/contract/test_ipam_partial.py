@@ -184,10 +184,7 @@ def _frees_the_same_handles(store: Backend) -> None:
 
 
 def _frees_and_takes(store: Backend) -> None:
-    """Return calls that release and assign.
-
-    If a writer subtracts its count for a handle, it subtracts it from another writer's count.
-    """
+    """Release and assign. A writer that then subtracts its count for a handle subtracts it from another writer's count."""
     _frees_the_same_handles(store)
     _same_handles(store)
 

@@ -45,8 +45,8 @@ def test_namespace_selectors_are_matched(backend: Backend, ipam: IpamService, na
     ipam.require_capacity((4,), {})
 
 
-def test_error_lists_namespace_selectors_that_do_not_match(backend: Backend, ipam: IpamService) -> None:
-    """It gives each selector. A pool that is named must still select the node and the namespace."""
+def test_error_says_why_each_pool_is_unusable(backend: Backend, ipam: IpamService) -> None:
+    """A pool that the request names is used regardless of its selectors and assignment mode."""
     put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", nodeSelector="zone == 'b'")
     put_pool(backend, "c", "10.3.0.0/24", assignmentMode="Manual")

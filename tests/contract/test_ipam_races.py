@@ -125,8 +125,8 @@ def test_batch_can_assign_and_release_one_handle(store: Backend) -> None:
         assert handles(store) == {}
 
 
-def test_existing_handles_in_a_batch_cause_one_retry(store: Backend) -> None:
-    """The cache lists none of these handles. The first conflict makes the batch read all of them."""
+def test_existing_handles_do_not_exhaust_the_attempts(store: Backend) -> None:
+    """Each is a conflict for a batch that assumes new handles. The batch reads all of them after the first conflict."""
     names = [f"net.c{n}" for n in range(ATTEMPTS + 20)]
     assert len(in_threads(assignments(IpamService(store, NODE), *names))) == len(names)
     recording = Recording(store)

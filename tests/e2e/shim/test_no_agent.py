@@ -41,7 +41,7 @@ def test_without_an_agent_the_one_shot_takes_over(shim_without_agent: Shim, verb
     assert printed["arguments"] == ["-I", "-m", "svc.cni", "--signed", "--name", "svc", "--install", record]
     assert sorted(printed["environment"]) == sorted(f"{name}={value}" for name, value in own.items())
     assert printed["stdin"] == NETCONF.decode()
-    assert printed["descriptors"] == ["0", "1", "2", "3"]  # error code 3
+    assert printed["descriptors"] == ["0", "1", "2", "3"]  # 3 is the descriptor that lists them
 
 
 # An agent that stops
@@ -94,7 +94,7 @@ def test_wait_for_the_next_agent_is_limited(fast_shim: Shim, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("size", [0, 1 << 16, STDIN_LIMIT])
 def test_one_shot_gets_all_of_stdin(shim_without_agent: Shim, size: int) -> None:
-    """The input is larger than a pipe's buffer."""
+    """The input may be larger than a pipe's buffer."""
     assert json.loads(shim_without_agent.run("GC", b" " * size).stdout)["stdin"] == " " * size
 
 

@@ -92,7 +92,7 @@ def test_each_array_of_ranges_gives_an_address(make_with_ranges: MakePod, cluste
     choice="The words are not case-sensitive, and two CIDRs of one family are refused. A DEL does not need them.",
 )
 @field("orch.node_name", "It is read only for its pod CIDRs; without it the node of the ADD is read.")
-def test_range_of_the_node_is_taken(make_with_ranges: MakePod, pod_cidrs: tuple[str, ...], orch_site: OrchSite) -> None:
+def test_range_of_the_node_is_used(make_with_ranges: MakePod, pod_cidrs: tuple[str, ...], orch_site: OrchSite) -> None:
     kubeconfig = str(orch_site.kubeconfig)
     four, six, both = ({"orch": {"kubeconfig": kubeconfig, "node_name": name}} for name in pod_cidrs)
     pod = make_with_ranges("web-0", "usePodCidr", config=four)
