@@ -1,6 +1,7 @@
 """Checks around every test: its requirements, and that it leaves nothing behind."""
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -50,6 +51,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    coverage = sys.modules.get("coverage")
+    if coverage is not None and (measured := coverage.Coverage.current()) is not None:
+        measured.save()  # xdist kills a worker that needs more than some seconds to end
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and unexpected(reporter.stats.get("skipped", [])):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
