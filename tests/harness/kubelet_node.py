@@ -22,7 +22,7 @@ import pytest
 from harness import image
 from harness.cgroups import Groups, can_be_made
 from harness.cluster_node import ClusterNode
-from harness.kube import CACHE, Kube, Refused
+from harness.kube import CACHE, RARE_COLLECTIONS, Kube, Refused
 from harness.netns import run
 from harness.node import BIN
 from harness.orch import NODES
@@ -114,7 +114,7 @@ class RealNode:
                 "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
                 "sh", "-c", _PROGRAM, "sh", *arguments,
             ],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, env=os.environ | RARE_COLLECTIONS,
         )  # fmt: skip
 
     def wait(self, what: str, condition: Callable[[], Any]) -> Any:
