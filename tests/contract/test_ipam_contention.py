@@ -31,7 +31,7 @@ from svc.model.errors import PeerError
 from svc.model.keys import IPAM_CONFIG, ResourceKey
 from svc.model.resource import Resource
 
-OPERATIONS = 5008  # a sixteenth of these if each takes several requests to a server
+OPERATIONS = 1600  # a fifth of these if each takes several requests to a server
 THREADS = 4  # of each of four address managers
 AT_MOST = 5  # handles that one thread has at a time
 
@@ -82,7 +82,7 @@ def test_no_address_is_assigned_twice_or_lost(open_store: OpenStore, nodes: tupl
     put_pool(sessions[0], "pool6", "fd65::/120", blockSize=125)
     managers = [IpamService(sessions[number % 2], node) for number, node in enumerate(nodes)]
     ledger = Ledger()
-    operations = OPERATIONS if sessions[0].atomic else OPERATIONS // 16
+    operations = OPERATIONS if sessions[0].atomic else OPERATIONS // 5
     share = operations // (len(managers) * THREADS)
     outcomes = in_threads(
         lambda ipam=ipam, name=f"net.m{n}t{thread}": assign_and_release(ipam, ledger, name, share)  # type: ignore[misc]

@@ -27,7 +27,7 @@ from svc.ipam.service import IpamService
 
 TESTS = Path(__file__).parents[1]
 KILLS = 8
-STORES = {"embedded": ("harness.stress:embedded", 5500), "piecemeal": ("harness.stress:piecemeal", 1500)}  # a process
+STORES = {"embedded": ("harness.stress:embedded", 2500), "piecemeal": ("harness.stress:piecemeal", 1000)}  # a process
 
 
 @pytest.mark.slow
