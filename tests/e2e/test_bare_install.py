@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.bare import BareNode, build_wheel, environment
+from harness.bare import BareNode, build_wheel, environment, with_extra
 from harness.cluster_node import ClusterNode
 from harness.datastores import EmbeddedSite, Site, furnish
 from harness.netns import Netns
@@ -45,14 +45,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("env"), wheel)
+
+
 @pytest.fixture(scope="module", params=["", "etcd", "orch"], ids=["bare", "etcd", "orch"])
 def extra(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def programs(extra: str, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return environment(tmp_path_factory.mktemp("env"), wheel, *filter(None, [extra]))
+def programs(extra: str, bare: Path) -> Iterator[Path]:
+    with with_extra(bare, *filter(None, [extra])):
+        yield bare
 
 
 @pytest.fixture(scope="module")

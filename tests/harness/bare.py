@@ -3,13 +3,13 @@
 The distributions are links to those of the tests' environment, so that no package index is used.
 """
 
+import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from functools import cache
+from contextlib import contextmanager, suppress
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -28,27 +28,36 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def environment(folder: Path, wheel: Path, *extras: str) -> Path:
-    """Return the directory of programs of a new environment with the wheel and these extras."""
+def environment(folder: Path, wheel: Path) -> Path:
+    """Return the directory of programs of a new environment with the wheel, without extras."""
     venv.create(folder, with_pip=False, symlinks=True)
     programs = folder / "bin"
-    _run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(programs / "python"),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        str(wheel),
-    )
-    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
-    (metadata,) = site.glob("*.dist-info")
+    pip = sys.executable, "-m", "pip", "--python", str(programs / "python")
+    _run(*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel))
+    _link_requirements(_site(programs))
+    return programs
+
+
+@contextmanager
+def with_extra(programs: Path, *extras: str) -> Iterator[None]:
+    """Add the distributions of these extras inside the `with` block. They share no directory with those of the wheel."""
+    site = _site(programs)
+    before = set(site.iterdir())
+    _link_requirements(site, *extras)
+    yield
+    for path in set(site.iterdir()) - before:  # with the compiled files that Python has written there
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _site(programs: Path) -> Path:
+    base = str(programs.parent)
+    return Path(sysconfig.get_path("purelib", "venv", {"base": base, "platbase": base}))
+
+
+def _link_requirements(site: Path, *extras: str) -> None:
+    (metadata,) = site.glob("svc_cni-*.dist-info")
     for each in _closure(Distribution.at(metadata).requires or (), frozenset(extras)):
         _link(distribution(each), site)
-    return programs
 
 
 def _closure(requirements: Iterable[str], extras: frozenset[str]) -> set[str]:
@@ -76,14 +85,9 @@ def _link(wanted: Distribution, site: Path) -> None:
     for file in wanted.files or ():
         if ".." not in file.parts:
             target = site / file
-            _make(target.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):  # some distributions install the same file
                 target.symlink_to(Path(str(wanted.locate_file(file))))
-
-
-@cache
-def _make(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 class BareNode(ClusterNode):
