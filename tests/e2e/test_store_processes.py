@@ -206,12 +206,12 @@ def test_embedded_store_loses_no_address(tmp_path: Path, nodes: tuple[str, str])
         with closing(open_store()) as store:
             put_node(store, node)
 
-    require_nothing_lost(Workload({"kind": "embedded"}, tmp_path, put, open_store, 20_000, life=(200, 2500)), nodes)
+    require_nothing_lost(Workload({"kind": "embedded"}, tmp_path, put, open_store, 8000, life=(200, 1500)), nodes)
 
 
 def test_etcd_loses_no_address(etcd_site: Site, tmp_path: Path) -> None:
     settings = {"kind": "etcdv3", "etcd_endpoints": etcd_site.config["etcd_endpoints"]}
-    workload = Workload(settings, tmp_path, etcd_site.add_node, etcd_site.open, 10_000, life=(150, 1500))
+    workload = Workload(settings, tmp_path, etcd_site.add_node, etcd_site.open, 4000, life=(150, 800))
     with cleared(etcd_site):
         require_nothing_lost(workload, TWO)
 
