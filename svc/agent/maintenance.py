@@ -10,7 +10,7 @@ from svc.agent.lanes import Lane
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.record import ADDING, DELETING, Record
-from svc.attach.recovery import Store, retry_release, store_of
+from svc.attach.recovery import Store, is_abandoned, retry_release, store_of
 from svc.call_trace import CallTrace, new_request_id
 from svc.retry import Backoff
 
@@ -52,7 +52,7 @@ class Maintenance:
         for record in self._context.journal.all():
             if record.state == ADDING:
                 adding.add(record.generation)
-            if record.state == DELETING or record.generation in self._adding:
+            if record.state == DELETING or record.generation in self._adding or is_abandoned(record):
                 owed[store_of(record)].append(record)
         self._adding = adding
         now = time.monotonic()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -46,15 +46,18 @@ class Restoring:
         self._context = context
         self._put = put
         self._states: dict[SessionKey, _State] = {}
-        self._journal_changes = -1
+        self._seen: tuple[int, dict[tuple[str, str], SessionKey]] = -1, {}
+        self._former: dict[SessionKey, dict[SessionKey, list[AttachmentId]]] = {}
 
     def look(self) -> None:
         """Queue one job for each datastore and node with attachments, unless the last one is still in flight."""
-        changes = self._context.journal.changes
-        if changes != self._journal_changes:
-            stores = {record.session_key for record in self._context.journal.all()}
+        seen = self._context.journal.changes, dict(self._context.configured)
+        if seen != self._seen:
+            records = self._context.journal.all()
+            self._former = self._rows_with_former_settings(records)
+            stores = {record.session_key for record in records} | self._former.keys()
             self._states = {store: self._states.get(store) or _State() for store in stores}
-            self._journal_changes = changes
+            self._seen = seen
         suspicious, self._context.suspects_loss = self._context.suspects_loss, False
         for store, state in self._states.items():
             if suspicious:
@@ -63,16 +66,29 @@ class Restoring:
                 state.in_flight = True
                 self._put(Job(Lane("restore"), "", partial(self._check, store, state)))
 
+    def _rows_with_former_settings(self, records: Iterable[Record]) -> dict[SessionKey, dict[SessionKey, list[AttachmentId]]]:
+        """Return the rows whose network configuration has changed, by the present datastore of the network and their own."""
+        found: dict[SessionKey, dict[SessionKey, list[AttachmentId]]] = {}
+        for record in records:
+            own = record.session_key
+            where = self._context.configured.get((own.profile, record.id.network), own)
+            if where.store != own.store and where.node == own.node:
+                found.setdefault(where, {}).setdefault(own, []).append(record.id)
+        return found
+
     def _check(self, store: SessionKey, state: _State, _job: Job) -> None:
         try:
             with deadline.limit(JOB_SECONDS):
                 session = self._context.session(store)
                 self._observe(session, state)
+                for old, rows in self._former.get(store, {}).items():
+                    if move_rows(self._context, old, rows, session):
+                        self._context.suspects_loss = True
                 if session.identity.is_pending or state.retry or time.monotonic() >= state.verify_at:
                     self._verify(store, session, state)
             state.failing = False
         except SvcError as failure:
-            if move_rows(self._context, store) is None and not state.failing:
+            if not state.failing:
                 log.warning("it is not known whether the datastore still has the attachments of this node: %s", failure)
             state.failing = True
         finally:

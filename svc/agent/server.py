@@ -117,7 +117,7 @@ class Agent:
     def _tasks(self) -> Sequence[Task]:
         """Return the periodic tasks. Those that must not wait for their first period run at once."""
         context, state_dir = self._context, self._settings.state_dir
-        probe = partial(probe_dependencies, context, state_dir)
+        probe = partial(probe_dependencies, context, state_dir, {})
         missing = MissingRows(context, self._put, state_dir)
         places = Places(
             self._state_lock, context.journal, self._settings.socket, self._socket_lock, self._listener, self._end.request

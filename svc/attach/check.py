@@ -4,19 +4,31 @@ from dataclasses import replace
 
 from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_matches
-from svc.attach.record import ADDED, AttachmentId
+from svc.attach.moved_store import follow
+from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
 from svc.attach.request import Sandbox
 from svc.attach.shared_interface import interface_owner
 from svc.attach.sources.select import source_of
 from svc.call_trace import CallTrace
 from svc.dataplane.check import differences
 from svc.dataplane.plan import VethSpec
-from svc.model.errors import Code, PeerError
+from svc.datastore.api import StoreError
+from svc.model.errors import CallerError, Code, PeerError
 from svc.model.result import Result
 
 
-def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous: Result, trace: CallTrace) -> None:
-    """Raise PeerError with all differences. Without a sandbox, check only the addresses."""
+def check(
+    context: Context,
+    key: AttachmentId,
+    sandbox: Sandbox | None,
+    previous: Result,
+    trace: CallTrace,
+    where: SessionKey | None = None,
+) -> None:
+    """Raise PeerError with all differences. Without a sandbox, check only the addresses.
+
+    If the datastore fails, and the call (`where`) has other settings for it, use these.
+    """
     record = context.journal.get(key)
     if record is None or record.state != ADDED:
         raise PeerError(
@@ -27,11 +39,12 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
     wired = interface_owner(context, record) if record.shares else record
     reported = {ip.address.split("/")[0] for ip in previous.ips}  # later plugins may add addresses, but not remove them
     found = [f"prevResult lacks address {address}" for address in (wired or record).addresses if address not in reported]
-    session = context.session(record.session_key)
-    if reason := source_of(record).why_not_held(session, record, trace):
-        found.append(reason)
-    if not endpoint_matches(session, record):
-        found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
+    try:
+        found += _missing(context, record, trace)
+    except (StoreError, CallerError):
+        if not follow(context, record, where):
+            raise
+        found += _missing(context, record, trace)
     if wired is None:
         found.append(f"the network that {key.ifname!r} was made for has left it")
     elif sandbox is not None:
@@ -42,6 +55,16 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
             details="; ".join(found) + ". DEL it and ADD it again",
             code=Code.CHECK_FAILED,
         )
+
+
+def _missing(context: Context, record: Record, trace: CallTrace) -> list[str]:
+    """Return what the datastore lacks of the attachment."""
+    session, found = context.session(record.session_key), []
+    if reason := source_of(record).why_not_held(session, record, trace):
+        found.append(reason)
+    if not endpoint_matches(session, record):
+        found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
+    return found
 
 
 def _as_reported(wiring: VethSpec, previous: Result) -> VethSpec:

@@ -61,6 +61,7 @@ class Context:
         self.health = Health()
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
+        self.configured: dict[tuple[str, str], SessionKey] = {}  # by profile and network: as its last ADD, STATUS or GC had it
         self.conflicts: dict[AttachmentId, str] = {}  # live attachments with an address that another handle has allocated
         self._gates: GateMonitor | None = None
         self._status_files: EndpointStatusFiles | None = None

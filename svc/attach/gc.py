@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 
 from svc.attach.context import Context
-from svc.attach.moved_store import move_row
+from svc.attach.moved_store import is_alternative
 from svc.attach.record import ADDING, DELETING, WAITING, Record, SessionKey
 from svc.attach.recovery import Teardowns, store_of
 from svc.attach.restore import restore_rows
@@ -52,21 +52,23 @@ def collect_garbage(
 def _tear_down_unknown(
     context: Context, session: DatastoreSession | None, network: str, valid: Valid, where: SessionKey, trace: CallTrace
 ) -> list[str]:
-    """Tear down the unknown attachments, and return the failures. Rows with former settings of the datastore get its own."""
+    """Tear down the unknown attachments, and return the failures."""
     failures, teardowns = [], Teardowns(context)
     for record in context.journal.of_network(network):
         if (record.id.container_id, record.id.ifname) in valid or _is_under_way(context, record):
             continue
         try:
-            if session is not None:
-                move_row(context, record, session)
-            if record.state == DELETING and store_of(record) != (where.store, ""):
+            if record.state == DELETING and store_of(record) != (where.store, "") and not _can_follow(context, record, session):
                 continue  # its release is retried outside of calls
             trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
-            teardowns.tear_down(record, trace)
+            teardowns.tear_down(record, trace, where if session is not None else None)
         except SvcError as failure:
             failures.append(f"{record.id.container_id} {record.id.ifname}: {failure}")
     return failures
+
+
+def _can_follow(context: Context, record: Record, session: DatastoreSession | None) -> bool:
+    return session is not None and is_alternative(context, record.session_key, session, or_unknown=True)
 
 
 def _is_under_way(context: Context, record: Record) -> bool:

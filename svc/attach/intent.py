@@ -68,7 +68,7 @@ def pass_gates(call: AddCall, previous: Record | None) -> Resumable[tuple[Record
 def tear_down_previous(call: AddCall, previous: Record) -> None:
     """Tear down what an earlier ADD of the container has left. Raise SvcError if a release stays pending."""
     call.trace.info(f"an attachment in state {previous.state!r} is taken down first")
-    failure = tear_down(call.context, previous, call.trace, call.request.sandbox)
+    failure = tear_down(call.context, previous, call.trace, call.request.sandbox, call.request.where)
     if failure is not None:
         pending = PeerError(
             f"an earlier attachment of container {previous.id.container_id!r} still has a pending release: {failure.msg}",

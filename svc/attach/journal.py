@@ -141,15 +141,19 @@ class Journal:
             raise IntentLost(record.id)
 
     def record_pending_release(self, record: Record) -> None:
-        """Record durably, in its row or a new one, that the release is pending. Raise IntentLost if an ADD has replaced it."""
+        """Record durably, in its row or a new one, that the release is pending. Raise IntentLost if an ADD has replaced it.
+
+        If it was pending and its row is gone, do nothing, because another call has completed it.
+        """
         self.restore_file()  # another process must find the pending release
-        record.state = DELETING
+        was_pending, record.state = record.state == DELETING, DELETING
         try:
             self.update(record, durable=True)
         except IntentLost:
             if self.get(record.id) is not None:
                 raise
-            self.begin(record, durable=True)
+            if not was_pending:
+                self.begin(record, durable=True)
 
     def remove(self, record: Record) -> None:
         """Remove the record's row if it exists. On a full disk, free the reserve because SQLite needs space for the removal."""

@@ -92,6 +92,7 @@ def _opened(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
             raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
         if _versions(connection) != (_APPLICATION, VERSION):
             _migrate(path, connection)
+        connection.execute("SELECT 1 FROM attachments, set_aside, about LIMIT 0")  # raises an error for a missing table
     except BaseException:
         connection.close()
         raise

@@ -20,6 +20,7 @@ from svc.attach.request import AddCall
 from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import Addressing
 from svc.attach.sources.select import source_of
+from svc.attach.token_cache import without_secrets
 from svc.call_trace import CallTrace
 from svc.dataplane.wire import AddressInUse
 from svc.datastore.api import NotFound, StoreError
@@ -56,10 +57,9 @@ def is_restorable(context: Context, record: Record) -> bool:
     return context.is_live(record)
 
 
-def restore(context: Context, key: AttachmentId, trace: CallTrace, session: DatastoreSession | None = None) -> bool:
+def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
     """Allocate the addresses of a live attachment again, and write its endpoint if it is missing.
 
-    Use the session of its row, unless `session` reaches the same datastore by other settings.
     Return False, and report the conflict, if another handle has one of the addresses. Raise SvcError if the restoration fails;
     all changes made before are correct. Idempotent. The caller must exclude concurrent calls of the same container.
     """
@@ -67,7 +67,7 @@ def restore(context: Context, key: AttachmentId, trace: CallTrace, session: Data
     if record is None or not is_restorable(context, record):
         context.conflicts.pop(key, None)
         return True
-    session = session or context.session(record.session_key)
+    session = context.session(record.session_key)
     session.require_ready()
     session.require_claim()
     try:
@@ -193,14 +193,15 @@ def restore_lost(call: AddCall) -> None:
     Addresses that could not be claimed are not assigned by this call either.
     """
     context, session, trace = call.context, call.session, call.trace
-    store = call.request.where.store
+    where = call.request.where
     try:
-        records = context.journal.all()
-        moved = {record.id for record in records if is_alternative(context, record.session_key, session)}
-        records = lost(context, session, (each for each in records if each.session_key.store == store or each.id in moved))
+        for record in context.journal.of_network(call.request.id.network):
+            if is_alternative(context, record.session_key, session):
+                context.journal.change_settings(record, without_secrets(session.settings))
+        records = lost(context, session, (each for each in context.journal.all() if each.session_key.store == where.store))
         session.ipam.avoid(address for record in records for address in record.address_list())
         for record in records:
-            restore(context, record.id, trace, session if record.id in moved else None)
+            restore(context, record.id, trace)
         session.identity.on_restored()
     except SvcError as failure:
         trace.warning(f"live attachments cannot claim their addresses again now: {failure}")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from svc.attach.context import Context
-from svc.attach.record import ADDED, ADDING, DELETING, WAITING, AttachmentId, Record, StoreSettings
+from svc.attach.record import ADDED, ADDING, DELETING, WAITING, AttachmentId, Record, SessionKey, StoreSettings
 from svc.attach.sources.select import source_of
 from svc.attach.teardown import record_pending_release, tear_down, unwire
 from svc.call_trace import CallTrace
@@ -34,14 +34,14 @@ class Teardowns:
         self._context = context
         self._failing: set[Store] = set()
 
-    def tear_down(self, record: Record, trace: CallTrace) -> bool:
+    def tear_down(self, record: Record, trace: CallTrace, where: SessionKey | None = None) -> bool:
         """Tear the attachment down, and return whether no release is pending. Raise SvcError as `teardown.tear_down`."""
         store = store_of(record)
         if store in self._failing:
             unwire(self._context, record)
             record_pending_release(self._context, record)
             return False
-        done = tear_down(self._context, record, trace) is None
+        done = tear_down(self._context, record, trace, where=where) is None
         if not done:
             self._failing.add(store)
         return done
@@ -70,7 +70,7 @@ def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool
     No other job of the container runs, so that no ADD of this process works on the row.
     """
     record = context.journal.get(key)
-    if record is None or record.state not in (ADDING, DELETING):
+    if record is None or not (record.state in (ADDING, DELETING) or is_abandoned(record)):
         return True
     try:
         return tear_down(context, record, trace) is None
@@ -82,8 +82,12 @@ def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool
 def _stands(context: Context, record: Record) -> bool:
     if record.boot_id != context.boot_id:
         return False
-    continues = record.state == WAITING and record.outlives and time.time() < record.waits_until + CONTINUE_SECONDS
-    return record.state == ADDED or continues
+    return record.state == ADDED or (record.state == WAITING and record.outlives and not is_abandoned(record))
+
+
+def is_abandoned(record: Record) -> bool:
+    """Return whether the row is of a parked ADD whose client does not come any more."""
+    return record.state == WAITING and time.time() > record.waits_until + CONTINUE_SECONDS
 
 
 def _warn(record: Record, failure: SvcError, trace: CallTrace) -> None:

@@ -132,11 +132,6 @@ class SessionPool:
         store.used = time.monotonic()
         return session
 
-    def of_node(self, names: Names, node: str) -> list[DatastoreSession]:
-        """Return the open sessions of these names and this node, the newest first."""
-        with self._lock:
-            return [each for each in reversed(self._sessions.values()) if (each.names, each.node) == (names, node)]
-
     def _open(self, key: StoreKey, node: str) -> DatastoreSession:
         with self._lock:
             store = self._stores.get(key)

@@ -11,7 +11,7 @@ from svc._core import netns
 from svc.attach.context import Context
 from svc.attach.datastore_ready import DatastoreLocked
 from svc.attach.endpoints import can_delete, delete_endpoint
-from svc.attach.moved_store import move_rows
+from svc.attach.moved_store import follow
 from svc.attach.node_claim import CopiedRow
 from svc.attach.record import ADDED, ADDING, WAITING, Record, SessionKey
 from svc.attach.request import Sandbox
@@ -32,7 +32,7 @@ def tear_down(
 ) -> SvcError | None:
     """Remove the interface, then release what the attachment has in the datastore or from another IPAM plugin.
 
-    If the datastore fails, and the network configuration (`where`) or an open session has other settings for it, use these.
+    If the datastore fails, and a call of the network (`where`) has other settings for it, use these.
     If the release fails, record it durably as pending and return the failure. Raise SvcError if the datastore is locked
     (nothing is changed then), if the interface stays, or if the journal cannot record the pending release. The caller can
     repeat a failed call.
@@ -46,8 +46,7 @@ def tear_down(
         if not existed and sandbox is not None and record.peer_index:
             pair = record.peer_index, record.host_index
             existed = remove_inside(sandbox, record.id.ifname, lambda link: (link["index"], link["peer_index"]) == pair)
-    if isinstance(held, (StoreError, CallerError)) and (settings := move_rows(context, record.session_key, where)):
-        record.settings = settings
+    if isinstance(held, (StoreError, CallerError)) and follow(context, record, where):
         held = _read_holdings(context, record, trace)
     if isinstance(held, SvcError):
         if isinstance(held, CopiedRow):

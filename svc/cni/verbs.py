@@ -60,6 +60,11 @@ class Invocation:
         lenient, ipam = self.call.verb == "DEL", self.call.ipam
         return session_key(self.netconf, self.names, self.inputs.profile, lenient=lenient, ipam=ipam)
 
+    def note_where(self) -> SessionKey:
+        """Return `where`, and note it as the present datastore of the network, which its rows follow."""
+        where = self.context.configured[self.inputs.profile, self.netconf.name] = self.where
+        return where
+
     def args(self) -> Args:
         lenient = self.call.verb == "DEL"
         return parse_args(self.call.args, ignore_unknown=not self.call.ipam, lenient=lenient)
@@ -146,12 +151,12 @@ def _check(invocation: Invocation) -> None:
         raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
     previous = parse_prev_result(invocation.netconf.prev_result, invocation.version)
     if invocation.call.ipam:
-        check(invocation.context, invocation.id, None, previous, invocation.trace)
+        check(invocation.context, invocation.id, None, previous, invocation.trace, invocation.where)
         return
     with invocation.sandbox() as sandbox:
         if invocation.context.journal.get(invocation.id) is None:
             restore_for_call(invocation.context, invocation.attachment(sandbox), invocation.trace)
-        check(invocation.context, invocation.id, sandbox, previous, invocation.trace)
+        check(invocation.context, invocation.id, sandbox, previous, invocation.trace, invocation.where)
 
 
 def _gc(invocation: Invocation) -> None:
@@ -162,13 +167,14 @@ def _gc(invocation: Invocation) -> None:
             details="GC without a list would remove every attachment of the network: give it, or null for none",
         )
     context, netconf, trace = invocation.context, invocation.netconf, invocation.trace
-    collect_garbage(context, netconf.name, valid, invocation.where, trace, invocation.source, netconf.location_errors)
+    where = invocation.where if netconf.location_errors.found else invocation.note_where()
+    collect_garbage(context, netconf.name, valid, where, trace, invocation.source, netconf.location_errors)
 
 
 def _status(invocation: Invocation) -> None:
     netconf = invocation.netconf
     with not_ready():
-        where = invocation.where
+        where = invocation.note_where()
         if not invocation.call.ipam:
             mtu(netconf, invocation.names)
         source = invocation.source
@@ -186,7 +192,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         id=invocation.id,
         workload=invocation.workload(args),
         sandbox=sandbox,
-        where=invocation.where,
+        where=invocation.note_where(),
         netconf=netconf,
         address=Address(args.ip) if args.ip and source.uses_pools else None,
         mtu=mtu(netconf, invocation.names) if sandbox else 0,

@@ -110,7 +110,7 @@ def _writer_of(path: Path) -> str:
 def is_damage(error: sqlite3.Error) -> bool:
     """Return whether the error means that the content of the file is damaged."""
     is_short = getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHORT_READ"  # since Python 3.11
-    return is_short or any(text in str(error) for text in ("not a database", "malformed"))
+    return is_short or any(text in str(error) for text in ("not a database", "malformed", "no such table"))
 
 
 def _has_no_index_space(path: Path) -> bool:

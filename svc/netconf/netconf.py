@@ -151,7 +151,7 @@ def read(raw: dict[str, Any], names: Names, *, lenient: bool = False, source: st
 
 
 def _misleading(datastore: str, faults: FieldErrors) -> list[FieldError]:
-    paths = {path for field in FIELDS if field.path in _LOCATION[datastore] for path in field.paths}
+    paths = {path for field in FIELDS if field.path in ("datastore_type", *_LOCATION[datastore]) for path in field.paths}
     return [fault for fault in faults.found if fault.field in paths]
 
 

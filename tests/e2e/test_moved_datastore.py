@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from harness.cluster_node import ClusterNode, audit, remains
 from harness.datastores import EtcdSite, OrchSite, Site, furnish, session
 from harness.etcd import Cluster, cluster, free_ports
-from harness.ipam import put, wipe
+from harness.ipam import holdings, put, wipe
 from harness.netns import Netns
 from harness.node import agent_with
 from harness.pod import Pod
@@ -173,7 +173,7 @@ def test_agent_retries_pending_releases_by_the_new_settings(moving: Moving, pod_
     moving.open_new()
     moving.install_new()
     wait_until(lambda: remains([moving.node]) == [])
-    assert "is the same" in moving.node.log.read_text()
+    assert "is reached as" in moving.node.log.read_text()
 
 
 def test_live_attachments_are_verified_by_the_new_settings(moving: Moving, pod_on: MakePod) -> None:
@@ -234,6 +234,33 @@ def test_networks_with_different_endpoints_of_one_etcd_keep_them(moving: Moving,
     second.delete()
 
 
+@WITH_OR_WITHOUT
+def test_check_by_the_new_settings(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
+    pod = pod_on()
+    pod.add()
+    if not agent:
+        moving.node.stop_agent()
+    moving.open_new()
+    moving.close_old()
+    moved = by(pod, moving.new).copy(result=pod.result)
+    assert moved.check().status == 0
+    moved.delete()
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_release_that_is_pending_at_a_mistyped_address_is_completed(moving: Moving, sandbox: Callable[[], Netns]) -> None:
+    """A lost row was restored with the settings of the DEL."""
+    pod, typo = moving.node.pod(sandbox(), "bare", **moving.old), {"etcd_endpoints": "http://127.0.0.1:1"}
+    pod.add()
+    moving.node.stop_agent()
+    for file in moving.node.state_dir.glob("journal.db*"):
+        file.unlink()
+    by(pod, typo).delete()
+    assert moving.settings() == [typo["etcd_endpoints"]]
+    pod.delete()
+    assert remains([moving.node]) == []
+
+
 @pytest.fixture
 def other_etcd(tmp_path: Path) -> Iterator[Cluster]:
     folder = tmp_path / "other"
@@ -265,3 +292,56 @@ def test_release_is_not_sent_to_another_datastore(moving: Moving, other_etcd: Cl
         assert remains([node]) != []
     by(pod, other).delete()
     assert remains([node]) == []
+
+
+@pytest.fixture
+def copy(moving: Moving, other_etcd: Cluster) -> EtcdSite:
+    """Return another etcd with the same clusterGUID that has none of the allocations, as after a restored snapshot."""
+    made = EtcdSite(other_etcd)
+    furnish(made, "node1")
+    with session(made) as store:
+        _identify(store, "the-guid")
+    moving.reach(other_etcd.members[0].ports[0])
+    return made
+
+
+def allocated(site: Site) -> set[str]:
+    with session(site) as store:
+        return {str(address) for addresses in holdings(store).values() for address in addresses}
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+@pytest.mark.parametrize("old_answers", [True, False], ids=["old answers", "old is gone"])
+def test_network_that_moves_to_a_copy_claims_its_addresses_there(
+    moving: Moving, copy: EtcdSite, pod_on: MakePod, *, old_answers: bool
+) -> None:
+    """A STATUS call by the new settings is enough. Otherwise, another node would assign them to its pods."""
+    pods = [pod_on(f"web-{number}") for number in range(3)]
+    for pod in pods:
+        pod.add()
+    with nullcontext() if old_answers else moving.node.cut_off():
+        by(pods[0], copy.config).call("STATUS")
+        wait_until(lambda: allocated(copy) == {address for pod in pods for address in pod.addresses})
+        for pod in pods:
+            by(pod, copy.config).delete()
+        assert (allocated(copy), moving.settings()) == (set(), [])
+    nothing: dict[str, Any] = {"cni.dev/valid-attachments": []}
+    assert by(pods[0], moving.old | nothing).call("GC").status == 0  # the old etcd keeps what it has
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_rows_do_not_follow_another_network(moving: Moving, copy: EtcdSite, pod_on: MakePod) -> None:
+    """While their own datastore does not answer or is locked, the network of another datastore with this clusterGUID works."""
+    first, second = pod_on("first"), pod_on("second", name="second", **copy.config)
+    first.add()
+    second.add()
+    settings = sorted(moving.settings())
+    with moving.node.cut_off():
+        time.sleep(SECONDS)
+    moving.node.ctl("clusterinfo", "lock")
+    time.sleep(SECONDS)
+    moving.node.ctl("clusterinfo", "unlock")
+    assert sorted(moving.settings()) == settings
+    first.delete()
+    second.delete()
+    assert allocated(copy) == set()

@@ -27,6 +27,7 @@ from harness.pod import Pod
 from harness.policy_pods import begin, file_of, is_set_up, make
 from harness.polling import wait_until
 from harness.state import audit, disagreements, remains
+from svc.agent import server
 from svc.attach import recovery
 from svc.attach.journal import Journal
 from svc.attach.record import ADDING
@@ -138,6 +139,19 @@ def test_killed_waiting_add_leaves_a_row_that_expires(own_pods: MakePod, node: N
     time.sleep(2)
     node.start_agent(*agent_with({f"{recovery.__name__}.CONTINUE_SECONDS": 0.0}))
     assert remains(node) == []
+
+
+def test_running_agent_removes_the_row_of_a_killed_waiting_add(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """Its deadline ends after the start of the agent."""
+    node.stop_agent()
+    pod = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=4)
+    adding = pod.begin("ADD")
+    wait_until(lambda: own_gate.connection_count > 1)
+    adding.kill()
+    faster = {f"{recovery.__name__}.CONTINUE_SECONDS": 0.5, f"{server.__name__}.PERIOD_SECONDS": 0.5}
+    node.start_agent(*agent_with(faster))
+    assert [record.state for record in audit(node).records] == ["waiting"]
+    wait_until(lambda: remains(node) == [])
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "one-shot"])

@@ -2,17 +2,22 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from harness import state
-from harness.cluster_node import ClusterNode, remains
-from harness.datastores import Site, furnish
+from harness.cluster_node import ClusterNode, audit, remains
+from harness.datastores import Site, furnish, session
+from harness.etcd import free_ports
+from harness.ipam import put
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
+from harness.port_forward import PortForward
+from svc.attach.datastore_ready import KEY as READY
+from svc.model.resource import Resource
 
 pytestmark = pytest.mark.root
 
@@ -71,6 +76,22 @@ def test_delete_in_a_cluster_releases_the_address(cluster: ClusterNode, sandbox:
         assert pod.netns.links() == []
         error = unattached.failed("ADD").output
         assert (error["code"], "Read-only file system" in error["msg"]) == (5, True), error
+    cluster.start_agent()
+    pod.delete()
+    assert remains([cluster]) == []
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_delete_by_other_settings_of_the_datastore(cluster: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """The row cannot get these settings."""
+    pod, (port,) = make_pod(cluster, sandbox(), "c0"), free_ports(1)
+    with session(cluster.site) as store:
+        put(store, READY, Resource(READY.kind, {"name": READY.name}, {"datastoreReady": True, "clusterGUID": "the-guid"}))
+    pod.add()
+    cluster.stop_agent()
+    with closing(PortForward(cluster.netns, cluster.site.port, port)), cluster.cut_off(), read_only(cluster.state_dir):
+        pod.copy(config=pod.config | {"etcd_endpoints": f"http://127.0.0.1:{port}"}).delete()
+        assert audit([cluster]).allocations == {}
     cluster.start_agent()
     pod.delete()
     assert remains([cluster]) == []

@@ -191,8 +191,17 @@ def test_kubeconfig_that_is_gone_for_a_while(
 
 
 BROKEN: dict[str, list[Json]] = {
-    "etcdv3": [{"etcd_endpoints": ["http://127.0.0.1:1"]}, {"etcd_endpoints": 2379}, {"etcd_discovery_srv": 7}],
-    "orch": [{"orch": {"kubeconfig": 7}}, {"orch": {"kubeconfig": MISSING, "orch_api_root": ["https://127.0.0.1:1"]}}],
+    "etcdv3": [
+        {"etcd_endpoints": ["http://127.0.0.1:1"]},
+        {"etcd_endpoints": 2379},
+        {"etcd_discovery_srv": 7},
+        {"datastore_type": ["etcdv3"]},
+    ],
+    "orch": [
+        {"datastore_type": 7},
+        {"orch": {"kubeconfig": 7}},
+        {"orch": {"kubeconfig": MISSING, "orch_api_root": ["https://127.0.0.1:1"]}},
+    ],
 }
 
 
@@ -212,7 +221,7 @@ def test_location_that_cannot_be_read(web: Pod, cluster_node: ClusterNode, agent
                 7,
                 f"invalid network configuration: {next(iter(broken))}",
             )
-            assert "write a string in quotes" in error["details"]
+            assert "in quotes" in error["details"]
     if not agent:
         cluster_node.start_agent()
 

@@ -51,12 +51,18 @@ def replace_by_store(path: Path) -> None:
     EmbeddedStore(path).close()
 
 
+def drop_table(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE attachments")
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "garbage": lambda path: path.write_bytes(b"this is not a database, and it is longer than a header of one would be" * 20),
     "empty": lambda path: path.write_bytes(b""),
     "a directory": replace_by_directory,
     "another program's": replace_by_store,
     "a page": damage_a_page,
+    "a missing table": drop_table,
 }
 
 
