@@ -35,7 +35,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
     ("cni",),
     ("deploy",),
     ("admin",),
-    ("agent", "controllers", "ctl"),
+    ("agent", "ctl"),
 )
 KEPT_APART = {
     ("dataplane", "datastore"),
@@ -125,6 +125,19 @@ def test_imports_run_downward() -> None:
         imported = [module for module in imports(source) if module[0] == "svc" and part_of(module) != here]
         offenders += [f"{name_of(source)}: {'.'.join(module)}" for module in imported if not _is_below(part_of(module), here)]
     assert offenders == []
+
+
+def test_architecture_shows_the_layers() -> None:
+    """The page names each part of svc in its layer, and nothing else. The package itself has no name there."""
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Layers\n")[2].partition("\n## ")[0]
+    shown = [set(line.strip().split(", ")) for line in page.splitlines() if line.startswith("    ")]
+    assert shown == [set(layer) - {""} for layer in reversed(LAYERS)]
+
+
+def test_each_part_has_a_layer() -> None:
+    """LAYERS lists no part that does not exist."""
+    parts = {path.stem for path in (ROOT / "svc").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert {part for layer in LAYERS for part in layer} == parts - {"__init__"} | {""}
 
 
 def test_imports_have_no_cycle() -> None:
