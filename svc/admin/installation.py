@@ -133,7 +133,7 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     outcomes = install_files(wanted.bin_dir, executable, names, settings, [*unit, *network], prepare)
     is_new = add_installed(wanted.state_dir, wanted.record)
     for file in unit:
-        make_directories(writable)
+        make_directories([wanted.run_dir, *writable])
         name = file.path.name
         if plugin_of(name) != names.plugin:
             warn(f"note: {file.path} is the unit of the agent of these directories: it serves {names.plugin} too")

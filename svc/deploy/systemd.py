@@ -88,7 +88,8 @@ def _kind_of(path: Path) -> tuple[str, Path] | None:
 def render_unit(plugin: str, command: Sequence[str], state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> str:
     """Return the unit's text. The agent may write all of these directories.
 
-    The state directory and those of `writable` must exist when the unit starts, except those that systemd makes."""
+    Those that systemd does not make must exist when the unit starts (see `make_directories`): a missing one of `writable` is
+    not writable, and without another one the unit does not start."""
     return _UNIT.format(
         name=unit_name(plugin),
         plugin=plugin,

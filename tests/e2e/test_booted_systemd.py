@@ -100,6 +100,15 @@ def test_agent_creates_missing_directories(machine: Booted) -> None:
     assert machine.call("DEL", {**netconf(machine), "ipam": ipam}, "c1", "/run/netns/pod", "eth0").status == 0
 
 
+def test_agent_starts_in_directories_outside_run(tmp_path: Path) -> None:
+    directories = ("--state-dir", str(tmp_path / "state"), "--run-dir", str(tmp_path / "run"))
+    with Booted(tmp_path) as machine:
+        machine.svcctl(*directories, "install", "--bin-dir", str(machine.bin_dir), "--systemd")
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "start", UNIT)
+        assert machine.unit_property(UNIT, "ActiveState") == "active"
+
+
 def test_stopped_agent_is_restarted_by_the_watchdog(machine: Booted) -> None:
     """The restart keeps the attachments."""
     pid = machine.unit_property(UNIT, "MainPID")

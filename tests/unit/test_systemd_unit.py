@@ -70,6 +70,16 @@ def test_unit_is_installed_once_and_removed(cli: Cli, tmp_path: Path, executable
     assert f"{unit} kept" in cli.prints("uninstall", "--bin-dir", str(tmp_path / "bin"))
 
 
+def test_installation_makes_the_directories_of_the_unit(cli: Cli, tmp_path: Path, executable: Path) -> None:
+    """Systemd does not start a unit that names a missing directory outside /run."""
+    cli.prints("install", "--bin-dir", str(tmp_path / "bin"), "--executable", str(executable), "--systemd", "--unit-dir",
+               str(tmp_path / "units"))  # fmt: skip
+    lines = (tmp_path / "units" / "svc-agent.service").read_text().splitlines()
+    assert f"ReadWritePaths={tmp_path / 'run'}" in lines
+    for name in ("state", "run"):
+        assert (tmp_path / name).is_dir()
+
+
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
     if not shutil.which("systemd-analyze"):
