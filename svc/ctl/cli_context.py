@@ -75,6 +75,10 @@ class CliContext:
     netconf: Path | None = None
     embedded: bool = False
 
+    def __post_init__(self) -> None:
+        if self.embedded and self.netconf:
+            raise click.UsageError("--embedded and --netconf exclude each other: give one of them")
+
     @property
     def names(self) -> Names:
         """Return the names that the user chose, else the installed ones. Raise CallerError if several are installed."""

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ _MODULES: Final = {  # of each group, which has the name of the group there
     "pending": "store",
     "uninstall": "install",
 }
+_REPEATED: Final = ("state_dir", "run_dir", "profile", "netconf", "embedded")  # options of svcctl, also after the command
 
 
 class _OutputError(Exception):
@@ -79,9 +81,9 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _MODULES:
-            return _versioned(getattr(import_module(f"svc.ctl.commands.{_MODULES[cmd_name]}"), cmd_name))
+            return _completed(getattr(import_module(f"svc.ctl.commands.{_MODULES[cmd_name]}"), cmd_name))
         command = super().get_command(ctx, cmd_name)
-        return command and _versioned(command)
+        return command and _completed(command)
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Also print in one line why the output, a help text or an error cannot be written."""
@@ -112,13 +114,28 @@ def _text(error: SvcError) -> str:
     return f"{error.subject}: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{error.subject}: {len(lines)} errors", *lines])
 
 
-def _versioned(command: click.Command) -> click.Command:
-    """Give a command and all below it the option --version."""
-    if not any("--version" in option.opts for option in command.params):
+def _completed(command: click.Command) -> click.Command:
+    """Give a command and all below it the option --version and the options of svcctl, except those of the same name."""
+    own = {name for option in command.params for name in option.opts}
+    if "--version" not in own:
         _version_option(command)
+        command.params += [
+            _repeated(option) for option in main.params if option.name in _REPEATED and own.isdisjoint(option.opts)
+        ]
     for child in command.commands.values() if isinstance(command, click.Group) else ():
-        _versioned(child)
+        _completed(child)
     return command
+
+
+def _repeated(option: click.Parameter) -> click.Option:
+    """Return a hidden option of a command that overrides one of svcctl."""
+    names, is_flag = [*option.opts, str(option.name)], option.name == "embedded"
+    return click.Option(names, type=option.type, is_flag=is_flag, hidden=True, expose_value=False, callback=_override)
+
+
+def _override(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value:
+        context.obj = replace(context.obj, **{str(option.name): value})
 
 
 _PATH = click.Path(path_type=Path)
@@ -147,8 +164,6 @@ def main(ctx: click.Context, /, **options: Any) -> None:
     """Install and configure svc."""
     from svc.ctl.cli_context import CliContext  # not needed for --help and errors of use
 
-    if options["embedded"] and options["netconf"]:
-        raise click.UsageError("--embedded and --netconf exclude each other: give one of them")
     ctx.obj = CliContext(**options)
 
 

@@ -131,6 +131,25 @@ def test_mistyped_state_directory_is_an_error(bare: Cli, tmp_path: Path, argumen
     assert list(tmp_path.iterdir()) == []
 
 
+def test_options_may_follow_the_command(tmp_path: Path) -> None:
+    """Options that follow override those before, and a command's own option of the name is not replaced."""
+    cli, other = Cli(tmp_path), Cli(tmp_path / "other")
+    etcd = str(network_list(tmp_path / "etcd", **ETCD))
+    cli.prints("pool", "apply", "-f", "-", stdin=POOL)
+    assert "10." in cli.prints("pool", "get")
+    assert "10." not in cli.prints("pool", "get", "--state-dir", str(other.folder / "state"))
+    assert "10." in other.prints("pool", "get", "--state-dir", str(cli.folder / "state"), "--embedded")
+    assert "10." in other.prints("pool", "--state-dir", str(cli.folder / "state"), "get", "--names", "svc")
+    assert "127.0.0.1:1" in cli.fails("clusterinfo", "show", "--netconf", etcd)
+    exclusive = "--embedded and --netconf exclude each other"
+    assert exclusive in cli.fails("--embedded", "pool", "get", "--netconf", etcd, code=2)
+    executable = tmp_path / "built"
+    executable.write_bytes(b"\x7fELF")
+    files = ("--bin-dir", str(tmp_path / "bin"), "--executable", str(executable))
+    cli.prints("install", *files, "--state-dir", str(tmp_path / "s"))
+    assert (tmp_path / "s").is_dir()
+
+
 @pytest.mark.parametrize("arguments", READS, ids=" ".join)
 def test_reading_never_creates_a_store(bare: Cli, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """The first change creates it."""
