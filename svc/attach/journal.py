@@ -146,7 +146,8 @@ class Journal:
         If it was pending and its row is gone, do nothing, because another call has completed it.
         """
         self.restore_file()  # another process must find the pending release
-        was_pending, record.state = record.state == DELETING, DELETING
+        was_pending = record.state == DELETING and record.generation
+        record.state = DELETING
         try:
             self.update(record, durable=True)
         except IntentLost:

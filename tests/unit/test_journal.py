@@ -333,3 +333,12 @@ def test_change_of_settings_does_not_restore_a_removed_row(journal: Journal) -> 
     journal.remove(written)
     journal.change_settings(written, {"kind": "embedded"})
     assert journal.all() == []
+
+
+def test_release_that_another_call_has_completed_is_not_recorded_again(journal: Journal) -> None:
+    first, second = record(), record()
+    journal.record_pending_release(first)
+    second.generation, second.state = first.generation, first.state
+    journal.remove(first)
+    journal.record_pending_release(second)
+    assert journal.all() == []
