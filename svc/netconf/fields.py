@@ -236,7 +236,7 @@ FIELDS: Final = (
     _number("policy_setup_timeout_seconds", "How long a pod waits for its policy; 0 is not at all.", "2.6", 0, _seconds),
     _path(
         "endpoint_status_dir",
-        "Where the data-plane agent tells which endpoints are set up; else endpoint-status in the run directory.",
+        "Where the policy agent tells which endpoints are set up; else endpoint-status in the run directory.",
         "2.1",
     ),
     Field("feature_control", OBJECT, "Features that are off unless asked for.", "2.1"),

@@ -86,7 +86,7 @@ def print_role(context: CliContext, api_version: str) -> None:
 )
 @click.pass_obj
 def print_binding(context: CliContext, service_account: str, namespace: str) -> None:
-    """Print the ClusterRoleBinding of that role to a service account, in YAML."""
+    """Print the ClusterRoleBinding for a service account. It binds the ClusterRole of `svcctl crd role`, and is YAML."""
     echo_yaml([cluster.binding(context.names, {"kind": "ServiceAccount", "name": service_account, "namespace": namespace})])
 
 

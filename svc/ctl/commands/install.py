@@ -34,17 +34,21 @@ _bin_dir_option = click.option(
 
 @click.command(name="install")
 @_bin_dir_option
-@click.option("--conf-dir", type=_PATH, help="Directory in which it looks for networks.  [default: configure none]")
-@click.option("--host-conf-dir", type=_PATH, help="Path of the same directory on the host.  [default: --conf-dir]")
+@click.option("--conf-dir", type=_PATH, help="Directory in which the runtime looks for networks.  [default: configure none]")
+@click.option("--host-conf-dir", type=_PATH, help="Path of --conf-dir on the host.  [default: the same]")
 @click.option(
-    "--datastore", type=click.Choice([_EMBEDDED, "orch"]), default=_EMBEDDED, show_default=True, help="Its datastore."
+    "--datastore",
+    type=click.Choice([_EMBEDDED, "orch"]),
+    default=_EMBEDDED,
+    show_default=True,
+    help="Datastore of the network.",
 )
 @click.option("--netconf", type=_PATH, help="Part of svc in the network list, in place of one from --datastore.")
 @click.option("--installation", type=_PATH, help="The operator's resource, whose settings override those of the network.")
 @click.option("--apply-pools", is_flag=True, help="Write the pools that the operator's resource lists to the datastore.")
 @click.option("--without", type=click.Choice(list(CHAINED)), multiple=True, help="Leave a chained plugin out.")
 @click.option(
-    "--cni-version", type=click.Choice(cni_versions.SUPPORTED), help="Newest version, for a runtime that supports no newer."
+    "--cni-version", type=click.Choice(cni_versions.SUPPORTED), help="Highest CNI version of the network, for an older runtime."
 )
 @click.option("--service-account", type=_PATH, help="For --datastore orch: directory of the account.  [default: the pod's]")
 @click.option("--watch", is_flag=True, help="For --datastore orch: run until SIGTERM, and renew the token.")
@@ -75,7 +79,7 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
 @names_option
 @click.pass_obj
 def uninstall(context: CliContext, bin_dir: Path) -> None:
-    """Remove the files of `svcctl install`, and put back earlier ones. Modified files are kept."""
+    """Remove what `svcctl install` wrote. Put back the files that it replaced, and keep modified ones."""
     context, folder = context.with_own_names, bin_dir.absolute()
     state_dir, profile = recorded_state_dir(folder, context.names) or context.state_dir, canonical(context.profile)
     for path, outcome in installer.uninstall(folder, context.names, other_installations(state_dir, profile, folder)):

@@ -41,7 +41,7 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
 
 @click.group()
 def ipam() -> None:
-    """Use of the pools, attributes of addresses, and the settings that all nodes share."""
+    """Use of the pools, addresses and settings of all nodes."""
 
 
 @ipam.command()
@@ -94,7 +94,7 @@ def show(context: CliContext, address: Address | None, blocks: bool, borrowed: b
 )
 @click.pass_obj
 def configure(context: CliContext, /, **given: bool | int | str | None) -> None:
-    """Change settings; those that are not given stay as they are."""
+    """Change settings. Those without an option stay as they are."""
     wanted: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     if not wanted:
         raise click.UsageError("nothing to change: give at least one option")

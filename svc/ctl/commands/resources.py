@@ -59,7 +59,7 @@ def reservation() -> None:
 
 @click.group()
 def node() -> None:
-    """Nodes, which node selectors of pools select by their labels."""
+    """Nodes, and the labels by which pools select them."""
 
 
 @click.group()
@@ -72,7 +72,7 @@ def _add_apply(
 ) -> None:
     """Give the group `apply -f FILE`; `texts` are as in `manifest.read`."""
 
-    @group.command(help=f"Create or update the {group.name}s of a file: all of them, or none if any is invalid.")
+    @group.command(help=f"Create or update the {group.name}s of a file. If one is invalid, none is changed.")
     @click.option(
         "-f",
         "--file",
@@ -135,7 +135,7 @@ _add_delete(node, resources.delete_node, "Delete a node without addresses.")
 @click.option("--no-labels", is_flag=True, help="Remove all labels.")
 @click.pass_obj
 def apply_node(context: CliContext, name: str, labels: Sequence[str], no_labels: bool) -> None:
-    """Create a node, or replace its labels; without either option they stay as they are."""
+    """Create a node, or replace its labels. Without an option the labels stay as they are."""
     if labels and no_labels:
         raise click.UsageError("--label and --no-labels exclude each other: give one of them")
     pairs = _pairs(labels) if labels or no_labels else None
@@ -160,7 +160,7 @@ def get_nodes(context: CliContext, name: str) -> None:
 @click.option("--cluster-version", default="", metavar="VERSION", help="Version of the cluster.  [default: unchanged]")
 @click.pass_obj
 def init(context: CliContext, types: Sequence[str], cluster_version: str) -> None:
-    """Initialise a new datastore, or complete the record of an old one."""
+    """Initialise a datastore, or complete its record."""
     own = [_KUBERNETES_TYPE] if context.target.settings["kind"] == "orch" else []
     with context.changing(create=True) as store:
         outcome = resources.initialise(store, context.names, [*types, *own], cluster_version, datetime.now(timezone.utc))
@@ -171,7 +171,7 @@ def init(context: CliContext, types: Sequence[str], cluster_version: str) -> Non
 @output_option
 @click.pass_obj
 def show(context: CliContext) -> None:
-    """Show identity, type, version and whether the datastore is ready."""
+    """Show identity, type, version, and whether it is locked."""
     columns = (
         _field("GUID", "clusterGUID"),
         _field("TYPE", "clusterType"),
@@ -185,7 +185,7 @@ def show(context: CliContext) -> None:
 @clusterinfo.command()
 @click.pass_obj
 def lock(context: CliContext) -> None:
-    """Make every ADD and DEL fail until `unlock`, for a migration."""
+    """Lock the datastore for a migration. Every ADD and DEL fails until `unlock`."""
     with context.changing() as store:
         click.echo("already locked" if resources.set_ready(store, ready=False) == UNCHANGED else "locked")
 
@@ -193,7 +193,7 @@ def lock(context: CliContext) -> None:
 @clusterinfo.command()
 @click.pass_obj
 def unlock(context: CliContext) -> None:
-    """Allow changes again."""
+    """Unlock the datastore."""
     with context.changing() as store:
         click.echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
 

@@ -39,7 +39,7 @@ def backup(context: CliContext, file: Path) -> None:
 @_file_argument
 @click.pass_obj
 def restore(context: CliContext, file: Path) -> None:
-    """Replace the store by the backup FILE, and keep the replaced one beside it. Stop the agent first."""
+    """Replace the store by the backup FILE. Stop the agent first. The replaced store is kept beside it."""
     target = _embedded(context)
     if not target.state_dir.is_dir():
         raise CallerError(f"state directory {str(target.state_dir)!r} does not exist", details="name another --state-dir")
@@ -63,7 +63,7 @@ def _embedded(context: CliContext) -> Target:
 
 @click.group()
 def pending() -> None:
-    """Releases that a DEL left pending, because the datastore could not be reached."""
+    """Releases of DELs that could not reach their datastore."""
 
 
 @pending.command()
