@@ -21,6 +21,7 @@ from svc.admin.installer import install as install_files
 from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
+from svc.datastore.open import require_packages
 from svc.deploy.systemd import HOST_LOCAL_DIR, make_directories, plugin_of, render_unit, unit_name
 from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, PeerError
@@ -38,6 +39,10 @@ UNIT_DIR: Final = Path("/etc/systemd/system")
 CHAINED: Final[Mapping[str, Json]] = {
     "portmap": {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
     "bandwidth": {"type": "bandwidth", "capabilities": {"bandwidth": True}},
+}
+_FILES: Final = {  # options of datastore, Kubernetes API and readiness gates whose values are paths
+    *("etcd_key_file", "etcd_cert_file", "etcd_ca_cert_file"),
+    *("kubeconfig", "k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority", "ca_file"),
 }
 _WITH_GC: Final = "1.1.0"
 _NEWER_PLUGINS: Final = (
@@ -171,12 +176,27 @@ def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[Fi
     version = common_version(programs, wanted.cni_version or cni_versions.LATEST)
     entry, netconf = wanted.read_netconf(wanted.host_conf_dir or wanted.conf_dir)
     document = render(entry, chained, version, names, others)
+    require_packages(netconf.datastore.kind)
+    if netconf.orchestrator and (netconf.policy or not netconf.ipam.is_delegated):  # an ADD reads pods or namespaces
+        require_packages("orch")
+    for path in _missing_files(wanted, netconf):
+        warn(f"warning: {path} does not exist: the network names it, and each ADD needs it")
     if warning := config_warning(netconf.ipam.type, netconf.datastore.kind, os.environ):
         warn(warning)
     if not cni_versions.at_least(version, _WITH_GC):
         cause = "as --cni-version asks" if version == wanted.cni_version else _NEWER_PLUGINS
         warn(f"note: the network is CNI {version}: the runtime never calls GC and STATUS of {_WITH_GC}; {cause}")
     return [File(wanted.conf_dir / names.conflist, document, 0o600)]
+
+
+def _missing_files(wanted: Installation, netconf: netconfs.NetConf) -> list[str]:
+    """Return the kubeconfig, certificates and keys of the network that are missing; none if the host has other paths."""
+    if wanted.host_conf_dir not in (None, wanted.conf_dir):
+        return []
+    installed = [str(file.path) for file in wanted.credentials()]
+    settings = {**dict(netconf.orchestrator), **netconf.datastore.to_json(), "ca_file": netconf.gates.trust.ca_file}
+    named = dict.fromkeys(path for name, path in settings.items() if name in _FILES and path)
+    return [path for path in named if path not in installed and not Path(path).exists()]
 
 
 def default_entry(names: Names, datastore: str, node: str, kubeconfig: str) -> Json:

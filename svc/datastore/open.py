@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,15 @@ def open_client(settings: Mapping[str, str]) -> "Client":
         from svc.datastore.orch.auth import ApiAuth
         from svc.datastore.orch.client import Client
     return Client(ApiAuth(settings))
+
+
+def require_packages(kind: str) -> None:
+    """Raise CallerError if a package that a kind of datastore needs is not installed. Load none."""
+    extra = {"etcdv3": "etcd", "orch": "orch"}.get(kind, "")
+    with _extra(extra):
+        for package in _EXTRAS.get(extra, ()):
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(name=package)
 
 
 @contextmanager

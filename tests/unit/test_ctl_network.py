@@ -232,6 +232,42 @@ def installer(tmp_path: Path, plugin: MakePlugin) -> Installer:
     return Installer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("settings", "package", "extra"),
+    [
+        ({"datastore_type": "etcdv3", "etcd_endpoints": "http://h:1"}, "etcd3", "etcd"),
+        ({"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": "/k"}}, "kubernetes", "orch"),
+        ({"policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": "/k"}}, "kubernetes", "orch"),
+    ],
+)
+def test_missing_package_of_the_network_is_an_error(
+    installer: Installer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], package: str, extra: str
+) -> None:
+    """Nothing is written."""
+    netconf = tmp_path / "netconf.json"
+    netconf.write_text(json.dumps({"type": "svc", "ipam": {"type": "svc-ipam"}, **settings}))
+    monkeypatch.setitem(sys.modules, package, None)
+    before = sorted(tmp_path.iterdir())
+    done = installer("--netconf", str(netconf))
+    assert (done.exit_code, f"pip install 'svc-cni[{extra}]'" in done.stderr) == (1, True), done.output
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_missing_files_of_the_network_are_warned_about(installer: Installer, tmp_path: Path) -> None:
+    netconf, present = tmp_path / "netconf.json", tmp_path / "key"
+    present.touch()
+    files = {"etcd_key_file": str(present), "etcd_cert_file": "/no/cert", "etcd_ca_cert_file": "/no/ca"}
+    etcd = {"datastore_type": "etcdv3", "etcd_endpoints": "https://h:1", **files}
+    netconf.write_text(
+        json.dumps({"type": "svc", "ipam": {"type": "svc-ipam"}, "kubernetes": {"kubeconfig": "/no/config"}} | etcd)
+    )
+    done = installer("--netconf", str(netconf))
+    assert done.exit_code == 0, done.output
+    warned = [line.split()[1] for line in done.stderr.splitlines() if "does not exist" in line]
+    assert sorted(warned) == ["/no/ca", "/no/cert", "/no/config"]
+    assert "does not exist" not in installer("--netconf", str(netconf), "--host-conf-dir", "/on/the/host").stderr
+
+
 def test_network_is_installed_with_the_executables(installer: Installer) -> None:
     """The list has the newest common version. A second install changes nothing, and uninstall removes all files."""
     assert installer().exit_code == 0
