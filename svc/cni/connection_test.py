@@ -22,13 +22,13 @@ _Result = TypeVar("_Result")
 
 
 def probe(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> tuple[int, str]:
-    """Return the exit status and one line for each step. Steps after a failure are skipped."""
+    """Return the exit status and a line for each step; several field errors have one each. Steps after a failure are skipped."""
     lines = []
     try:
         for what, outcome in _outcomes(names_of, sessions, inputs):
             lines.append(f"{what}: {outcome}\n")
     except SvcError as error:
-        return 1, "".join([*lines, f"{' '.join(str(error).split())}\n"])
+        return 1, "".join([*lines, f"{error.as_text()}\n"])
     return 0, "".join(lines)
 
 

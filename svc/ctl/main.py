@@ -99,19 +99,11 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except SvcError as error:
-            raise click.ClickException(_text(error)) from error
+            raise click.ClickException(error.as_text()) from error
         except RecursionError as error:
             raise click.ClickException(
                 "a file that was given is nested too deeply: give fewer levels of objects and arrays"
             ) from error
-
-
-def _text(error: SvcError) -> str:
-    """Return one line, or a line for each of several field errors."""
-    lines = [" ".join(line.split()) for line in error.faults or (str(error),)]
-    if not error.faults:
-        return lines[0]
-    return f"{error.subject}: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{error.subject}: {len(lines)} errors", *lines])
 
 
 def _completed(command: click.Command) -> click.Command:

@@ -55,6 +55,14 @@ class SvcError(Exception):
     def __str__(self) -> str:
         return f"{self.msg}: {self.details}" if self.details else self.msg
 
+    def as_text(self) -> str:
+        """Return one line, or a line for each of several field errors."""
+        lines = [" ".join(line.split()) for line in self.faults or (str(self),)]
+        if not self.faults:
+            return lines[0]
+        head = f"{self.subject}: "
+        return head + lines[0] if len(lines) == 1 else "\n  ".join([f"{head}{len(lines)} errors", *lines])
+
 
 class CallerError(SvcError):
     """An error in the environment, the network configuration or the request. Nothing was changed."""

@@ -40,6 +40,21 @@ def test_failing_datastore_is_reported_in_one_line() -> None:
     assert probed(refuse) == (1, ["network configuration: ok", "the store is down: start it"])
 
 
+def test_field_error_is_said_once(tmp_path: Path) -> None:
+    """Several errors have a line each."""
+
+    def lines(**changes: Any) -> list[str]:
+        wrong = {"type": "svc-ipam", "assign_ipv4": 1}
+        return probed(lambda *_: EmbeddedStore(tmp_path / "store.db"), ipam=wrong, **changes)[1]
+
+    (line,) = lines()
+    assert "ipam.assign_ipv4 = 1 is a number: write" in line
+    assert line.count("ipam.assign_ipv4 = 1") == 1
+    first, *others = lines(mtu=1)
+    assert (first.endswith(": 2 errors"), len(others)) == (True, 2)
+    assert "assign_ipv4" in "".join(others)
+
+
 def test_hanging_datastore_is_reported_after_the_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test does not wait for its thread."""
     monkeypatch.setattr(connection_test, "LIMIT", 0.05)
