@@ -16,14 +16,15 @@ COUNTERS: Final = {
     "gate_waits_total": "ADDs that waited for readiness gates, by outcome.",
     "policy_waits_total": "ADDs that waited for their policy, by outcome; after `timeout` the pod started without.",
 }
+WITHOUT_LABELS: Final = ("queue_seconds_sum", "queue_seconds_count", "package_changes_total")
 
 
 class Metrics:
-    """Counters, for any thread."""
+    """Counters, for any thread. One without labels is 0 until its first event, so that an alert sees the increase."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sums: Counter[tuple[str, Labels]] = Counter()
+        self._sums: Counter[tuple[str, Labels]] = Counter({(name, ()): 0 for name in WITHOUT_LABELS})
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
         """Add to a counter; `name` is one of COUNTERS."""

@@ -47,19 +47,19 @@ class Maintenance:
         Also queue a row "adding" that was there in the last round: the rollback of its ADD could not write to the journal.
         """
         self._context.journal.refill_reserve()
-        owed: dict[Store, list[Record]] = defaultdict(list)
+        pending: dict[Store, list[Record]] = defaultdict(list)
         adding = set()
         for record in self._context.journal.all():
             if record.state == ADDING:
                 adding.add(record.generation)
             if record.state == DELETING or record.generation in self._adding or is_abandoned(record):
-                owed[store_of(record)].append(record)
+                pending[store_of(record)].append(record)
         self._adding = adding
         now = time.monotonic()
-        for store in owed.keys() - self._in_flight:
+        for store in pending.keys() - self._in_flight:
             if store not in self._delays or self._delays[store][1] <= now:
                 self._in_flight.add(store)
-                self._continue(store, random.sample(owed[store], len(owed[store])))
+                self._continue(store, random.sample(pending[store], len(pending[store])))
 
     def _continue(self, store: Store, records: list[Record]) -> None:
         while records and self._is_parked(records[-1].id.container_id):  # its release would delay all the others
@@ -71,19 +71,19 @@ class Maintenance:
         self._put(Job(Lane("release-retry"), record.id.container_id, lambda _: self._retry_release(store, record, records)))
 
     def _retry_release(self, store: Store, record: Record, others: list[Record]) -> None:
-        trace, paid = CallTrace(new_request_id()), False
+        trace, is_released = CallTrace(new_request_id()), False
         try:
             with trace.activated():
-                paid = retry_release(self._context, record.id, trace)
+                is_released = retry_release(self._context, record.id, trace)
         finally:
-            self._note_attempt(store, succeeded=paid)
-            self._continue(store, others if paid else [])
-        if not paid:
+            self._schedule_next_attempt(store, succeeded=is_released)
+            self._continue(store, others if is_released else [])
+        if not is_released:
             log.warning(
                 "the release of %s is still pending: %s", record.handle, "".join(text for _, text in trace.messages[-1:])
             )
 
-    def _note_attempt(self, store: Store, *, succeeded: bool) -> None:
+    def _schedule_next_attempt(self, store: Store, *, succeeded: bool) -> None:
         """Delay the next attempt in a datastore that fails."""
         backoff, _ = self._delays.pop(store, (Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS, jitter=0), 0.0))  # rounds are periodic
         if not succeeded:

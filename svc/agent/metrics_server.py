@@ -48,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def exposition(metrics: Metrics) -> str:
-    """Return the metrics as text. A family without values has only its HELP and TYPE lines."""
+    """Return the metrics as text. A counter with labels has no sample before its first event."""
     read = metrics.read()
     lines = []
     for name, meaning in COUNTERS.items():
