@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 def probe(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> tuple[int, str]:
-    """Return the exit status and a line for each step; several field errors have one each. Steps after a failure are skipped."""
+    """Return the exit status and a line for each step and for each of several field errors. A failure is the last step."""
     lines = []
     try:
         for what, outcome in _outcomes(names_of, sessions, inputs):
