@@ -106,7 +106,7 @@ class Agent:
         self._begin_recovery()
         with _blaming("--socket", settings.socket, _SOCKET):
             self._listener = Listener(settings.socket, self._admit)
-        self._state_lock.admit_calls_of_last_release()
+        self._state_lock.admit_earlier_calls()
         self._workers.start()
         self._heartbeat.start()
         preload(settings.state_dir, self._context.journal)

@@ -40,7 +40,7 @@ def container_of(names: Names, network: str, handle: str) -> str:
 
 
 def is_ambiguous(names: Names, network: str, container_id: str) -> bool:
-    """Return whether another pair may have the same handle, in the plain form or in a row of an earlier release."""
+    """Return whether another pair may have the same handle, in the plain form or in a row of an earlier build."""
     return "." in container_id or (names.plain_handles and "." in network)
 
 

@@ -1,4 +1,4 @@
-"""The file of the journal: its tables, the migration from earlier releases, and the replacement of a damaged file."""
+"""The file of the journal: its tables, the migration from earlier builds, and the replacement of a damaged file."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection, bool]:
     """Open the journal's file without a busy timeout. Return the connection, and whether rows may be missing in the file.
 
-    Create a missing file, migrate one of an earlier release, and replace a damaged one by its readable rows. Raise StoreError
+    Create a missing file, migrate one of an earlier build, and replace a damaged one by its readable rows. Raise StoreError
     if a newer release wrote it, sqlite3.Error or OSError if it is unusable in another way.
     """
     present = path.exists()

@@ -61,7 +61,7 @@ class Record:
     `host_name` is empty if another main plugin wires the attachment, which then has addresses only. `profile` and `settings`
     name the datastore session of its addresses and its endpoint. If another plugin assigned the addresses, `delegate` says how
     to call it for the release. `unmanaged` addresses bypass IPAM, so no release is needed. `routes` are the routes of the
-    sandbox if they differ from the default. A new field needs a default, because rows of earlier releases lack it.
+    sandbox if they differ from the default. A new field needs a default, because rows of earlier builds lack it.
     """
 
     id: AttachmentId
@@ -90,8 +90,8 @@ class Record:
     waits_until: float = 0.0  # deadline (Unix time) of its wait for the datastore, a gate or the policy
     outlives: bool = False  # whether the parked call continues when the agent ends
     versions: list[int] = field(default_factory=list)  # the address families of its network
-    handle: str = ""  # shared by all interfaces of a container in a network. Rows of earlier releases lack it
-    older_handle: str = ""  # handle that an earlier release may have used; released if `handle` has no addresses
+    handle: str = ""  # shared by all interfaces of a container in a network. Rows of earlier builds lack it
+    older_handle: str = ""  # handle that an earlier build may have used; released if `handle` has no addresses
     recorded_only: bool = False  # release only `addresses`: the handle may belong to another attachment
     _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson omits names with a leading underscore
 

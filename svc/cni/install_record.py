@@ -10,7 +10,7 @@ from svc.values import dataclass
 
 SOCKET_NAME = "agent.sock"
 END = "end", "record"  # key and value of the last line, without which the executable refuses a record as cut off
-_KEYS = {"socket", "python", "state_dir", "run_dir"}  # of the last release's records, which have no such line
+_KEYS = {"socket", "python", "state_dir", "run_dir"}  # of the records of earlier builds, which have no such line
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def read_record(path: str, names: Names) -> InstallRecord:
 
 
 def _require_whole(path: str, lines: list[str]) -> None:
-    """Raise PeerError unless the record has its last line, or, if the last release wrote it, the file of its executable."""
+    """Raise PeerError unless the record has its last line or, of an earlier build, its keys and the file of its executable."""
     keys = {line.partition("=")[0] for line in lines}
     executable = Path(path).stem
     lists_executable = any(line.startswith("file=") and Path(line).name == executable for line in lines)

@@ -6,8 +6,8 @@ process frees it while it waits for a readiness gate or for policy.
 The socket lock excludes two agents with the same run directory. Both lock files are in directories that only root can enter, so
 other users cannot lock them.
 
-The last release used other lock files. They are locked as well, so that a process of that release and one of this release
-exclude each other.
+Earlier builds used other lock files (docs/upgrade.md). They are locked as well, so that processes of both builds exclude each
+other.
 """
 
 import errno
@@ -29,7 +29,7 @@ from svc.values import dataclass
 
 DIRECTORY = "lock"  # in the state directory and in the run directory
 STATE, START, SOCKET = "state", "start", "socket"
-LAST_STATE, LAST_CALLS, LAST_SOCKET = "state.lock", "oneshot.lock", "agent.lock"  # names in the last release
+EARLIER_STATE, EARLIER_CALLS, EARLIER_SOCKET = "state.lock", "oneshot.lock", "agent.lock"  # names in earlier builds
 
 AGENT, DRAINING = "agent", "agent that stops"
 
@@ -162,10 +162,10 @@ class StateLock:
         with ExitStack() as opened:
             self._lock = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / STATE, reads=reads)))
             self._start = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / START, reads=reads)))
-            self._last = opened.enter_context(closing(LockFile(state_dir / LAST_STATE, guarded=False, reads=reads)))
-            self._last_calls = opened.enter_context(closing(LockFile(state_dir / LAST_CALLS, guarded=False, reads=reads)))
+            self._earlier = opened.enter_context(closing(LockFile(state_dir / EARLIER_STATE, guarded=False, reads=reads)))
+            self._earlier_calls = opened.enter_context(closing(LockFile(state_dir / EARLIER_CALLS, guarded=False, reads=reads)))
             self._opened = opened.pop_all()
-        self._locks = self._lock, self._last, self._last_calls
+        self._locks = self._lock, self._earlier, self._earlier_calls
 
     def take(self, seconds: float, *, gives_way: bool = False, unless: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no other process holds the lock; False if `unless` returns True during the wait.
@@ -196,16 +196,16 @@ class StateLock:
                 log.warning("waiting up to %g s for %s: it still changes attachments", seconds, holder)
         raise _held_too_long(self._busy(), seconds)
 
-    def admit_calls_of_last_release(self) -> None:
-        """Free the call lock of the last release. Its calls then look for the agent's socket and hand themselves over."""
-        self._last_calls.free()
+    def admit_earlier_calls(self) -> None:
+        """Free the call lock of earlier builds. Their calls then look for the agent's socket and hand themselves over."""
+        self._earlier_calls.free()
 
     def drain(self, seconds: float) -> None:
-        """Keep new calls of the last release from starting until the drain has ended, for at most `seconds`."""
+        """Keep new calls of earlier builds from starting until the drain has ended, for at most `seconds`."""
         self._lock.note(DRAINING)
         with suppress(OSError):  # the directory was removed, so those calls have no state to change
             for _ in _until(time.monotonic() + seconds):
-                if self._last_calls.take():
+                if self._earlier_calls.take():
                     return
 
     def require(self) -> None:
@@ -253,8 +253,8 @@ class SocketLock:
         make_private(self._run_dir, 0o755)
         make_private(self._run_dir / DIRECTORY, 0o700)
         self._lock = self._opened.enter_context(closing(LockFile(self._run_dir / DIRECTORY / SOCKET)))
-        last = self._opened.enter_context(closing(LockFile(self._run_dir / LAST_SOCKET, guarded=False)))
-        for lock in (self._lock, last):
+        earlier = self._opened.enter_context(closing(LockFile(self._run_dir / EARLIER_SOCKET, guarded=False)))
+        for lock in (self._lock, earlier):
             if not lock.take():
                 raise _another_agent(self._run_dir, lock.holder())
         self._lock.note(AGENT)

@@ -327,7 +327,7 @@ class EmbeddedStore(Backend):
             raise StoreError(f"store {str(self._path)!r} is a database of another program", details="name another file")
         if schema != _SCHEMA:
             row = None
-            with suppress(sqlite3.Error):  # a store of an earlier release does not name its release
+            with suppress(sqlite3.Error):  # a store of an earlier build does not name its release
                 row = self._reader.execute("SELECT value FROM about WHERE name = 'release'").fetchone()
             release = f"svc {row[0]} or newer" if row else "the release of svc that wrote it, or a newer one"
             raise StoreError(

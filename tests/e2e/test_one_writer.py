@@ -31,7 +31,7 @@ from svc.agent import server
 from svc.attach import recovery
 from svc.attach.journal import Journal
 from svc.attach.record import ADDING
-from svc.cni.locks import LAST_CALLS, LAST_SOCKET, LAST_STATE
+from svc.cni.locks import EARLIER_CALLS, EARLIER_SOCKET, EARLIER_STATE
 
 pytestmark = pytest.mark.root
 
@@ -262,12 +262,12 @@ def test_truncated_install_record_fails_the_call(own_pods: MakePod, node: Node) 
 
 
 def test_locks_of_an_unprivileged_user_do_not_block_calls_or_agent(own_pods: MakePod, node: Node) -> None:
-    """In the last release every user could enter the directories of these files."""
+    """In earlier builds every user could enter the directories of these files."""
     open_to_all(node.directory)
     node.stop_agent()
     for folder in (node.state_dir, node.run_dir):
         folder.chmod(0o755)
-    files = (node.run_dir / LAST_SOCKET, node.state_dir / LAST_STATE, node.state_dir / LAST_CALLS)
+    files = (node.run_dir / EARLIER_SOCKET, node.state_dir / EARLIER_STATE, node.state_dir / EARLIER_CALLS)
     for file in files:
         file.chmod(0o644)
     with ExitStack() as stack:

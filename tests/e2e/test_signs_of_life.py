@@ -117,7 +117,7 @@ def test_draining_agent_finishes_a_slow_call(etcd_site: Site, sandbox: Callable[
 
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_only_clients_that_support_signs_of_life_get_them(own_pods: MakePod, node: Node, protocol: int) -> None:
-    """An executable of the last release would read one as a broken reply. It gets the frame layout of its release."""
+    """An executable of an earlier build would read one as a broken reply. It gets the frame layout of its build."""
     with serving(status(503), inside=node.netns) as gate:
         pod = own_pods(readiness_gates=[gate.url], readiness_gates_timeout=20)
         data = frames_of(node, pod, protocol, gate, 3.5)

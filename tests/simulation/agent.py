@@ -85,7 +85,7 @@ class Agent:
                 stack.callback(self.context.close)
                 self._maintenance = Maintenance(self.context, self._queue.put, self._queue.is_parked)
                 self._recover()
-                lock.admit_calls_of_last_release()
+                lock.admit_earlier_calls()
                 self.listening = True
                 for number in range(WORKERS):
                     self._spawn(f"worker{number}", self._work)

@@ -114,7 +114,7 @@ def test_other_schema_versions_are_refused(path: Path, statement: str, release: 
 
 
 def test_new_store_records_the_release(store: EmbeddedStore) -> None:
-    """An earlier release can then name it in its error."""
+    """An earlier build can then name it in its error."""
     assert store._reader.execute("SELECT value FROM about WHERE name = 'release'").fetchall() == [(__version__,)]
 
 

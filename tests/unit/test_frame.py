@@ -88,7 +88,7 @@ def test_reply_has_a_fixed_layout() -> None:
 
 
 def test_layout_of_protocol_1_is_supported() -> None:
-    """The previous release has only this layout, without version and continuation."""
+    """Earlier builds have only this layout, without version and continuation."""
     released = replace(FRAME, continuation=b"", protocol=1)
     assert pack_request(released) == b"SVC1" + FRAME_REST
     assert RequestReader().feed(b"SVC1" + FRAME_REST) == released

@@ -157,7 +157,7 @@ def test_slow_bytes_do_not_extend_the_deadline(server: Server, connect: Connect,
 @pytest.mark.parametrize(
     "garbage",
     [b"GET / HTTP/1.1\r\n\r\n", b"SVC1" + b"\xff" * 20, b"SVC2" + b"\xff" * 68, REQUEST + b"more", os.urandom(100_000)],
-    ids=["http", "lengths of the last release", "lengths", "surplus", "noise"],
+    ids=["http", "lengths of an earlier build", "lengths", "surplus", "noise"],
 )
 def test_garbage_is_dropped_at_once(server: Server, connect: Connect, garbage: bytes) -> None:
     """The listener does not wait for the deadline, and goes on serving other clients."""

@@ -1,4 +1,4 @@
-"""Locks between processes: state, socket, locks of the last release, and messages of waiting processes."""
+"""Locks between processes: state, socket, locks of earlier builds, and messages of waiting processes."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ import pytest
 from harness.lock_holder import held_by, open_to_all
 from harness.polling import wait_until
 from svc.cni import locks
-from svc.cni.locks import AGENT, DIRECTORY, LAST_CALLS, LAST_SOCKET, LAST_STATE, SocketLock, StateLock
+from svc.cni.locks import AGENT, DIRECTORY, EARLIER_CALLS, EARLIER_SOCKET, EARLIER_STATE, SocketLock, StateLock
 from svc.model.errors import CallerError, Code, PeerError
 from svc.private_directory import UnsafeDirectory
 
@@ -135,19 +135,19 @@ def test_removed_lock_file_is_created_again(state_dir: Path) -> None:
         assert not can_take(state_dir)
 
 
-# the last release
+# earlier builds
 
 
-@pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
-def test_lock_of_the_last_release_excludes_this_release(state_dir: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [EARLIER_STATE, EARLIER_CALLS])
+def test_lock_of_an_earlier_build_excludes_this_build(state_dir: Path, name: str) -> None:
     can_take(state_dir)
     with held_by(state_dir / name):
         assert not can_take(state_dir)
     assert can_take(state_dir)
 
 
-@pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
-def test_lock_of_this_release_excludes_the_last_release(state_dir: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [EARLIER_STATE, EARLIER_CALLS])
+def test_lock_of_this_build_excludes_an_earlier_build(state_dir: Path, name: str) -> None:
     with closing(StateLock(state_dir, "ADD")) as lock, closing(StateLock(state_dir, AGENT)) as agent:
         lock.take(0)
         assert not can_lock(state_dir / name)
@@ -155,8 +155,8 @@ def test_lock_of_this_release_excludes_the_last_release(state_dir: Path, name: s
         assert can_lock(state_dir / name)
         agent.take_as_agent(0)
         assert not can_lock(state_dir / name)
-        agent.admit_calls_of_last_release()
-        assert can_lock(state_dir / name) == (name == LAST_CALLS)
+        agent.admit_earlier_calls()
+        assert can_lock(state_dir / name) == (name == EARLIER_CALLS)
         agent.drain(0)
         assert not can_lock(state_dir / name)
 
@@ -174,7 +174,7 @@ def can_lock(path: Path) -> bool:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
+@pytest.mark.parametrize("name", [EARLIER_STATE, EARLIER_CALLS])
 def test_lock_of_another_user_does_not_count(state_dir: Path, name: str, tmp_path: Path) -> None:
     """The other user opened the file while all users had access to the directory."""
     open_to_all(tmp_path)
@@ -191,8 +191,8 @@ def test_socket_lock_of_another_user_does_not_count(tmp_path: Path) -> None:
     open_to_all(tmp_path)
     run_dir = tmp_path / "run"
     run_dir.mkdir(mode=0o755)
-    (run_dir / LAST_SOCKET).touch(mode=0o644)
-    with held_by(run_dir / LAST_SOCKET, "user"), closing(SocketLock(run_dir)) as lock:
+    (run_dir / EARLIER_SOCKET).touch(mode=0o644)
+    with held_by(run_dir / EARLIER_SOCKET, "user"), closing(SocketLock(run_dir)) as lock:
         lock.take()
         assert stat.S_IMODE((run_dir / DIRECTORY).stat().st_mode) == 0o700
 

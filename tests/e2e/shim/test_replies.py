@@ -300,7 +300,7 @@ def test_full_backlog_fails_in_time(fast_shim: Shim) -> None:
 
 
 def previous_release(agent: FakeAgent, connection: socket.socket) -> None:
-    """Return an agent of the previous release, which closes the connection of any request in another version."""
+    """Return an agent of an earlier build, which closes the connection of any request in another version."""
     if connection.recv(4, socket.MSG_PEEK) == b"SVC1":
         agent.receive(connection)
         connection.sendall(pack_timeout_extension(TIMEOUT_SECONDS, 1) + pack_reply(3, b"out", b"err", 1))
