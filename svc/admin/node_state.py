@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from svc.attach.journal import Journal
 from svc.attach.record import AttachmentId, Record
-from svc.cni.locks import StateLock
+from svc.cni.locks import AGENT, StateLock
 from svc.model.errors import CallerError, Code, PeerError
 from svc.private_directory import UnsafeDirectory
 from svc.timestamps import rfc3339
@@ -55,9 +55,12 @@ def lock_state(state_dir: Path, holder: str) -> StateLock:
     """Return the lock of the state, held. Raise PeerError if an agent or a call has it."""
     try:
         lock = StateLock(state_dir, holder)
-        lock.take(0)
-    except PeerError as held:
-        raise PeerError(f"the state is in use: {held.msg}", details="stop svc-agent, and repeat", code=Code.TRY_AGAIN) from None
+        try:
+            lock.take(0)
+        except PeerError:
+            other = lock.holder()
+            msg = f"{'an agent runs' if other.purpose == AGENT else 'the state is in use'}: {other}"
+            raise PeerError(msg, details="stop it, and repeat", code=Code.TRY_AGAIN) from None
     except OSError as error:
         fix = error.fix if isinstance(error, UnsafeDirectory) else "run this as root"
         raise PeerError(f"the state cannot be locked: {error}", details=fix, code=Code.IO_FAILURE) from error

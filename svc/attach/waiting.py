@@ -32,7 +32,7 @@ def await_gates(call: AddCall, row: Record) -> Resumable[bool]:
     if outcome is not WaitOutcome.READY:
         states = [f"{without_query(url)}: {answer.text}" for url, answer in wait.answers.items()]
         closed = sum(not answer.ready for answer in wait.answers.values())
-        _refuse(outcome, f"{closed} of {len(states)} readiness gates", settings.seconds, "; ".join(states))
+        _refuse(outcome, f"{closed} of {len(states)} readiness gates are not ready", settings.seconds, "; ".join(states))
     call.context.journal.require(row)
     return time.monotonic() - began > STALE_SECONDS
 
@@ -55,7 +55,9 @@ def await_store(call: AddCall, row: Record) -> Resumable[bool]:
             yield wait
         outcome = _outcome_of(call, row, wait)
         if outcome in (WaitOutcome.DISCONNECTED, WaitOutcome.DELETED, WaitOutcome.SHUTDOWN):
-            _refuse(outcome, f"claims in the datastore of node {session.node!r}", 0, "earlier claims are waited for")
+            restoring = "live attachments are claimed again"  # after a data loss
+            waited_for = restoring if session.held_seconds() > 0 else f"the claim of node {session.node!r} is decided"
+            _refuse(outcome, f"{waited_for} in the datastore")
         call.context.journal.require(row)
         session.require_claim()
     return waited
@@ -105,7 +107,7 @@ def wait_for_policy(call: AddCall, row: Record) -> Resumable[None]:
     outcome = _outcome_of(call, row, wait)
     call.context.metrics.count("policy_waits_total", outcome=outcome.value)
     if outcome in (WaitOutcome.DISCONNECTED, WaitOutcome.DELETED):
-        _refuse(outcome, "", 0, "")
+        _refuse(outcome)
     call.context.journal.require(row)
     if outcome is not WaitOutcome.READY:
         stops = outcome is WaitOutcome.SHUTDOWN
@@ -118,16 +120,16 @@ def _left(moment: float) -> float:
     return max(0.0, moment - time.time())
 
 
-def _refuse(outcome: WaitOutcome, what: str, seconds: float, states: str) -> NoReturn:
+def _refuse(outcome: WaitOutcome, what: str = "", seconds: float = 0, states: str = "") -> NoReturn:
     if outcome is WaitOutcome.TIMEOUT:
         raise PeerError(
-            f"{what} did not open within {seconds:g} s",
+            f"{what} after {seconds:g} s",
             details=f"{states}; see why these do not answer with a status from 200 to 399, or correct readiness_gates",
             code=Code.GATES_CLOSED,
         )
     if outcome is WaitOutcome.SHUTDOWN:
-        details = f"{states}; the agent that starts next serves the next try"
-        raise PeerError(f"the agent stops while {what} are closed", details=details, code=Code.SHUTTING_DOWN)
+        details = f"{states}{'; ' if states else ''}the runtime repeats the call, and the agent that starts next serves it"
+        raise PeerError(f"the agent stops while {what}", details=details, code=Code.SHUTTING_DOWN)
     reason = "its DEL has come" if outcome is WaitOutcome.DELETED else "the runtime has given up"
     raise CallerError(
         f"the container is not wanted any more: {reason} during its ADD",

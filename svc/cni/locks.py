@@ -188,13 +188,17 @@ class StateLock:
                 self._start.free()
                 self._lock.note(self._purpose, self._socket)
                 return
-            holder = self._busy().holder()
+            holder = self.holder()
             if holder.purpose == AGENT:
                 raise _another_agent(self._state_dir, holder)
             if now > report:
                 report = math.inf
                 log.warning("waiting up to %g s for %s: it still changes attachments", seconds, holder)
         raise _held_too_long(self._busy(), seconds)
+
+    def holder(self) -> Holder:
+        """Return the process that keeps this one from the lock."""
+        return self._busy().holder()
 
     def admit_earlier_calls(self) -> None:
         """Free the call lock of earlier builds. Their calls then look for the agent's socket and hand themselves over."""

@@ -119,7 +119,7 @@ class CliContext:
         can_create = create and (self.state_dir.is_dir() or self.state_dir == Path(DEFAULT.state_dir))
         if target.is_embedded and not (can_create or target.file.exists()):
             raise CallerError(
-                f"{target} does not exist",
+                f"the embedded store {target.file} does not exist{f' (from {target.origin})' if target.origin else ''}",
                 details="name the agent's directory with --state-dir, or the datastore with --netconf; `svcctl pool apply` "
                 "makes a new store in a directory that exists",
             )

@@ -47,5 +47,5 @@ def require(verb: str, version: str) -> None:
 
 
 def _incompatible(msg: str, remedies: Sequence[str]) -> CallerError:
-    details = f"cniVersion: set one of the supported versions: {', '.join(remedies)}"
-    return CallerError(msg, details=details, code=Code.INCOMPATIBLE_VERSION)
+    versions = f"one of the supported versions: {', '.join(remedies)}" if len(remedies) > 1 else remedies[0]
+    return CallerError(msg, details=f"cniVersion: set {versions}", code=Code.INCOMPATIBLE_VERSION)

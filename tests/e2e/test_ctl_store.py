@@ -39,7 +39,7 @@ def test_restore_replaces_the_store_by_the_backup(node: Node, sandbox: Callable[
     changed = content(node)
     refused = node.svcctl("store", "restore", str(copy), check=False)
     assert refused.returncode == 1
-    assert f"process {node.agent_pid} (agent)" in refused.stderr
+    assert refused.stderr == f"Error: an agent runs: process {node.agent_pid} (agent): stop it, and repeat\n"
     assert content(node) == changed
     assert node.stop_agent() == 0
     printed = node.svcctl("store", "restore", str(copy)).stdout.splitlines()

@@ -211,7 +211,7 @@ def test_add_fails_if_a_gate_is_not_ready(pods: MakePod, serve: Serve, behaviour
     gate = serve(behaviour)
     pod = pods(readiness_gates=[gate.url], **SHORT)
     output = refused(pod)
-    assert output["msg"] == "1 of 1 readiness gates did not open within 1 s"
+    assert output["msg"] == "1 of 1 readiness gates are not ready after 1 s"
     assert f"{gate.url}: {answer}" in output["details"]
     pod.delete()
     gate.behaviour = status(200)
@@ -233,7 +233,7 @@ def test_error_says_that_a_name_does_not_resolve(pods: MakePod) -> None:
 def test_error_lists_each_gate_with_its_last_answer(pods: MakePod, serve: Serve) -> None:
     ready, failing, mute = serve(status(200)), serve(status(500)), serve(silent)
     output = refused(pods(readiness_gates=[ready.url, failing.url, mute.url], **SHORT))
-    assert output["msg"] == "2 of 3 readiness gates did not open within 1 s"
+    assert output["msg"] == "2 of 3 readiness gates are not ready after 1 s"
     for gate, answer in ((ready, "status 200"), (failing, "status 500"), (mute, "timed out without an answer")):
         assert f"{gate.url}: {answer}" in output["details"]
 

@@ -66,7 +66,8 @@ def test_verb_is_allowed_from_its_version_on(verb: str, first: str) -> None:
             with pytest.raises(CallerError, match=f"{version}.* does not allow {verb}.*{first}") as caught:
                 cni_versions.require(verb, version)
             assert caught.value.code is Code.INCOMPATIBLE_VERSION
-            offered = caught.value.details.rpartition(": ")[2].split(", ")
+            listed = caught.value.details.removeprefix("cniVersion: set ")
+            offered = listed.removeprefix("one of the supported versions: ").split(", ")
             assert offered == [later for later in cni_versions.SUPPORTED if cni_versions.at_least(later, first)], (
                 "the error offers only versions that allow the verb"
             )

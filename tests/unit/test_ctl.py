@@ -190,6 +190,11 @@ def test_wrong_usage_exits_with_status_2(cli: Cli, arguments: tuple[str, ...]) -
     assert "Usage:" in cli.fails(*arguments, code=2)
 
 
+def test_wrong_boolean_is_answered_with_the_usual_words(cli: Cli) -> None:
+    error = cli.fails("ipam", "configure", "--strictaffinity", "maybe", code=2)
+    assert "'maybe' is not a boolean: write true or false" in error
+
+
 def test_real_process_prints_and_exits(tmp_path: Path) -> None:
     """The process runs as a user starts it."""
     command = [

@@ -65,6 +65,13 @@ def test_option_overrides_variable_and_variable_overrides_record(tmp_path: Path,
     assert "http://c:1" in str(select(tmp_path, profile="calico"))
 
 
+def test_missing_store_is_named_with_its_origin(bare: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, path = f"the embedded store {tmp_path}/state/store.db does not exist", network_list(tmp_path / "list")
+    assert f"{store} (from {path}): " in bare.fails("pool", "get", "--netconf", str(path))
+    monkeypatch.setenv("SVC_NETCONF", str(path))
+    assert f"{store} (from {path}, which $SVC_NETCONF names): " in bare.fails("pool", "get")
+
+
 def test_installed_names_are_used(tmp_path: Path) -> None:
     """This needs a single installed profile. An explicit profile overrides it."""
     record(tmp_path, network_list(tmp_path / "calico.conflist", "calico", **ETCD), "calico")
@@ -127,6 +134,7 @@ def test_mistyped_state_directory_is_an_error(bare: Cli, tmp_path: Path, argumen
     """The error has the fix, and svcctl creates no file."""
     message = bare.fails(*arguments, stdin=POOL)
     assert f"{tmp_path}/state/store.db does not exist" in message
+    assert message.startswith(f"Error: the embedded store {tmp_path}/state/store.db does not exist: name ")
     assert "--state-dir" in message
     assert list(tmp_path.iterdir()) == []
 

@@ -3,11 +3,16 @@
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from harness.blocking import run_blocking
 from svc import deadline
+from svc.attach.waiting import await_store
+from svc.call_trace import CallTrace
+from svc.model.errors import Code, PeerError
 from svc.waits.wait import Resumable, Wait, WaitOutcome, limited
 
 SHORT_SECONDS, LONG_SECONDS = 0.02, 60.0
@@ -129,3 +134,17 @@ def test_limited_resumable_that_is_closed_cleans_up() -> None:
     next(running)
     running.close()
     assert closed == [True]
+
+
+def test_agent_that_stops_while_a_node_claim_is_decided_says_so() -> None:
+    wait = wait_for(LONG_SECONDS)
+    claim = SimpleNamespace(decision=lambda: wait)
+    session = SimpleNamespace(claim=claim, node="n", held_seconds=lambda: 0)
+    call: Any = SimpleNamespace(session=session, trace=CallTrace("r"), request=SimpleNamespace(resumable=False))
+    row: Any = None
+    waits = await_store(call, row)
+    assert next(waits) is wait
+    wait.end(WaitOutcome.SHUTDOWN)
+    with pytest.raises(PeerError, match=r"^the agent stops while the claim of node 'n' is decided in the datastore: ") as stop:
+        next(waits)
+    assert (stop.value.code, "the runtime repeats the call" in stop.value.details) == (Code.SHUTTING_DOWN, True)

@@ -73,9 +73,21 @@ def show(context: CliContext, address: Address | None, blocks: bool, borrowed: b
     context.answer(*answer)
 
 
+class _Boolean(click.types.BoolParamType):
+    """A boolean whose error names the usual words only."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not a boolean: write true or false", param, ctx)
+
+
 @ipam.command()
-@click.option("--strictaffinity", "strict_affinity", type=bool, metavar="true|false", help="Nodes use their own blocks only.")
-@click.option("--auto-allocate-blocks", type=bool, metavar="true|false", help="Nodes claim blocks when they need them.")
+@click.option(
+    "--strictaffinity", "strict_affinity", type=_Boolean(), metavar="true|false", help="Nodes use their own blocks only."
+)
+@click.option("--auto-allocate-blocks", type=_Boolean(), metavar="true|false", help="Nodes claim blocks when they need them.")
 @click.option(
     "--max-blocks-per-host", type=int, metavar="NUMBER", help="1000000 at most; 0: 20, and any number in an embedded store."
 )

@@ -50,7 +50,7 @@ class ApiError(StoreError):
     """Refusal by the server: the `reason` of its Status (such as `AlreadyExists`, or empty) and the `fields` that it names."""
 
     def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
-        super().__init__(f"{call}: {status} {message}", details=_remedy(status, call))
+        super().__init__(f"{call}: {status} {message.removeprefix(f'{status} ')}", details=_remedy(status, call))
         self.status = status
         self.lacks_right = status == 403
         self.reason = reason
