@@ -30,7 +30,7 @@ from svc.ipam import errors
 from svc.ipam.assigning import assign
 from svc.ipam.cache import IpamCache, node_labels
 from svc.ipam.claims import BlockInUse, ClaimConflict, release_affinity
-from svc.ipam.handle_repair import WriteProgress, apply_corrections, corrections
+from svc.ipam.handle_repair import WriteProgress, apply_corrections, corrections, recount_handle
 from svc.ipam.plan import Plan, Planned
 from svc.ipam.releasing import release, release_addresses
 from svc.ipam.requests import Answer, Assign, AssignResult, Release, ReleaseAddresses, ReleaseResult, ReleaseTarget, Request
@@ -162,6 +162,8 @@ class RequestBatch:
                 if isinstance(request, Release) and request.extra_write is not None and request.extra_write.key == lost.key:
                     self._close(number, copy.copy(lost))
         elif isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
+            if not self._backend.atomic and lost.key.handle not in self._known_handles:  # a late write may have created it
+                recount_handle(self._backend, lost.key.handle)
             self._known_handles = self._stored_handles()
         elif isinstance(lost, NotFound):  # not a conflict: another process has deleted objects
             self._cache.invalidate_all()

@@ -7,8 +7,8 @@ never too few. The excess is the written change of the handle, minus the change 
 2. Otherwise another process may have recounted the handle already, and the excess must not be subtracted twice. The handle is
    recounted. A block that does not show the counted addresses is rewritten first. A concurrent assignment in this block has
    counted already, so its write of the block conflicts.
-3. A handle stays uncorrected if the process is killed or the datastore fails. A `Release` of the handle then recounts it in the
-   same way.
+3. A handle stays uncorrected if the process is killed or the datastore fails, or if it is created by a late write. A `Release`
+   of the handle then recounts it in the same way, or an `Assign` that finds it instead of creating it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -70,12 +70,15 @@ def apply_corrections(backend: Backend, due: Mapping[str, Correction]) -> None:
             recount_handle(backend, name, correction.changes)
 
 
-def recount_handle(backend: Backend, name: str, cidrs: Collection[str]) -> None:
-    """Set a handle's counts for these blocks to its allocations in them. Raise PeerError if every attempt conflicts."""
+def recount_handle(backend: Backend, name: str, cidrs: Collection[str] | None = None) -> None:
+    """Set a handle's counts for these blocks, or for all that it lists, to its allocations in them.
+
+    Raise PeerError if every attempt conflicts.
+    """
 
     def recounted(present: Handle | None) -> Handle | None:
         before = after = present or Handle({})
-        for cidr in cidrs:
+        for cidr in before.blocks if cidrs is None else cidrs:
             counted = before.blocks.get(cidr, 0)
             after = after.changed(cidr, _held(backend, Cidr(cidr), name, counted) - counted)
         if after == before:

@@ -15,14 +15,14 @@ from harness.fault_injection import Faults, FaultyBackend, Kind
 from harness.ipam import NODE, block_of, blocks, free, handles, holdings, in_threads, put_node, put_pool, put_settings, take
 from svc._core.cidr import Address
 from svc.admin.block_release import release_host
-from svc.datastore.api import Backend
+from svc.datastore.api import Backend, Create
 from svc.ipam.batch import Outcome, RequestBatch
 from svc.ipam.cache import IpamCache
 from svc.ipam.claims import release_affinity
 from svc.ipam.requests import Assign, AssignResult, Release, ReleaseAddresses, ReleaseResult, ReleaseTarget, Request
 from svc.ipam.service import IpamService
 from svc.ipam.settings import cooldown_of
-from svc.model.ipam import IpamConfig
+from svc.model.ipam import Handle, IpamConfig
 from svc.model.keys import AffinityKey, HandleKey, Host
 
 KINDS = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
@@ -246,6 +246,16 @@ def test_release_corrects_a_handle_that_counts_too_many(store: Backend) -> None:
     assert sum(handles(store)["net.c"].values()) == 1
     free(IpamService(store, NODE), "net.c")
     assert holdings(store).keys() == {"net.a", "net.b"}
+
+
+@pytest.mark.parametrize("excess", [1, 2])
+def test_assignment_corrects_a_handle_that_counts_too_many(store: Backend, excess: int) -> None:
+    """An earlier ADD of the container has been rolled back, and then its write of the handle arrives late."""
+    (held,) = [address for address in holdings(store)["net.a"] if address.version == 4]
+    store.write([Create(HandleKey("net.c"), Handle({str(block_of(store, str(held)).cidr): excess}))])
+    (outcome,) = execute(NonAtomic(store), [assign("net.c")])
+    assert isinstance(outcome, AssignResult)
+    assert holdings(store)["net.c"] == {*outcome.addresses}
 
 
 def test_release_during_an_assignment_leaves_no_address_without_a_handle(store: Backend) -> None:
