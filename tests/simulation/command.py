@@ -22,6 +22,7 @@ from simulation.patches import models
 from simulation.regressions import REGRESSIONS
 from simulation.scenarios import SCENARIOS
 from simulation.schedule import Outcome, prepare
+from simulation.scheduler import Killed
 from simulation.world import Stage, directory
 
 ENOUGH = 10  # kinds of unknown violations after which the exploration ends
@@ -90,6 +91,7 @@ def main() -> int:
     options = parser.parse_args()
     _fix_hashes()
     logging.disable(logging.CRITICAL)
+    sys.unraisablehook = _report_unraisable
     if options.replay:
         return _replay(options.replay)
     if options.regressions:
@@ -118,6 +120,12 @@ def _fix_hashes() -> None:
     """Replace a process that has random hashes by one without, because the order of sets is part of a schedule."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
+
+
+def _report_unraisable(found: "sys.UnraisableHookArgs") -> None:
+    """Report an exception that cannot be raised, unless a generator of a killed process has raised it at its deletion."""
+    if not isinstance(found.exc_value, Killed):
+        sys.__unraisablehook__(found)
 
 
 def _replay(name: str) -> int:

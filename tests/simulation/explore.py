@@ -28,7 +28,8 @@ def replay(stage: Stage, name: str) -> Outcome:
     """
     if name in REGRESSIONS:
         regression = REGRESSIONS[name]
-        return Schedule(stage, SCENARIOS[regression.scenario], ScriptedPolicy({}, regression.held, regression.fault)).run()
+        policy = ScriptedPolicy({}, regression.held, regression.fault, regression.times)
+        return Schedule(stage, SCENARIOS[regression.scenario], policy).run()
     scenario, _, rest = name.partition(":")
     if scenario == "seed":
         return Schedule(stage, random_scenario(int(rest)), RandomPolicy(int(rest))).run()

@@ -36,13 +36,14 @@ class ScriptedPolicy:
     """Runs the current task as long as possible, then the newest task that has begun, except at the steps of the script.
 
     `menus` gets the alternatives at each step. A task that reaches an operation that matches `held` waits there until
-    nothing else can run. With a `fault`, the first such operation continues at once and fails in this way.
+    nothing else can run. With a `fault`, the first such operations (`times`) continue at once and fail in this way.
     """
 
-    def __init__(self, script: Mapping[int, Move], held: str = "", fault: str = "") -> None:
+    def __init__(self, script: Mapping[int, Move], held: str = "", fault: str = "", times: int = 1) -> None:
         self._script = script
         self._held = re.compile(held) if held else None
         self._fault = fault
+        self._times = times
         self._count = 0
         self.menus: list[list[Move]] = []
         self.calm = False
@@ -61,9 +62,9 @@ class ScriptedPolicy:
         move = self._script.get(number)
         if move is not None and any(other.number == move.task for other in tasks):
             return move
-        if self._fault and self._held is not None and self._held.search(task.operation.text):
-            fault, self._held = self._fault, None
-            return Move(task.number, fault)
+        if self._fault and self._times and self._held is not None and self._held.search(task.operation.text):
+            self._times -= 1
+            return Move(task.number, self._fault)
         return Move(task.number)
 
 

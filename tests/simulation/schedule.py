@@ -12,6 +12,7 @@ from simulation.policies import RandomPolicy, ScriptedPolicy
 from simulation.scenarios import Scenario
 from simulation.scheduler import Process, Scheduler, Violation
 from simulation.world import NODES, Stage, World, pool_write
+from svc.agent.maintenance import RETRY_SECONDS
 from svc.attach.journal import Journal
 from svc.attach.record import DELETING
 from svc.datastore.embedded import EmbeddedStore
@@ -128,9 +129,12 @@ class Schedule:
             self._runtime.gc(node)
 
     def _retry(self) -> None:
+        """Run rounds of retried releases. After failures, the agent skips a datastore for several periods."""
         for node in self._world.machines:
-            for _ in range(REPEATS):
+            for number in range(REPEATS):
                 if any(record.state == DELETING for record in self._invariants.rows(node)):
+                    if number:
+                        Current.scheduler.block("waits for the next round", lambda: False, RETRY_SECONDS)
                     self._runtime.retry(node)
 
     def _end(self) -> None:

@@ -59,6 +59,7 @@ def test_small_deviations_keep_every_invariant(kind: str) -> None:
 def test_random_schedules_keep_every_invariant() -> None:
     done = simulate("--bound=-1", "--schedules=500", "--jobs=1", f"--seed={SEED}")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr
 
 
 def test_interrupted_run_tells_how_far_it_came() -> None:
