@@ -217,7 +217,7 @@ def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime)
     known = read_stored_pools(backend)
     if not listing.is_given and (known.all or known.unreadable):
         return []
-    label = _Label(f"app.{names.orch_domain}/managed-by", names.operator_manager)
+    label = _label(names)
     present = {pool.name: pool for pool in resources.get(backend, POOL)}
     wanted = [_named(pool, present, listing.pools) for pool in listing.pools]
     resources.refuse(POOL, _foreign_errors(wanted, present, label))
@@ -230,6 +230,15 @@ def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime)
     removed = [(pool.name, _remove(backend, pool)) for pool in stale]
     applied = pools.apply(backend, wanted, now) if wanted else []
     return [*removed, *zip([pool.name for pool in wanted], applied, strict=True)]
+
+
+def is_managed(pool: Resource, names: Names) -> bool:
+    """Return whether the pool belongs to the operator's resource."""
+    return _label(names).is_on(pool)
+
+
+def _label(names: Names) -> _Label:
+    return _Label(f"app.{names.orch_domain}/managed-by", names.operator_manager)
 
 
 def _named(pool: Resource, present: Present, listed: Sequence[Resource]) -> Resource:

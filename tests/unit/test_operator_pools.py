@@ -249,3 +249,23 @@ def test_install_applies_the_pools(tmp_path: Path) -> None:
     assert cli.prints(*command).splitlines()[0] == "pool default-ipv4-ippool unchanged"
     assert "default-ipv4-ippool" in cli.prints("pool", "get")
     assert "needs --installation" in cli.fails("install", "--bin-dir", "/b", "--apply-pools", code=2)
+
+
+def test_change_of_a_pool_of_the_resource_is_warned_about(tmp_path: Path) -> None:
+    """A pool of the user, or one that stays the same, needs no warning."""
+    cli = Cli(tmp_path)
+    with closing(EmbeddedStore(tmp_path / "state" / "store.db")) as store:
+        outcomes(store, {"ipPools": [V4 | {"name": "listed", "encapsulation": "None", "natOutgoing": "Disabled"}]})
+    pool: Json = {"apiVersion": DEFAULT.api_version, "kind": "IPPool", "metadata": {"name": "listed"}, "spec": V4}
+    own = pool | {"metadata": {"name": "own"}, "spec": {"cidr": "10.9.0.0/24"}}
+
+    def warnings(*wanted: Json) -> str:
+        done = cli("pool", "apply", "-f", "-", stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": wanted}))
+        assert done.exit_code == 0, done.output
+        return done.stderr
+
+    assert warnings(pool, own) == ""
+    for each in (pool, own):
+        each["spec"] = {**each["spec"], "nodeSelector": "a == 'b'"}
+    (warning,) = warnings(pool, own).splitlines()
+    assert warning.startswith("warning: IP pool 'listed' belongs to the operator's resource: ")

@@ -8,12 +8,13 @@ from typing import IO
 import click
 
 from svc.admin import manifest, pools, resources
-from svc.admin.resources import CIDRS, POOL, READY, UNCHANGED
+from svc.admin.resources import CIDRS, POOL, READY, UNCHANGED, UPDATED
 from svc.ctl.cli_context import CliContext, Column, listed_errors, output_option
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION, read_pools, read_reserved
 from svc.model.pool import TEXT_FIELDS
 from svc.model.resource import Resource
+from svc.names import Names
 from svc.netconf.node_files import node_name
 
 _KUBERNETES_TYPE = "kdd"  # of a cluster whose datastore is the Kubernetes API
@@ -87,8 +88,19 @@ def _add_apply(
             outcomes = apply_all(store, wanted, datetime.now(timezone.utc))
             for resource, outcome in zip(wanted, outcomes, strict=True):
                 click.echo(f"{resource.name} {outcome}")
-        for warning in pools.warnings(wanted):
+            changed = [resource.name for resource, outcome in zip(wanted, outcomes, strict=True) if outcome == UPDATED]
+            managed = _managed(store, changed, context.names) if kind == POOL and changed else []
+        for warning in (*pools.warnings(wanted), *managed):
             click.echo(f"warning: {warning}", err=True)
+
+
+def _managed(store: Backend, changed: Sequence[str], names: Names) -> list[str]:
+    """Return a line for each changed pool that belongs to the operator's resource."""
+    from svc.admin.operator_resource import is_managed  # few installations have an operator
+
+    found = (pool for pool in resources.get(store, POOL) if pool.name in changed and is_managed(pool, names))
+    effect = "belongs to the operator's resource: the next `svcctl install --apply-pools` changes it back"
+    return [f"IP pool {pool.name!r} {effect}" for pool in found]
 
 
 def _add_get(
