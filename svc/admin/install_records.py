@@ -18,13 +18,13 @@ from svc.netconf.names_profiles import load_profile
 from svc.values import dataclass
 
 ANY: Final = "-"  # in place of the digest of a file that is renewed
-UNKNOWN: Final = ""  # in place of the digest of a file that is listed without one
+NO_DIGEST: Final = ""  # in place of the digest of a file that is listed without one
 _DIGITS: Final = 16  # of a digest: it tells versions of a file apart, not forgeries
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
-    """The installations for the same state directory, except one."""
+class OtherInstallations:
+    """The installations for a state directory, except one."""
 
     entries: Sequence[Installed]
 
@@ -65,16 +65,16 @@ class Others:
         return [path for path in self.digests if path.suffix == ".service" and path.exists()]
 
 
-def other_installations(state_dir: Path, profile: str, bin_dir: Path) -> Others:
-    """Return the installations other than that of a names profile in a directory. Raise as `read_installed`."""
-    return Others([entry for entry in read_installed(state_dir) if entry.key != (profile, str(bin_dir))])
+def other_installations(state_dir: Path, profile: str, bin_dir: Path) -> OtherInstallations:
+    """Return the installations other than that of a names profile in a directory. Raise the errors of `read_installed`."""
+    return OtherInstallations([entry for entry in read_installed(state_dir) if entry.key != (profile, str(bin_dir))])
 
 
 def known_files(state_dir: Path, own: Path) -> dict[Path, str]:
     """Return every file that svc wrote, with its digest: those of the record `own` and those of the state directory."""
     entries = read_installed(state_dir)
     names = [name for entry in entries for name in (*entry.executables, entry.network_list) if name]
-    return {Path(name): UNKNOWN for name in names} | Others(entries).digests | read_digests(own)
+    return {Path(name): NO_DIGEST for name in names} | OtherInstallations(entries).digests | read_digests(own)
 
 
 def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
@@ -83,7 +83,7 @@ def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
 
 
 def recorded_state_dir(bin_dir: Path, names: Names) -> Path | None:
-    """Return the state directory of the executables that are installed under these names; None without a record. PeerError."""
+    """Return the recorded state directory of the executables; None without a record. Raise PeerError if it cannot be read."""
     return next((Path(value) for key, value in read_lines(record_paths(bin_dir, names)[0]) if key == "state_dir"), None)
 
 

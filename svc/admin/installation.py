@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from svc.admin.install_records import Others, known_files, other_installations, record_paths
+from svc.admin.install_records import OtherInstallations, known_files, other_installations, record_paths
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
 from svc.atomic_file import File, write
@@ -52,7 +52,7 @@ _NEWER_PLUGINS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What to install, and where. The directories are absolute. `conf_dir` is None to configure no network.
+    """The contents and the places of an installation. The directories are absolute. `conf_dir` is None to configure no network.
 
     `netconf` is a user's part of the network list, `installation` the operator's resource. `host_conf_dir` is the path of
     `conf_dir` on the host."""
@@ -151,7 +151,7 @@ def _is_elsewhere(settings: InstallSettings) -> bool:
     return settings.socket != settings.run_dir / SOCKET_NAME
 
 
-def _unit(wanted: Installation, others: Others, settings: InstallSettings, writable: Sequence[Path]) -> File:
+def _unit(wanted: Installation, others: OtherInstallations, settings: InstallSettings, writable: Sequence[Path]) -> File:
     """Return the unit of the agent, which another names profile may have installed already."""
     own = (wanted.unit_dir or UNIT_DIR) / unit_name(wanted.names.plugin)
     path = own if own.exists() else next(iter(others.units()), own)
@@ -223,7 +223,7 @@ def render(entry: Json, chained: Sequence[str], version: str, names: Names, othe
 
 
 def common_version(programs: Mapping[str, Path], at_most: str = cni_versions.LATEST) -> str:
-    """Return the newest version up to `at_most` that all plugins support. Raise PeerError if there is none, or no answer."""
+    """Return the newest version up to `at_most` that all plugins support. Raise PeerError if none is, or if one fails."""
     supported = {name: supported_versions(path) for name, path in programs.items()}
     common = frozenset.intersection(*supported.values())
     allowed = [version for version in common if cni_versions.at_least(at_most, version)]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from svc.admin import install_records
-from svc.admin.install_records import ANY, UNKNOWN, Others, digest_of, read_digests, record_paths
+from svc.admin.install_records import ANY, NO_DIGEST, OtherInstallations, digest_of, read_digests, record_paths
 from svc.atomic_file import File, remove, sync, write
 from svc.cni.install_record import END
 from svc.model.errors import CallerError, Code, PeerError
@@ -95,7 +95,7 @@ def install(
     return done
 
 
-def uninstall(bin_dir: Path, names: Names, others: Others) -> list[Outcome]:
+def uninstall(bin_dir: Path, names: Names, others: OtherInstallations) -> list[Outcome]:
     """Remove the files that were installed under these names, the network's first, and put the originals back.
 
     Keep modified files, and those that other installations use. Return what was done to each file. Raise CallerError if nothing
@@ -116,7 +116,7 @@ def uninstall(bin_dir: Path, names: Names, others: Others) -> list[Outcome]:
 
 
 def find_executable() -> Path:
-    """Return the executable that was installed with this Python. Raise CallerError if there is none."""
+    """Return the executable that was installed with this Python. Raise CallerError if it does not exist."""
     name = DEFAULT.plugin
     folders = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     found = next((folder / name for folder in folders if (folder / name).is_file()), None)
@@ -142,7 +142,7 @@ def require_directories(directories: Mapping[str, Path | None]) -> None:
 
 def require_own_list(path: Path, recorded: str | None, names: Names) -> None:
     """Raise CallerError if another program wrote the network list at a path. The user must decide what to do with it."""
-    data = read_file(path) if path.exists() and recorded != UNKNOWN else None
+    data = read_file(path) if path.exists() and recorded != NO_DIGEST else None
     if data is None or recorded == digest_of(data) or _is_own(data):
         return
     kinds = [str(plugin.get("datastore_type") or "") for plugin in _plugins(data) if type_of(plugin) == names.plugin]

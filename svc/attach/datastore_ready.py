@@ -67,8 +67,8 @@ class DatastoreReadiness:
         """
         return self._readers.run(keys)
 
-    def require_unshared(self) -> None:
-        """Do as `require` without keys, but share no read: if a shared one lasts longer, its failure is not known in time."""
+    def require_by_own_read(self) -> None:
+        """Do as `require` without keys, but with a separate read. The failure of a shared read may come too late for STATUS."""
         self._read([()])
 
     def expected(self) -> Entry[Resource]:

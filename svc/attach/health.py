@@ -116,10 +116,12 @@ class Health:
             self._running[dependency.key] = probe
             return probe
 
-    def require(self, dependencies: Sequence[Dependency], network: Hashable, trace: CallTrace, *, only_add_tells: bool) -> None:
+    def require(
+        self, dependencies: Sequence[Dependency], network: Hashable, trace: CallTrace, *, may_lack_addresses: bool
+    ) -> None:
         """Raise SvcError if an ADD of the network would fail, within 1 s. Log the warnings of an ADD.
 
-        `only_add_tells` is true if an ADD may find no address although every dependency is ready.
+        `may_lack_addresses` is true if an ADD may find no address although every dependency is ready.
         """
         until = time.monotonic() + ANSWER_SECONDS + SLACK_SECONDS
         probes = [(each, self.begin(each)) for each in dependencies]
@@ -128,7 +130,7 @@ class Health:
         for _, _, last in known:
             if last is not None and last.failure is not None:
                 raise last.failure
-        self._require_recent(network, only_add_tells=only_add_tells, are_current=all(in_time))
+        self._require_recent(network, may_lack_addresses=may_lack_addresses, are_current=all(in_time))
         for dependency, probe, last in known:
             if probe is not None and (probe.is_stuck or not (last or probe.has_answered)):
                 msg = f"{dependency.name} is not known to answer: it has not answered within {ANSWER_SECONDS:g} s"
@@ -141,7 +143,7 @@ class Health:
             return probe
         return self._ended.get(dependency.key)
 
-    def _require_recent(self, network: Hashable, *, only_add_tells: bool, are_current: bool) -> None:
+    def _require_recent(self, network: Hashable, *, may_lack_addresses: bool, are_current: bool) -> None:
         """Raise the failure of the last ADD, unless newer probes, which `are_current`, supersede it.
 
         No probe writes, so none supersedes the refusal of a write for lack of a right.
@@ -150,7 +152,7 @@ class Health:
         if failure is None or time.monotonic() - since >= MEMORY_SECONDS:
             return
         lacks_right = isinstance(failure, PeerError) and failure.lacks_right
-        if not are_current or lacks_right or (only_add_tells and not isinstance(failure, StoreError)):
+        if not are_current or lacks_right or (may_lack_addresses and not isinstance(failure, StoreError)):
             raise failure
 
     def _run(self, key: Hashable, probe: Probe) -> None:

@@ -66,7 +66,7 @@ def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
 
 def identity(path: Path) -> tuple[tuple[int, int] | None, ...]:
     """Return the device and inode numbers of the file, its log and its index, which show whether a file was replaced."""
-    return tuple(sqlite.identity(path.with_name(path.name + suffix)) for suffix in ("", *sqlite.BESIDE))
+    return tuple(sqlite.identity(path.with_name(path.name + suffix)) for suffix in ("", *sqlite.WAL_SUFFIXES))
 
 
 def write_back(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection:

@@ -31,7 +31,7 @@ def status(context: Context, netconf: NetConf, where: SessionKey, source: Addres
     network = network_key(netconf)
     with not_ready():
         found = [*dependencies(context, netconf, where), *source.dependencies(context, network)]
-        context.health.require(found, network, trace, only_add_tells=source.only_add_tells)
+        context.health.require(found, network, trace, may_lack_addresses=source.may_lack_addresses)
 
 
 def dependencies(context: Context, netconf: NetConf, where: SessionKey) -> list[Dependency]:
@@ -67,7 +67,7 @@ def _datastore(context: Context, ipam: IpamConf, where: SessionKey) -> Dependenc
         _require_kubeconfig(where.datastore)
         session = context.session(where)
         with probe.answering():
-            session.readiness.require_unshared()
+            session.readiness.require_by_own_read()
             if not session.backend.requires_node:  # a file, as fast to reach as the journal
                 session.backend.check_writable()
         session.require_claim()

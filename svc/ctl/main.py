@@ -150,7 +150,7 @@ _version_option = click.version_option(__version__, prog_name="svcctl", message=
     type=_PATH,
     help="Network configuration, or list, that names the datastore.  [default: $SVC_NETCONF, else the installed network]",
 )
-@click.option("--embedded", is_flag=True, help="Use the embedded store of the state directory, whatever is installed.")
+@click.option("--embedded", is_flag=True, help="Use the embedded store of the state directory, not the installed network's.")
 @click.pass_context
 def main(ctx: click.Context, /, **options: Any) -> None:
     """Install and configure svc."""

@@ -102,7 +102,7 @@ def _keep(path: Path, now: datetime) -> Path | None:
         with closing(sqlite.connect(path)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error:  # it is damaged: rename the files beside it as well
-        for suffix in sqlite.BESIDE:
+        for suffix in sqlite.WAL_SUFFIXES:
             if os.path.exists(f"{path}{suffix}"):
                 os.rename(f"{path}{suffix}", f"{kept}{suffix}")
     if os.path.exists(f"{path}-wal"):  # SQLite removes it when the last connection closes

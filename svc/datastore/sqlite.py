@@ -23,22 +23,22 @@ from svc.model.shortage import shortage
 from svc.private_directory import create_directories
 from svc.retry import Backoff
 
-BESIDE = ("-wal", "-shm")  # suffixes of the files beside an open database
-BUSY_SECONDS = 5.0  # that a write waits for a lock of another process
+WAL_SUFFIXES = ("-wal", "-shm")  # suffixes of the files beside an open database
+BUSY_SECONDS = 5.0  # limit of the wait for a lock of another process
 _MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to lock the file
-_SEEN_SECONDS = 1.0  # between two attempts that found the file locked; after more than that, a new wait begins
-LOG_PAGES = 10_000  # of 4 KB in the WAL file; from this size on a commit itself makes the checkpoint
-NEEDED_BYTES = 512 * 1024  # more than one ADD appends to the WAL file of the journal or of the embedded store
-INDEX_BYTES = 32 * 1024  # of the smallest index of a WAL file
+_NEW_WAIT_SECONDS = 1.0  # a new wait begins if no attempt has found the file locked for so long
+LOG_PAGES = 10_000  # pages of 4 KB; a commit makes the checkpoint itself if the WAL file has as many
+NEEDED_BYTES = 512 * 1024  # one ADD appends less to the WAL file of the journal or of the embedded store
+INDEX_BYTES = 32 * 1024  # size of the smallest index of a WAL file
 
-_FILES = 4  # that SQLite opens for one connection: database, WAL file, its index and the directory
+_FILES = 4  # SQLite opens as many for one connection: database, WAL file, its index and the directory
 _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's WAL index format)
 
 Result = TypeVar("Result")
 
 RESTORE = (  # the fix for a damaged embedded store
     "it is damaged: stop svc-agent, and run `svcctl store restore FILE` with a copy that `svcctl store backup FILE` made; "
-    "without a copy, move it away with the files beside it: a fresh store is created in its place, which knows none of its pods"
+    "without a copy, move it away with the files beside it: a new store is created in its place, without pools and attachments"
 )
 _REMEDIES = (  # part of SQLite's message, and the fix
     ("is full", "free space on its file system"),
@@ -199,7 +199,7 @@ class LockWait:
             backoff.sleep()
 
     def _is_over(self, now: float) -> bool:
-        if now - self.last > _SEEN_SECONDS:
+        if now - self.last > _NEW_WAIT_SECONDS:
             self._since = now
         self.last = now
         return now - self._since >= BUSY_SECONDS or deadline.is_over()
@@ -245,7 +245,7 @@ def draft_of(path: Path, place: Callable[[Path, Path], object] = os.link) -> Ite
         place(draft, path)
         sync(path.parent)
     finally:
-        for suffix in ("", *BESIDE):
+        for suffix in ("", *WAL_SUFFIXES):
             draft.with_name(draft.name + suffix).unlink(missing_ok=True)
 
 

@@ -14,7 +14,7 @@ from svc.retry import Backoff
 
 MIN_BACKOFF = 0.1  # seconds before a stream is opened again
 
-Step = TypeVar("Step")
+Step = TypeVar("Step")  # of a watch: a list of the present objects, the opening of a stream, or changes
 AnyWatch = TypeVar("AnyWatch", bound=Watch)
 
 Listing = Callable[[], tuple[int, Sequence[Entry]]]
@@ -42,7 +42,7 @@ class Reconnecting(Generic[Step]):
         return self._closed.is_set()
 
     def steps(self) -> Generator[Step | None, None, None]:
-        """Yield the steps of each attempt, and None after its end or failure: until the next step, changes may be missed."""
+        """Yield the steps of each attempt, then None when it ends or fails. Before the next step, changes may be missed."""
         backoff, interrupted = Backoff(MIN_BACKOFF, self._max_backoff), False
         while not self._closed.is_set():
             try:

@@ -80,7 +80,7 @@ def make_directories(paths: Sequence[Path]) -> None:
 
 
 def _kind_of(path: Path) -> tuple[str, Path] | None:
-    """Return the unit's option by which systemd makes a directory, and its value; None if there is no such option."""
+    """Return the unit's option by which systemd makes a directory, and its value; None if it cannot make this one."""
     root = next((root for root in _ROOTS if path.is_relative_to(root) and path != root), None)
     return (_ROOTS[root], path.relative_to(root)) if root else None
 

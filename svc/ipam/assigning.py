@@ -36,7 +36,7 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
     if not pools:
         reasons = [f"{pool.name} {reason}" for pool, reason in _rejections(plan, version, request)]
         reasons += [f"{fault} (it cannot be used)" for fault in cache.pools().unreadable.values()]
-        listed = "; ".join(errors.shortened(reasons)) or "there is none"
+        listed = "; ".join(errors.shortened(reasons)) or "the datastore has no pool of this family"
         raise PeerError(
             f"no IPv{version} pool is available to {plan.host}",
             details="no enabled pool of this family exists whose nodeSelector selects the node: "

@@ -63,8 +63,8 @@ class RequestBatch:
         self._outcomes: dict[int, Outcome] = {}
         self._freed: dict[int, tuple[Address, ...]] = {}  # addresses released by earlier attempts of a request
         self._known_handles = {entry.key.handle: entry for entry in handles if isinstance(entry.key, HandleKey)}
-        self._present: set[Key] = set()  # keys of extra objects that exist already
-        self._fresh = False
+        self._existing_extras: set[Key] = set()  # keys of extra writes whose objects already exist
+        self._has_reloaded = False
 
     def execute(self) -> list[Outcome]:
         """Return one outcome for each request, in order. Raise the failure if no request has an outcome yet."""
@@ -86,8 +86,8 @@ class RequestBatch:
             chosen = dict(islice(self._open.items(), 1 if one_by_one else None))
             try:
                 self._attempt(chosen)
-            except (KeyedError, ClaimConflict) as lost:
-                self._invalidate_after(lost, thoroughly=is_after_backoff(number + 1))
+            except (KeyedError, ClaimConflict) as conflict:
+                self._invalidate_after(conflict, thoroughly=is_after_backoff(number + 1))
             if not chosen.keys() & self._open.keys():
                 return one_by_one
         raise errors.too_much_contention()
@@ -95,9 +95,9 @@ class RequestBatch:
     def _attempt(self, chosen: Mapping[int, Request]) -> None:
         plan = Plan(self._backend, self._cache, self._host, self._known_handles)
         planned = {number: _planned(plan, request) for number, request in chosen.items()}
-        if not self._fresh and any(_is_from_cache(each.outcome) for each in planned.values()):
+        if not self._has_reloaded and any(_is_from_cache(each.outcome) for each in planned.values()):
             self._cache.invalidate_all()
-            self._fresh = True
+            self._has_reloaded = True
             return
         extra_writes = self._extra_writes(planned) if self._backend.atomic else {}
         writes = [*plan.writes(), *extra_writes.values()]
@@ -114,14 +114,14 @@ class RequestBatch:
                     unresolved[request.handle] = unresolved.get(request.handle, frozenset()) | each.blocks
             raise
         self._remember(entries)
-        due = {} if self._backend.atomic else corrections(plan, WriteProgress.complete(writes, entries))
+        pending_corrections = {} if self._backend.atomic else corrections(plan, WriteProgress.complete(writes, entries))
         releases = [number for number, request in chosen.items() if not isinstance(request, Assign)]
         for number, each in planned.items():
             if number in extra_writes and isinstance(each.outcome, AssignResult):
                 self._close(number, replace(each.outcome, has_extra=True))
-            elif not (due and number in releases):
+            elif not (pending_corrections and number in releases):
                 self._close(number, each.outcome)
-        apply_corrections(self._backend, due)  # if this fails, the releases fail too and stay pending
+        apply_corrections(self._backend, pending_corrections)  # if this fails, the releases fail too and stay pending
         for number in planned.keys() & self._open.keys():
             self._close(number, planned[number].outcome)
         if releases:
@@ -130,7 +130,7 @@ class RequestBatch:
     def _extra_writes(self, planned: Mapping[int, Planned]) -> dict[int, Create | Delete]:
         """Return the extra writes by request number. Leave out objects that are known to exist."""
         found: dict[int, Create | Delete] = {}
-        keys = set(self._present)
+        keys = set(self._existing_extras)
         for number, each in planned.items():
             write = _extra_write(self._open[number], each.outcome)
             if write is not None and write.key not in keys:
@@ -147,29 +147,29 @@ class RequestBatch:
         self._outcomes[number] = outcome
         del self._open[number]
 
-    def _invalidate_after(self, lost: KeyedError | ClaimConflict, *, thoroughly: bool) -> None:
+    def _invalidate_after(self, conflict: KeyedError | ClaimConflict, *, thoroughly: bool) -> None:
         """Invalidate what the conflict has shown to be stale.
 
-        Without `thoroughly`, read only the block in conflict. If another writer rewrites that block continuously, this attempt
-        succeeds only if it reads as little between attempts as that writer does.
+        Without `thoroughly`, read only the block in conflict. Reading more takes longer, and a writer that rewrites the block
+        continuously would then win each time.
         """
         for request in self._open.values():
             if isinstance(request, Assign):
-                request.explain(lambda: f"planned again: {lost or 'the claim of a block is lost'}")
-        if isinstance(lost, KeyedError) and isinstance(lost.key, ResourceKey):
-            self._present.add(lost.key)
+                request.explain(lambda: f"planned again: {conflict or 'the claim of a block is lost'}")
+        if isinstance(conflict, KeyedError) and isinstance(conflict.key, ResourceKey):
+            self._existing_extras.add(conflict.key)
             for number, request in list(self._open.items()):
-                if isinstance(request, Release) and request.extra_write is not None and request.extra_write.key == lost.key:
-                    self._close(number, copy.copy(lost))
-        elif isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
-            if not self._backend.atomic and lost.key.handle not in self._known_handles:  # a late write may have created it
-                recount_handle(self._backend, lost.key.handle)
+                if isinstance(request, Release) and request.extra_write is not None and request.extra_write.key == conflict.key:
+                    self._close(number, copy.copy(conflict))
+        elif isinstance(conflict, KeyedError) and isinstance(conflict.key, HandleKey):
+            if not self._backend.atomic and conflict.key.handle not in self._known_handles:  # a late write may have created it
+                recount_handle(self._backend, conflict.key.handle)
             self._known_handles = self._stored_handles()
-        elif isinstance(lost, NotFound):  # not a conflict: another process has deleted objects
+        elif isinstance(conflict, NotFound):  # another process has deleted objects
             self._cache.invalidate_all()
-        elif isinstance(lost, KeyedError) and isinstance(lost.key, BlockKey) and not thoroughly:
-            self._cache.invalidate_block(lost.key.cidr)
-            self._remember(lost.observed)
+        elif isinstance(conflict, KeyedError) and isinstance(conflict.key, BlockKey) and not thoroughly:
+            self._cache.invalidate_block(conflict.key.cidr)
+            self._remember(conflict.observed)
         else:
             self._cache.invalidate_blocks()
 
@@ -273,7 +273,7 @@ def _is_from_cache(outcome: Outcome) -> bool:
 
 
 def _is_unresolved(request: Request, progress: WriteProgress) -> bool:
-    """Return whether it is unknown if the handle of a release was written."""
+    """Return whether the outcome of the request depends on a handle whose write has an unknown outcome."""
     if not isinstance(progress.unknown, HandleKey):
         return False
     return not isinstance(request, Release) or request.handle == progress.unknown.handle

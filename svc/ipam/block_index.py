@@ -23,8 +23,9 @@ IDLE = timedelta(seconds=60)  # minimum age of an idle block's claim; one dated 
 class BlockIndex:
     """The blocks of one family from one listing of the datastore, and the free ranges between them. For one thread.
 
-    A range that overlaps a block of any size is not free, nor one that overlaps `owned`, the blocks of the host's affinities.
-    A block may name the host although its affinity is missing. No other host claims such a block, so it is offered first.
+    A range is free if it overlaps neither a block of any size nor a block in `owned`. These are the blocks of the host's
+    affinities. A block may name the host although its affinity is missing. No other host claims such a block, so it is offered
+    first.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class BlockIndex:
         self._reserved = reserved
         self._now = cooldown.now
         self._present: CidrIndex[Block | None] = CidrIndex()
-        self._unlisted: list[Cidr] = []
+        self._without_affinity: list[Cidr] = []
         self._offers: dict[str, Iterator[Cidr]] = {}
         for cidr in owned:
             self._present.insert(cidr, None)
@@ -69,7 +70,7 @@ class BlockIndex:
         self._present.insert(block.cidr, block)
         has_free = block.ordinals.available(self._reserved.mask(block.cidr)) > 0
         if len(self._present) > known and has_free and block.affinity == self._host.affinity:
-            self._unlisted.append(block.cidr)
+            self._without_affinity.append(block.cidr)
 
     def _others(self, pool: Pool) -> Sequence[Block]:
         found = [self._present.exact(cidr) for cidr in self.overlapping(pool.cidr) if cidr in pool.cidr]
@@ -86,7 +87,7 @@ class BlockIndex:
 
     def _free(self, pool: Pool) -> Iterator[Cidr]:
         """Yield the free blocks of a pool. Skip each reserved range in one step: it may contain too many blocks to iterate."""
-        yield from (cidr for cidr in self._unlisted if cidr in pool.cidr)
+        yield from (cidr for cidr in self._without_affinity if cidr in pool.cidr)
         covered = {number for cidr in self.overlapping(pool.cidr) for number in _numbers(pool, cidr)}
         reserved = [_numbers(pool, cidr) for cidr in self._reserved.ranges_in(pool.cidr) if cidr.length <= pool.block_size]
         count, start, step = pool.cidr.block_count(pool.block_size), self._start(pool), 0

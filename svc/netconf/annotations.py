@@ -108,7 +108,7 @@ class _Reader:
         return settings
 
     def _address_note(self) -> _Note | None:
-        """Return the annotation that gives the pod its addresses. Return None if there is none, or if two conflict."""
+        """Return the annotation that gives the pod its addresses. Return None if it does not exist, or if two conflict."""
         for notes in (self._pod, self._namespace):
             given = [note for name in (annotations.ADDRESSES, annotations.UNMANAGED) if (note := self._note(name, notes))]
             if len(given) == 2:

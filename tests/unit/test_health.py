@@ -51,7 +51,7 @@ class Server:
 
 def is_ready(health: Health, network: str) -> bool:
     try:
-        health.require([], network, CallTrace("test"), only_add_tells=True)
+        health.require([], network, CallTrace("test"), may_lack_addresses=True)
     except PeerError:
         return False
     return True
@@ -94,4 +94,4 @@ def test_results_of_the_last_probes_are_kept(monkeypatch: pytest.MonkeyPatch) ->
         server.probe(health)
     for server, cause in ((servers[1], "broken"), (servers[-1], "broken"), (servers[0], "not known to answer")):
         with server.silenced(), pytest.raises(PeerError, match=cause):
-            health.require([server.dependency], "net", CallTrace("test"), only_add_tells=False)
+            health.require([server.dependency], "net", CallTrace("test"), may_lack_addresses=False)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from svc.admin import installer
-from svc.admin.install_records import Others
+from svc.admin.install_records import OtherInstallations
 from svc.admin.installer import InstallSettings
 from svc.atomic_file import File, write
 from svc.cni.install_record import InstallRecord, read_record
@@ -116,7 +116,7 @@ def test_records_of_earlier_releases_mean_the_default_profile(tmp_path: Path) ->
     assert read_record(str(tmp_path / "svc.install"), DEFAULT) == InstallRecord(Path("/d"), Path("/s"), "")
     (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
     with pytest.raises(CallerError, match="nothing is installed as 'svc'"):
-        installer.uninstall(tmp_path, DEFAULT, Others([]))
+        installer.uninstall(tmp_path, DEFAULT, OtherInstallations([]))
 
 
 @pytest.mark.parametrize("profile", ["", "calico"])
@@ -140,7 +140,7 @@ def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) 
     (tmp_path / "bin" / "ptp").touch()
     installer.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
     installer.install(tmp_path / "bin", executable, names, plan(profile="calico"))
-    done = installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))
+    done = installer.uninstall(tmp_path / "bin", DEFAULT, OtherInstallations([]))
     assert [path.name for path, _ in done] == ["list", "token", "svc", "svc-ipam", "svc-ipam.install", "svc.install"]
     assert {outcome for _, outcome in done} == {"removed"}
     remaining = sorted(path.name for path in (tmp_path / "bin").iterdir())
@@ -155,7 +155,7 @@ def test_uninstall_keeps_modified_files(tmp_path: Path, executable: Path) -> Non
     (tmp_path / "bin" / "svc").write_bytes(b"another program")
     (tmp_path / "token").write_bytes(b"y")
     (tmp_path / "list").unlink()
-    outcomes = {path.name: outcome for path, outcome in installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))}
+    outcomes = {path.name: outcome for path, outcome in installer.uninstall(tmp_path / "bin", DEFAULT, OtherInstallations([]))}
     assert outcomes["svc"] == "kept (modified)"
     assert outcomes["list"] == "already absent"
     assert outcomes["token"] == outcomes["svc-ipam"] == outcomes["svc.install"] == "removed"
@@ -166,7 +166,7 @@ def test_later_installation_keeps_the_record_of_earlier_files(tmp_path: Path, ex
     """The second install renews only the executables. Uninstall still removes the network list of the first."""
     installer.install(tmp_path / "bin", executable, DEFAULT, plan(), [File(tmp_path / "list", b"x", 0o600)])
     installer.install(tmp_path / "bin", executable, DEFAULT, plan())
-    installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))
+    installer.uninstall(tmp_path / "bin", DEFAULT, OtherInstallations([]))
     assert not (tmp_path / "list").exists()
 
 

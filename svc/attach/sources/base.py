@@ -81,7 +81,7 @@ class AddressSource(ABC):
     plugin: str  # the plugin that assigns the addresses; empty for svc itself
     uses_pools: bool = False  # whether svc assigns the addresses under the attachment's handle in the datastore
     has_handle: bool = True  # whether `release` reads the handle, and can delete the endpoint in the same write
-    only_add_tells: bool = False  # whether an ADD may find no address although every dependency is ready
+    may_lack_addresses: bool = False  # whether an ADD may find no address although every dependency is ready
 
     def mark(self, record: Record) -> None:  # noqa: B027
         """Set the fields of the record from which `source_of` creates the source again."""

@@ -54,7 +54,7 @@ class DelegatedSource(AddressSource):
     node: str = ""
 
     has_handle = False
-    only_add_tells = True
+    may_lack_addresses = True
 
     @staticmethod
     def recorded(delegate: Json) -> "DelegatedSource":

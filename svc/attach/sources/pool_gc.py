@@ -24,7 +24,7 @@ from svc.model.keys import Host
 from svc.model.resource import Resource
 
 _Work = tuple[str, str, Callable[[], object]]
-"""What a write concerns, its message for the log, and the write."""
+"""The subject of a write, its message for the log, and the write."""
 
 
 def release_unknown(context: Context, session: DatastoreSession, network: str, valid: Valid, trace: CallTrace) -> list[str]:

@@ -78,5 +78,6 @@ class QueryWatch(SpanWatch):
             self._next = answer.events[-1].kv.mod_revision + 1
         elif not answer.created:  # a progress notification
             self._next = max(self._next, answer.header.revision + 1)
-        read = [event for change in answer.events if (event := self._read(change.kv)) is not None]
-        return [told for event in read for told in self._present.changed(event.key, (event.entry,) if event.entry else ())]
+        read = [event for each in answer.events if (event := self._read(each.kv)) is not None]
+        found = ((event.key, (event.entry,) if event.entry else ()) for event in read)
+        return [change for key, entries in found for change in self._present.changed(key, entries)]

@@ -51,7 +51,7 @@ class Stream:
         """Shut the socket down, which wakes the reading thread; closing the socket would not."""
         if self._socket is not None:
             with suppress(OSError):
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket's own discards state that the reader uses
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # the method of SSLSocket would discard TLS state
 
     def release(self) -> None:
         """Close the reply. The reading thread calls it after its last read."""
@@ -136,7 +136,7 @@ class QueryWatch(CollectionWatch):
 
 
 class KindWatch(CollectionWatch):
-    """Watch for the generation of a kind: it does not list, and its changes begin at the present revision."""
+    """Watch for the generation of a kind. It does not list the objects, and yields the changes after the present revision."""
 
     def __init__(self, client: Client, kind: str, collection: Callable[[], Collection]) -> None:
         super().__init__(client, kind, collection)
