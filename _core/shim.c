@@ -51,9 +51,8 @@ static void require_variables(void) {
             msg[n + 1] = INPUTS[i].variable;
             n += 2;
         }
-    const char *pronoun = n == 2 ? "it" : "them";
     if (n > 0)
-        fail(BAD_ENVIRONMENT, msg, TEXT(verb->name, " needs ", pronoun, "; the container runtime sets ", pronoun));
+        fail(BAD_ENVIRONMENT, msg, TEXT("the container runtime sets what ", verb->name, " needs"));
 }
 
 // The agent gets nothing else of the runtime's environment: no proxies, credentials or loader settings.
