@@ -94,12 +94,8 @@ class Journal:
 
         `after` is the row that it continues. Raise IntentLost if that row does not exist any more.
         """
-        inserted = (
-            self._insert(INSERT, record, durable=durable)
-            if after is None
-            else self._insert(_BEGIN_AFTER, record, _row(after), durable=durable)
-        )
-        if not inserted:
+        statement, condition = (INSERT, ()) if after is None else (_BEGIN_AFTER, _row(after))
+        if not self._insert(statement, record, condition, durable=durable):
             raise IntentLost(record.id)
 
     def check_writable(self) -> None:

@@ -2,12 +2,8 @@
 
 A process holds the state lock while its work may change attachments. An agent holds it until its drain has ended. A one-shot
 process frees it while it waits for a readiness gate or for policy.
-
-The socket lock excludes two agents with the same run directory. Both lock files are in directories that only root can enter, so
-other users cannot lock them.
-
-Earlier builds used other lock files (docs/upgrade.md). They are locked as well, so that processes of both builds exclude each
-other.
+The socket lock excludes two agents with the same run directory. Both lock files are in directories that only root can enter.
+The lock files of earlier builds (docs/upgrade.md) are locked as well, so that processes of both builds exclude each other.
 """
 
 import errno
