@@ -27,6 +27,7 @@ from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import Names
 from svc.netconf import netconf as netconfs
+from svc.netconf.fields import FILE_OPTIONS
 from svc.netconf.installed import FILE_NAME, Installed, add_installed
 from svc.netconf.networklist import check_file, read_file, read_others, read_plugin
 from svc.orch.pod_cidrs import config_warning
@@ -39,10 +40,6 @@ UNIT_DIR: Final = Path("/etc/systemd/system")
 CHAINED: Final[Mapping[str, Json]] = {
     "portmap": {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
     "bandwidth": {"type": "bandwidth", "capabilities": {"bandwidth": True}},
-}
-_FILES: Final = {  # options of datastore, Kubernetes API and readiness gates whose values are paths
-    *("etcd_key_file", "etcd_cert_file", "etcd_ca_cert_file"),
-    *("kubeconfig", "k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority", "ca_file"),
 }
 _WITH_GC: Final = "1.1.0"
 _NEWER_PLUGINS: Final = (
@@ -194,8 +191,12 @@ def _missing_files(wanted: Installation, netconf: netconfs.NetConf) -> list[str]
     if wanted.host_conf_dir not in (None, wanted.conf_dir):
         return []
     installed = [str(file.path) for file in wanted.credentials()]
-    settings = {**dict(netconf.orchestrator), **netconf.datastore.to_json(), "ca_file": netconf.gates.trust.ca_file}
-    named = dict.fromkeys(path for name, path in settings.items() if name in _FILES and path)
+    settings = {
+        **dict(netconf.orchestrator),
+        **netconf.datastore.to_json(),
+        "readiness_gates_ca_file": netconf.gates.trust.ca_file,
+    }
+    named = dict.fromkeys(path for name, path in settings.items() if name in FILE_OPTIONS and path)
     return [path for path in named if path not in installed and not Path(path).exists()]
 
 

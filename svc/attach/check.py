@@ -1,5 +1,6 @@
 """CHECK: compare an attachment in journal, datastore and kernel with the result of its ADD."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from svc.attach.context import Context
@@ -23,7 +24,7 @@ def check(
     sandbox: Sandbox | None,
     previous: Result,
     trace: CallTrace,
-    where: SessionKey | None = None,
+    where: Callable[[], SessionKey] | None = None,
 ) -> None:
     """Raise PeerError with all differences. Without a sandbox, check only the addresses.
 
@@ -42,7 +43,7 @@ def check(
     try:
         found += _missing(context, record, trace)
     except (StoreError, CallerError):
-        if not follow(context, record, where):
+        if where is None or not follow(context, record, where()):
             raise
         found += _missing(context, record, trace)
     if wired is None:

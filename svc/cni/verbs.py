@@ -151,12 +151,12 @@ def _check(invocation: Invocation) -> None:
         raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
     previous = parse_prev_result(invocation.netconf.prev_result, invocation.version)
     if invocation.call.ipam:
-        check(invocation.context, invocation.id, None, previous, invocation.trace, invocation.where)
+        check(invocation.context, invocation.id, None, previous, invocation.trace, lambda: invocation.where)
         return
     with invocation.sandbox() as sandbox:
         if invocation.context.journal.get(invocation.id) is None:
             restore_for_call(invocation.context, invocation.attachment(sandbox), invocation.trace)
-        check(invocation.context, invocation.id, sandbox, previous, invocation.trace, invocation.where)
+        check(invocation.context, invocation.id, sandbox, previous, invocation.trace, lambda: invocation.where)
 
 
 def _gc(invocation: Invocation) -> None:

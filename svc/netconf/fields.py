@@ -252,6 +252,7 @@ FIELDS: Final = (
         aliases=("cni.dev/attachments",),
     ),
 )
+FILE_OPTIONS: Final = frozenset(keys_of(field.path)[-1] for field in FIELDS if field.check is _absolute)
 
 _DEFAULTS: Final = {field.path: field.default for field in FIELDS}
 

@@ -13,7 +13,7 @@ import pytest
 from harness.cluster_node import ClusterNode, audit, remains
 from harness.datastores import EtcdSite, OrchSite, Site, furnish, session
 from harness.etcd import Cluster, cluster, free_ports
-from harness.ipam import holdings, put, wipe
+from harness.ipam import blocks, put, wipe
 from harness.netns import Netns
 from harness.node import agent_with
 from harness.pod import Pod
@@ -24,6 +24,7 @@ from svc.attach import teardown
 from svc.attach.datastore_ready import KEY as READY
 from svc.attach.journal import Journal
 from svc.datastore.api import Backend
+from svc.ipam.blocks import allocations
 from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery
 from svc.model.resource import Resource
 from svc.netconf.installed import Installed, add_installed
@@ -306,8 +307,9 @@ def copy(moving: Moving, other_etcd: Cluster) -> EtcdSite:
 
 
 def allocated(site: Site) -> set[str]:
+    """Return the allocated addresses. An agent may be writing them, so that handles and blocks differ for a moment."""
     with session(site) as store:
-        return {str(address) for addresses in holdings(store).values() for address in addresses}
+        return {str(address) for block in blocks(store).values() for _, address in allocations(block)}
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
