@@ -45,7 +45,7 @@ def follow(context: Context, record: Record, where: SessionKey | None) -> bool:
 def move_rows(context: Context, old: SessionKey, rows: Iterable[AttachmentId], session: DatastoreSession) -> bool:
     """Give these rows the settings of an observed session of their network if it reaches their datastore.
 
-    Return whether that was done. Raise StoreError if the journal fails.
+    Return whether a row was changed. Raise StoreError if the journal fails.
     """
     if not is_alternative(context, old, session):
         return False
@@ -55,9 +55,10 @@ def move_rows(context: Context, old: SessionKey, rows: Iterable[AttachmentId], s
         if record is not None and record.session_key == old:
             context.journal.change_settings(record, settings)
             moved += 1
-    _log.warning("%s is reached as %s now: %d attachments are verified and released there",
-                 datastore_place(old.datastore), datastore_place(settings), moved)  # fmt: skip
-    return True
+    if moved:
+        _log.warning("%s is reached as %s now: %d attachments are verified and released there",
+                     datastore_place(old.datastore), datastore_place(settings), moved)  # fmt: skip
+    return moved > 0
 
 
 def is_alternative(context: Context, old: SessionKey, session: DatastoreSession, *, or_unknown: bool = False) -> bool:

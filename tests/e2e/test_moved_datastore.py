@@ -139,14 +139,20 @@ def by(pod: Pod, settings: dict[str, Any]) -> Pod:
     return pod.copy(config=pod.config | settings)
 
 
-@WITH_OR_WITHOUT
-def test_del_by_the_new_settings_releases_everything(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
+def attach_and_move(moving: Moving, pod_on: MakePod, *, agent: bool) -> Pod:
+    """Attach a pod by the old settings. Afterwards, only the new ones reach the datastore."""
     pod = pod_on()
     pod.add()
     if not agent:
         moving.node.stop_agent()
     moving.open_new()
     moving.close_old()
+    return pod
+
+
+@WITH_OR_WITHOUT
+def test_del_by_the_new_settings_releases_everything(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
+    pod = attach_and_move(moving, pod_on, agent=agent)
     by(pod, moving.new).delete()
     assert remains([moving.node]) == []
     assert moving.settings() == []
@@ -237,12 +243,7 @@ def test_networks_with_different_endpoints_of_one_etcd_keep_them(moving: Moving,
 
 @WITH_OR_WITHOUT
 def test_check_by_the_new_settings(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
-    pod = pod_on()
-    pod.add()
-    if not agent:
-        moving.node.stop_agent()
-    moving.open_new()
-    moving.close_old()
+    pod = attach_and_move(moving, pod_on, agent=agent)
     moved = by(pod, moving.new).copy(result=pod.result)
     assert moved.check().status == 0
     moved.delete()

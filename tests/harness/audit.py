@@ -30,7 +30,7 @@ class IpamAudit:
         return IpamAudit(dict(_allocations(backend)), dict(_handles(backend)), dict(_endpoints(backend)), records)
 
     def entries(self) -> list[str]:
-        """Return a line for each record. The list is empty if there are no allocations and no rows."""
+        """Return a line for each record. The list is empty if nothing is allocated and the journals have no rows."""
         return [
             *(f"address {address} of {handle}" for address, handle in self.allocations.items()),
             *(f"handle {handle} with {count} addresses" for handle, count in self.handles.items()),

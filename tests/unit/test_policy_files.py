@@ -112,7 +112,7 @@ def test_two_calls_can_wait_for_one_file(files: EndpointStatusFiles, tmp_path: P
 
 
 def test_files_that_are_written_during_the_waits_are_found(files: EndpointStatusFiles, tmp_path: Path) -> None:
-    """A file is found at whatever time it is written."""
+    """A file is found before, during and after the start of its wait."""
     names = [f"file-{n}" for n in range(500)]
     writer = threading.Thread(target=lambda: [(tmp_path / name).write_bytes(b"") for name in names])
     writer.start()
