@@ -318,15 +318,22 @@ def allocated(site: Site) -> set[str]:
 def test_network_that_moves_to_a_copy_claims_its_addresses_there(
     moving: Moving, copy: EtcdSite, pod_on: MakePod, *, old_answers: bool
 ) -> None:
-    """A STATUS call by the new settings is enough. Otherwise, another node would assign them to its pods."""
+    """A STATUS call by the new settings is enough. Otherwise, another node would assign them to its pods.
+
+    The agent has verified the attachment of another network there shortly before.
+    """
+    neighbour = pod_on("neighbour", name="second", **copy.config)
+    neighbour.add()
+    time.sleep(SECONDS)
     pods = [pod_on(f"web-{number}") for number in range(3)]
     for pod in pods:
         pod.add()
     with nullcontext() if old_answers else moving.node.cut_off():
         by(pods[0], copy.config).call("STATUS")
-        wait_until(lambda: allocated(copy) == {address for pod in pods for address in pod.addresses})
+        wait_until(lambda: allocated(copy) == {address for pod in (neighbour, *pods) for address in pod.addresses})
         for pod in pods:
             by(pod, copy.config).delete()
+        neighbour.delete()
         assert (allocated(copy), moving.settings()) == (set(), [])
     nothing: dict[str, Any] = {"cni.dev/valid-attachments": []}
     assert by(pods[0], moving.old | nothing).call("GC").status == 0  # the old etcd keeps what it has
