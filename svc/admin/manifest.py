@@ -12,7 +12,7 @@ from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import FieldErrors, Written, json_kind
-from svc.model.resource import Resource, label_faults
+from svc.model.resource import Resource, label_errors
 
 _FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 _METADATA = ("name", "labels", "annotations")
@@ -108,7 +108,7 @@ def _resource(prefix: str, document: Any, api_version: str, kind: str, errors: F
     refuse_unknown(f"{prefix}metadata.", metadata, (*_METADATA, *_FOREIGN), errors)
     labels = _read_texts(f"{prefix}metadata.labels", metadata.get("labels"), errors)
     _read_texts(f"{prefix}metadata.annotations", metadata.get("annotations"), errors)
-    for error in label_faults(labels):
+    for error in label_errors(labels):
         errors.add(f"{prefix}{error.field}", error.value, error.problem, error.remedy)
     kept = {field: metadata[field] for field in _METADATA if field in metadata}
     return Resource(kind, kept, object_at(prefix + "spec", document.get("spec"), errors))

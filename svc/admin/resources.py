@@ -15,7 +15,7 @@ from svc.model.errors import CallerError, Code
 from svc.model.field_errors import MISSING, FieldError
 from svc.model.keys import NODE as NODE_HOST
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.resource import Resource, label_faults, name_fault, new_uid, ordered, set_identity
+from svc.model.resource import Resource, label_errors, name_error, new_uid, ordered, set_identity
 from svc.names import Names
 from svc.retry import attempts
 
@@ -112,7 +112,7 @@ def refuse(kind: str, found: Iterable[Problem]) -> None:
     error = CallerError(
         f"{len(lines)} error{'s' if len(lines) > 1 else ''}, {subject}", details="; ".join(lines), code=_code_of(kind)
     )
-    error.subject, error.faults = subject, lines
+    error.subject, error.errors = subject, lines
     raise error
 
 
@@ -136,7 +136,7 @@ def apply_reservations(backend: Backend, reservations: Sequence[Resource], now: 
 
 
 def _reservation_errors(reservation: Resource) -> Iterator[FieldError]:
-    yield from name_fault(reservation)
+    yield from name_error(reservation)
     for name, value in reservation.spec.items():
         if name != CIDRS:
             yield FieldError(f"spec.{name}", value, "is not a field of an IP reservation", f"leave it out, or use {CIDRS}")
@@ -152,7 +152,7 @@ def _reservation_errors(reservation: Resource) -> Iterator[FieldError]:
 def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
     """Create the node with these labels, or replace those that it has; None keeps them. Raise CallerError, StoreError."""
     wanted = Resource(NODE, {"name": name, "labels": dict(labels or {})}, status={})
-    check(NODE, [wanted], lambda node: [error.line for error in (*name_fault(node), *label_faults(node.labels))])
+    check(NODE, [wanted], lambda node: [error.line for error in (*name_error(node), *label_errors(node.labels))])
 
     def labelled(present: Resource | None) -> Resource:
         if present is None:

@@ -79,8 +79,8 @@ def _options() -> argparse.Namespace:
     command, *given = sys.argv[1:]
     try:
         configured = [f"--{name.replace('_', '-')}={value}" for name, value in _read_config(options.config).items()]
-    except ValueError as fault:
-        parser.error(str(fault))
+    except ValueError as error:
+        parser.error(str(error))
     return parser.parse_args([command, *configured, *given])
 
 

@@ -137,5 +137,5 @@ def _refusal(plugin: str, done: "subprocess.CompletedProcess[bytes]") -> PeerErr
 def _result(plugin: str, stdout: bytes, version: str) -> Result:
     try:
         return parse_prev_result(stdout, version, f"result of {plugin}")
-    except CallerError as fault:
-        raise _failure(fault.msg, f"{fault.details} (its output is not a result)") from None
+    except CallerError as error:
+        raise _failure(error.msg, f"{error.details} (its output is not a result)") from None

@@ -73,7 +73,7 @@ def _datastore(context: Context, ipam: IpamConf, where: SessionKey) -> Dependenc
         session.require_claim()
         session.backend.check_writable()
         if versions:
-            probe.warnings += [f"an ADD passes {fault}" for fault in session.ipam.require_capacity(versions, pools)]
+            probe.warnings += [f"an ADD passes {error}" for error in session.ipam.require_capacity(versions, pools)]
 
     store = where.profile, where.node, tuple(sorted(where.datastore.items()))
     key = "datastore", store, versions, tuple(pools.items())

@@ -94,10 +94,10 @@ VARIABLES: Final = (
 
 def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> CniCall:
     """Return the call, with malformed variables that it does not need empty. Raise CallerError with all other field errors."""
-    faults = FieldErrors("invalid environment", Code.INVALID_ENVIRONMENT)
-    verb = _verb(environment.get("CNI_COMMAND", ""), faults)
-    values = {variable.name: _value(variable, verb, environment, faults, ipam=ipam) for variable in VARIABLES}
-    faults.raise_if_any()
+    errors = FieldErrors("invalid environment", Code.INVALID_ENVIRONMENT)
+    verb = _verb(environment.get("CNI_COMMAND", ""), errors)
+    values = {variable.name: _value(variable, verb, environment, errors, ipam=ipam) for variable in VARIABLES}
+    errors.raise_if_any()
     return CniCall(
         verb,
         container_id=values["CNI_CONTAINERID"],
@@ -109,25 +109,25 @@ def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> CniCall:
     )
 
 
-def _verb(text: str, faults: FieldErrors) -> str:
+def _verb(text: str, errors: FieldErrors) -> str:
     if not text:
-        faults.missing("CNI_COMMAND", _ONE_VERB, "is not set")
+        errors.missing("CNI_COMMAND", _ONE_VERB, "is not set")
     elif text not in VERBS:
-        faults.add("CNI_COMMAND", text, "is not a verb", _ONE_VERB)
+        errors.add("CNI_COMMAND", text, "is not a verb", _ONE_VERB)
     return text
 
 
-def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults: FieldErrors, *, ipam: bool) -> str:
+def _value(variable: Variable, verb: str, environment: Mapping[str, str], errors: FieldErrors, *, ipam: bool) -> str:
     text = environment.get(variable.name, "")
     if not text:
         if verb in variable.required:
-            faults.missing(variable.name, variable.remedy, f"is not set, but {verb} needs it")
+            errors.missing(variable.name, variable.remedy, f"is not set, but {verb} needs it")
         return ""
     finding = _not_text(text) or (variable.check and variable.check(text))
     if finding is None:
         return text
     if verb in variable.required | variable.used and not (ipam and variable.wiring):
-        faults.add(variable.name, text, *finding)
+        errors.add(variable.name, text, *finding)
     return ""
 
 

@@ -98,7 +98,7 @@ class _Answer:
             self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
         except CallerError as error:
             found = self._readable_netconf() if call.verb == "GC" else None
-            if found is None or not 0 < len(found.location_errors.found) == len(error.faults):
+            if found is None or not 0 < len(found.location_errors.found) == len(error.errors):
                 raise
             self.netconf = netconf = found  # the attachments to release have rows, which know their datastore
         self._context.tokens.store(netconf.datastore.to_json())

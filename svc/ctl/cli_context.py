@@ -171,8 +171,8 @@ class CliContext:
             first, msg = errors[0], "an installed network cannot be used"
             remedy = "repeat `svcctl install --bin-dir DIR --conf-dir DIR`, or give --netconf"
             error = CallerError(f"{msg}: {first.msg}", details=f"{first.details}; or {remedy}", code=first.code)
-            if len(first.faults) > 1:
-                error.subject, error.faults = f"{msg} ({remedy}): {first.subject}", first.faults
+            if len(first.errors) > 1:
+                error.subject, error.errors = f"{msg} ({remedy}): {first.subject}", first.errors
             raise error
         found = [network for network in networks if network.names == names]
         if found or self.state_dir != Path(DEFAULT.state_dir):

@@ -41,10 +41,10 @@ class Entries(list[Entry[V]]):
         super().__init__(entries)
         self.skipped = dict(skipped)
 
-    def skip(self, place: str, fault: Exception) -> None:
+    def skip(self, place: str, error: Exception) -> None:
         """Record a document that cannot be decoded. Log it as well, because most callers ignore `skipped`."""
-        self.skipped[place] = str(fault)
-        _log.warning("left out %s: %s", place, fault)
+        self.skipped[place] = str(error)
+        _log.warning("left out %s: %s", place, error)
 
 
 @dataclass(frozen=True, slots=True)

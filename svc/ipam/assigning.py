@@ -35,7 +35,7 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
     pools = cache.selected(version, request.namespace_labels, request.use)
     if not pools:
         reasons = [f"{pool.name} {reason}" for pool, reason in _rejections(plan, version, request)]
-        reasons += [f"{fault} (it cannot be used)" for fault in cache.pools().unreadable.values()]
+        reasons += [f"{error} (it cannot be used)" for error in cache.pools().unreadable.values()]
         listed = "; ".join(errors.shortened(reasons)) or "the datastore has no pool of this family"
         raise PeerError(
             f"no IPv{version} pool is available to {plan.host}",
@@ -67,7 +67,7 @@ class _Assignment:
                 added.append(allocation)
             self._found.append(allocation)
         selected = not request.addresses and any(not request.pools.get(version) for version in request.versions)
-        return self._planned(added, self._plan.cache.faults() if selected else ())
+        return self._planned(added, self._plan.cache.errors() if selected else ())
 
     def restore(self) -> Planned:
         """Assign the addresses of a live attachment again, and set the handle's counts to the allocations in the blocks."""
@@ -81,9 +81,9 @@ class _Assignment:
                 changes.count(handle, cidr, held - counted)
         return self._planned(self._found, ())
 
-    def _planned(self, added: Sequence[Allocation], faults: tuple[str, ...]) -> Planned:
+    def _planned(self, added: Sequence[Allocation], errors: tuple[str, ...]) -> Planned:
         self._plan.join(self._changes)
-        return Planned(AssignResult(tuple(self._found), faults=faults), frozenset(self._changes.blocks), tuple(added))
+        return Planned(AssignResult(tuple(self._found), errors=errors), frozenset(self._changes.blocks), tuple(added))
 
     def _restored(self, address: Address) -> Allocation:
         cidr = self._finder.find_for_live(address)

@@ -87,8 +87,8 @@ class IpamCache:
         until = time.monotonic() + AVOID_SECONDS
         self._avoided = self._avoided | dict.fromkeys(addresses, until)
 
-    def faults(self) -> tuple[str, ...]:
-        """Return the fault of each unreadable pool and reservation. Requests skip these."""
+    def errors(self) -> tuple[str, ...]:
+        """Return the error of each unreadable pool and reservation. Requests skip these."""
         return (*self.pools().unreadable.values(), *self._reserved().unreadable.values())
 
     def selected(self, version: int, namespace_labels: Mapping[str, str], use: str) -> Sequence[Pool]:

@@ -26,7 +26,7 @@ _NONE: Mapping[str, str] = {}
 class PoolSet:
     """The pools of a datastore: usable pools by name, CIDR and address, and all pools by address.
 
-    `unreadable` has the faults of the pools that cannot be read, by name; `unreadable_cidrs` has those with a CIDR, by CIDR.
+    `unreadable` has the errors of the pools that cannot be read, by name; `unreadable_cidrs` has those with a CIDR, by CIDR.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class PoolSet:
 
     def _unknown(self, name: str) -> SvcError:
         """Return the error for a named pool that cannot be used. A pool without a readable CIDR may have the requested one."""
-        if fault := self.unreadable.get(name) or self._unreadable_cidrs.get(_canonical(name)):
+        if error := self.unreadable.get(name) or self._unreadable_cidrs.get(_canonical(name)):
             return PeerError(
-                f"a pool that is asked for cannot be used: {fault}",
+                f"a pool that is asked for cannot be used: {error}",
                 details="put it right with `svcctl pool apply`; a document that cannot be decoded must be deleted before",
                 code=Code.POOL,
             )
-        undecodable = [fault for fault in self.unreadable.values() if fault not in self._unreadable_cidrs.values()]
+        undecodable = [error for error in self.unreadable.values() if error not in self._unreadable_cidrs.values()]
         return errors.pool_missing(name, undecodable if "/" in name else ())
 
 
@@ -132,7 +132,7 @@ def rejection_reason(pool: Pool, node_labels: Mapping[str, str], namespace_label
 
 
 class Reserved:
-    """The reserved ranges of both families, disjoint. `unreadable` has the faults of reservations by name."""
+    """The reserved ranges of both families, disjoint. `unreadable` has the errors of reservations by name."""
 
     def __init__(self, ranges: Iterable[Cidr] = (), unreadable: Mapping[str, str] = _NONE) -> None:
         self.unreadable = unreadable
@@ -171,7 +171,7 @@ class Reserved:
 
 
 def read_pools(backend: Backend) -> PoolSet:
-    """Read the pools. The set lists the unreadable ones with their faults."""
+    """Read the pools. The set lists the unreadable ones with their errors."""
     entries = backend.list(ResourceQuery("IPPool"))
     pools: list[Pool] = []
     unreadable, cidrs = _undecodable("IP pool", entries.skipped), {}
@@ -184,15 +184,15 @@ def read_pools(backend: Backend) -> PoolSet:
 
 
 def read_reserved(backend: Backend) -> Reserved:
-    """Read the reservations. The result lists the faults of undecodable documents and of invalid entries."""
+    """Read the reservations. The result lists the errors of undecodable documents and of invalid entries."""
     entries = backend.list(ResourceQuery(RESERVATION))
     ranges: list[Cidr] = []
     unreadable = _undecodable("IP reservation", entries.skipped)
     for entry in entries:
-        found, faults = read_entries(entry.value)
+        found, errors = read_entries(entry.value)
         ranges += found
-        if faults:
-            unreadable[entry.value.name] = f"IP reservation {entry.value.name!r}: {'; '.join(map(str, faults))}"
+        if errors:
+            unreadable[entry.value.name] = f"IP reservation {entry.value.name!r}: {'; '.join(map(str, errors))}"
     return Reserved(ranges, unreadable)
 
 
@@ -201,20 +201,20 @@ def read_entries(resource: Resource) -> tuple[list[Cidr], list[FieldError]]:
     given = resource.spec.get("reservedCIDRs") or []
     if not isinstance(given, list):
         return [], [FieldError("spec.reservedCIDRs", given, f"is {json_kind(given)}", "give an array of CIDRs")]
-    ranges, faults = [], []
+    ranges, errors = [], []
     for index, text in enumerate(given):
         try:
             ranges.append(Cidr.masked(str(text).strip()))
         except ValueError:
-            faults.append(
+            errors.append(
                 FieldError(f"spec.reservedCIDRs[{index}]", text, "is not a CIDR", "give ADDRESS/LENGTH, or an address")
             )
-    return ranges, faults
+    return ranges, errors
 
 
 def _undecodable(noun: str, skipped: Mapping[str, str]) -> dict[str, str]:
-    """Return the faults of documents that cannot be decoded, by the names of their resources."""
-    return {place.rpartition("/")[2]: f"{noun} {place}: {fault}" for place, fault in skipped.items()}
+    """Return the errors of documents that cannot be decoded, by the names of their resources."""
+    return {place.rpartition("/")[2]: f"{noun} {place}: {error}" for place, error in skipped.items()}
 
 
 def _canonical(name: str) -> str:

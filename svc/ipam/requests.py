@@ -95,12 +95,12 @@ class Allocation:
 class AssignResult:
     """One allocation for each requested address or family, in that order, and whether the extra object was created.
 
-    `faults` has the faults of the pools and reservations that were skipped because they cannot be read.
+    `errors` has the errors of the pools and reservations that were skipped because they cannot be read.
     """
 
     allocations: tuple[Allocation, ...]
     has_extra: bool = False
-    faults: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
     @property
     def addresses(self) -> tuple[Address, ...]:

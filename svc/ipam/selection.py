@@ -230,7 +230,7 @@ class BlockFinder:
 
     def _exhausted(self, version: int, pools: Sequence[Pool]) -> PeerError:
         usage = [self._usage(pool) for pool in pools]
-        usage += [f"{fault} (it cannot be used)" for fault in self._cache.pools().unreadable.values()]
+        usage += [f"{error} (it cannot be used)" for error in self._cache.pools().unreadable.values()]
         strict = ". Strict affinity is on: blocks of others were not tried" if self._plan.settings.strict_affinity else ""
         return errors.NoAddress(
             f"no free IPv{version} address for {self._host}",

@@ -166,14 +166,14 @@ class IpamService:
     def require_capacity(self, versions: Sequence[int], pools: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
         """Check, with a new cache, that an ADD with these settings would get addresses now. Raise SvcError if it would not.
 
-        Return the fault of each unreadable pool and reservation, which such an ADD skips.
+        Return the error of each unreadable pool and reservation, which such an ADD skips.
         """
         plan = Plan(self._backend, IpamCache(self._backend, self._host), self._host, {})
         request = Assign("", {}, tuple(versions), pools)
         finder = BlockFinder(RequestChanges(plan))
         for version in versions:
             finder.require_free(version, pools_for(plan, version, request))
-        return plan.cache.faults() if any(not pools.get(version) for version in versions) else ()
+        return plan.cache.errors() if any(not pools.get(version) for version in versions) else ()
 
     def _held_by(self, handle: str) -> Iterator[tuple[Block, Address]]:
         entry = self._backend.find(HandleKey(handle))

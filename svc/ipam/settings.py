@@ -55,25 +55,25 @@ def update_settings(
 
 def check_settings(settings: IpamConfig, instruct: Instruct) -> None:
     """Raise CallerError if a field is out of range or contradicts another one. The error has every such field."""
-    faults = FieldErrors("invalid IPAM settings", Code.INVALID_NETCONF)
+    errors = FieldErrors("invalid IPAM settings", Code.INVALID_NETCONF)
     strict = f"{instruct('strictAffinity', 'true')} as well"
     if not settings.strict_affinity and not settings.auto_allocate_blocks:
         remedy = f"{strict}: a node that may neither claim a block nor has one could only borrow"
-        faults.add("autoAllocateBlocks", False, "needs strictAffinity", remedy)
+        errors.add("autoAllocateBlocks", False, "needs strictAffinity", remedy)
     if settings.max_blocks_per_host and not settings.strict_affinity:
         remedy = f"{strict}, or {instruct('maxBlocksPerHost', '0')}"
-        faults.add("maxBlocksPerHost", settings.max_blocks_per_host, "needs strictAffinity", remedy)
+        errors.add("maxBlocksPerHost", settings.max_blocks_per_host, "needs strictAffinity", remedy)
     for name, number, most in (
         ("maxBlocksPerHost", settings.max_blocks_per_host, MAX_BLOCKS_PER_HOST),
         ("ipCooldownSeconds", settings.cooldown_seconds, MAX_COOLDOWN_SECONDS),
     ):
         if not 0 <= number <= most:
             problem = "is negative" if number < 0 else f"is more than {most}"
-            faults.add(name, number, problem, f"give 0 to {most}")
+            errors.add(name, number, problem, f"give 0 to {most}")
     if settings.vm_address_persistence not in PERSISTENCE:
         remedy = "give Enabled or Disabled, or leave it out"
-        faults.add("kubeVirtVMAddressPersistence", settings.vm_address_persistence, "is not known", remedy)
-    faults.raise_if_any()
+        errors.add("kubeVirtVMAddressPersistence", settings.vm_address_persistence, "is not known", remedy)
+    errors.raise_if_any()
 
 
 def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> int:

@@ -42,8 +42,8 @@ class SvcError(Exception):
     """An error: `msg` says what failed in one line, `details` gives cause and fix. Another plugin's error keeps its code."""
 
     code: int = Code.INTERNAL
-    subject: str = ""  # with `faults`: the input that they are about
-    faults: tuple[str, ...] = ()  # each with field and fix, for readers of more than one line
+    subject: str = ""  # with `errors`: the input that they are about
+    errors: tuple[str, ...] = ()  # each with field and fix, for readers of more than one line
 
     def __init__(self, msg: str, *, details: str = "", code: int | None = None) -> None:
         super().__init__(msg)
@@ -57,8 +57,8 @@ class SvcError(Exception):
 
     def as_text(self) -> str:
         """Return one line, or a line for each of several field errors."""
-        lines = [" ".join(line.split()) for line in self.faults or (str(self),)]
-        if not self.faults:
+        lines = [" ".join(line.split()) for line in self.errors or (str(self),)]
+        if not self.errors:
             return lines[0]
         head = f"{self.subject}: "
         return head + lines[0] if len(lines) == 1 else "\n  ".join([f"{head}{len(lines)} errors", *lines])

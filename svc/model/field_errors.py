@@ -137,12 +137,12 @@ class FieldErrors:
         if not self.found:
             return
         if len(self.found) == 1:
-            fault = self.found[0]
-            error = CallerError(f"{self.subject}: {fault}", details=f"{fault.place}: {fault.remedy}", code=self.code)
+            only = self.found[0]
+            error = CallerError(f"{self.subject}: {only}", details=f"{only.place}: {only.remedy}", code=self.code)
         else:
-            listed = [fault.line for fault in self.found[:MAX_LISTED]]
+            listed = [each.line for each in self.found[:MAX_LISTED]]
             if len(self.found) > MAX_LISTED:
                 listed.append(f"and {len(self.found) - MAX_LISTED} more")
             error = CallerError(f"{self.subject}: {len(self.found)} errors", details="; ".join(listed), code=self.code)
-        error.subject, error.faults = self.subject, tuple(fault.line for fault in self.found)
+        error.subject, error.errors = self.subject, tuple(each.line for each in self.found)
         raise error

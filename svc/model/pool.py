@@ -6,7 +6,7 @@ from dataclasses import replace
 from svc._core.cidr import Cidr
 from svc.model import selector
 from svc.model.field_errors import MISSING, FieldError, json_kind
-from svc.model.resource import Json, Resource, name_fault
+from svc.model.resource import Json, Resource, name_error
 from svc.model.selector import Selector, SelectorError
 from svc.values import dataclass
 
@@ -66,7 +66,7 @@ class Pool:
     @staticmethod
     def from_resource(resource: Resource) -> "Pool":
         """Return the pool, with defaults. Raise ValueError, with the first field error, if it is unusable."""
-        found = next(_reading_faults(resource.spec), None)
+        found = next(_reading_errors(resource.spec), None)
         if found:
             raise ValueError(f"IP pool {resource.name!r}: {found.line}")
         spec = _defaulted(resource.spec)
@@ -95,15 +95,15 @@ def with_defaults(resource: Resource) -> Resource:
 def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iterable[Cidr], previous: Pool | None) -> list[str]:
     """Return all field errors of a pool to create, or to replace `previous`. `others` are the stored pools."""
     spec = _defaulted({name: value for name, value in resource.spec.items() if not _mistyped(name, value)})
-    found = [*name_fault(resource), *_unknown_fields(resource.spec), *_type_faults(resource.spec)]
-    found += [*_choice_faults(spec), *_selector_faults(spec), *_use_faults(spec), *_cidr_faults(spec)]
-    if spec["cidr"] and not list(_cidr_faults(spec)):
+    found = [*name_error(resource), *_unknown_fields(resource.spec), *_type_errors(resource.spec)]
+    found += [*_choice_errors(spec), *_selector_errors(spec), *_use_errors(spec), *_cidr_errors(spec)]
+    if spec["cidr"] and not list(_cidr_errors(spec)):
         cidr = Cidr(spec["cidr"])
         neighbours = [pool for pool in others if pool.name != resource.name]
-        found += [*_range_faults(spec, cidr), *_size_faults(spec, cidr), *_encapsulation_faults(spec, cidr)]
-        found += [*_overlap_faults(cidr, neighbours), *_block_faults(spec, cidr, existing_blocks)]
-        found += [] if previous is None else _change_faults(spec, cidr, previous)
-    return [fault.line for fault in found]
+        found += [*_range_errors(spec, cidr), *_size_errors(spec, cidr), *_encapsulation_errors(spec, cidr)]
+        found += [*_overlap_errors(cidr, neighbours), *_block_errors(spec, cidr, existing_blocks)]
+        found += [] if previous is None else _change_errors(spec, cidr, previous)
+    return [error.line for error in found]
 
 
 def _defaulted(spec: Json) -> Json:
@@ -123,23 +123,23 @@ def _usable(resource: Resource) -> bool:
     return not any(unfit <= condition.items() for condition in conditions or () if isinstance(condition, dict))
 
 
-def _reading_faults(given: Json) -> Found:
+def _reading_errors(given: Json) -> Found:
     """Yield the field errors that make a stored pool unusable."""
-    yield from _type_faults(given)
+    yield from _type_errors(given)
     spec = _defaulted(given)
     for use in spec["allowedUses"]:
         if not isinstance(use, str):
             yield FieldError("spec.allowedUses[]", use, f"is {json_kind(use)}", "give strings")
-    yield from _cidr_faults(spec)
-    yield from _size_faults(spec, Cidr(spec["cidr"]))
-    yield from _selector_faults(spec)
+    yield from _cidr_errors(spec)
+    yield from _size_errors(spec, Cidr(spec["cidr"]))
+    yield from _selector_errors(spec)
 
 
 def _mistyped(name: str, value: object) -> bool:
     return name in _FIELDS and value is not None and type(value) is not _FIELDS[name]
 
 
-def _type_faults(given: Json) -> Found:
+def _type_errors(given: Json) -> Found:
     if given.get("cidr") in (None, ""):
         yield FieldError("spec.cidr", MISSING, "is missing", "give the pool's range, such as 10.0.0.0/16 or fd00::/48")
     for name, value in given.items():
@@ -152,7 +152,7 @@ def _unknown_fields(given: Json) -> Found:
         yield _error(given, name, "is not a field of an IP pool", f"leave it out, or use one of {', '.join(_FIELDS)}")
 
 
-def _choice_faults(spec: Json) -> Found:
+def _choice_errors(spec: Json) -> Found:
     for name, choices in _CHOICES.items():
         if spec[name] not in choices:
             yield _error(spec, name, "is not known", f"give one of {', '.join(choices)}")
@@ -161,7 +161,7 @@ def _choice_faults(spec: Json) -> Found:
             yield FieldError("spec.allowedUses[]", use, "is not known", f"give some of {', '.join(USES)}")
 
 
-def _selector_faults(spec: Json) -> Found:
+def _selector_errors(spec: Json) -> Found:
     for name in ("nodeSelector", "namespaceSelector"):
         try:
             if selector.parse(spec[name]).uses_global:
@@ -170,7 +170,7 @@ def _selector_faults(spec: Json) -> Found:
             yield _error(spec, name, "is not a selector", str(error))
 
 
-def _use_faults(spec: Json) -> Found:
+def _use_errors(spec: Json) -> Found:
     uses = spec["allowedUses"]
     if TUNNEL in uses and spec["namespaceSelector"]:
         remedy = f"leave it out, or set allowedUses to {[WORKLOAD]}"
@@ -182,21 +182,21 @@ def _use_faults(spec: Json) -> Found:
                 yield _error(spec, name, f"does not go with use {LOAD_BALANCER}", f"set it to {wanted}")
 
 
-def _cidr_faults(spec: Json) -> Found:
+def _cidr_errors(spec: Json) -> Found:
     try:
         Cidr(spec["cidr"] or "0.0.0.0/0")  # a missing CIDR is reported separately
     except ValueError as error:
         yield _error(spec, "cidr", "is not a CIDR", str(error))
 
 
-def _range_faults(spec: Json, cidr: Cidr) -> Found:
+def _range_errors(spec: Json, cidr: Cidr) -> Found:
     for unusable, kind in _UNUSABLE.items():
         if cidr.overlaps(unusable):
             problem = f"is {kind}" if cidr in unusable else f"has {kind} addresses"
             yield _error(spec, "cidr", f"{problem} ({unusable})", "choose a range that is routed between nodes")
 
 
-def _size_faults(spec: Json, cidr: Cidr) -> Found:
+def _size_errors(spec: Json, cidr: Cidr) -> Found:
     size, sizes = spec["blockSize"], _BLOCK_SIZES[cidr.version]
     if size not in sizes:
         allowed = f"give {sizes[0]} to {sizes[-1]}, or leave it out for {_BLOCK_SIZE[cidr.version]}"
@@ -206,7 +206,7 @@ def _size_faults(spec: Json, cidr: Cidr) -> Found:
         yield _error(spec, "cidr", f"is smaller than one block of /{size}", remedy)
 
 
-def _encapsulation_faults(spec: Json, cidr: Cidr) -> Found:
+def _encapsulation_errors(spec: Json, cidr: Cidr) -> Found:
     if spec["ipipMode"] == NEVER:
         return
     if cidr.version == 6:
@@ -215,21 +215,21 @@ def _encapsulation_faults(spec: Json, cidr: Cidr) -> Found:
         yield _error(spec, "ipipMode", f"excludes vxlanMode = {spec['vxlanMode']!r}", "set one of them to Never")
 
 
-def _overlap_faults(cidr: Cidr, others: Sequence[Pool]) -> Found:
+def _overlap_errors(cidr: Cidr, others: Sequence[Pool]) -> Found:
     for pool in others:
         if pool.cidr.overlaps(cidr):
             remedy = "choose another range, or delete that pool first"
             yield FieldError("spec.cidr", str(cidr), f"overlaps IP pool {pool.name!r} ({pool.cidr})", remedy)
 
 
-def _block_faults(spec: Json, cidr: Cidr, blocks: Iterable[Cidr]) -> Found:
+def _block_errors(spec: Json, cidr: Cidr, blocks: Iterable[Cidr]) -> Found:
     odd = [block for block in blocks if block.length != spec["blockSize"] and block.overlaps(cidr)]
     if odd:
         remedy = f"set blockSize to {odd[0].length}, or release the addresses of the old blocks first"
         yield _error(spec, "blockSize", f"differs from {len(odd)} existing blocks in the range (such as {odd[0]})", remedy)
 
 
-def _change_faults(spec: Json, cidr: Cidr, previous: Pool) -> Found:
+def _change_errors(spec: Json, cidr: Cidr, previous: Pool) -> Found:
     remedy = "create a pool of another name, and delete this one"
     if cidr != previous.cidr:
         yield _error(spec, "cidr", f"cannot replace {str(previous.cidr)!r}", remedy)

@@ -20,25 +20,25 @@ def parse_prev_result(data: object, version: str, root: str = "prevResult") -> R
     """Parse a result or its bytes in the version that it names, else in `version`. Raise CallerError with all field errors."""
     if isinstance(data, bytes | bytearray):
         data = _decode(bytes(data), root)
-    faults = FieldErrors(f"invalid {root}", Code.INVALID_NETCONF)
-    result = _Reader(faults, root).result(data, version)
-    faults.raise_if_any()
+    errors = FieldErrors(f"invalid {root}", Code.INVALID_NETCONF)
+    result = _Reader(errors, root).result(data, version)
+    errors.raise_if_any()
     return result
 
 
 def _decode(data: bytes, root: str) -> object:
     try:
         return orjson.loads(data)
-    except orjson.JSONDecodeError as fault:
-        msg = f"{root} is not JSON: {fault}"
+    except orjson.JSONDecodeError as error:
+        msg = f"{root} is not JSON: {error}"
         raise CallerError(msg, details=f"{root}: give one JSON object", code=Code.DECODING_FAILURE) from None
 
 
 class _Reader:
     """A reader of object members. An invalid member is recorded and read as empty, so that the rest is checked too."""
 
-    def __init__(self, faults: FieldErrors, root: str) -> None:
-        self._faults = faults
+    def __init__(self, errors: FieldErrors, root: str) -> None:
+        self._errors = errors
         self._root = root
 
     def result(self, data: object, version: str) -> Result:
@@ -53,7 +53,7 @@ class _Reader:
         if text in cni_versions.SUPPORTED:
             return text
         remedy = f"give one of {', '.join(cni_versions.SUPPORTED)}"
-        self._faults.add(f"{self._root}.cniVersion", text, "is not a supported version", remedy)
+        self._errors.add(f"{self._root}.cniVersion", text, "is not a supported version", remedy)
         return default
 
     def _lists(self, data: Json, version: str) -> Result:
@@ -78,7 +78,7 @@ class _Reader:
         address = self._parsed(data, path, "ip", interface_address, required=True)
         ip = IpConfig(address, gateway=self._parsed(data, path, "gateway", _address))
         if address and ip.family != family:
-            self._faults.add(f"{path}.ip", address, f"is IPv{ip.family}", f"give an IPv{family} address")
+            self._errors.add(f"{path}.ip", address, f"is IPv{ip.family}", f"give an IPv{family} address")
         return ip
 
     def _interface(self, data: Json, path: str, rich: bool) -> Interface:
@@ -94,12 +94,12 @@ class _Reader:
         index = self._number(data, path, "interface")
         if index is not None and index >= interfaces:
             remedy = f"give an index into the result's interfaces, of which there are {interfaces}"
-            self._faults.add(f"{path}.interface", index, "names no interface", remedy)
+            self._errors.add(f"{path}.interface", index, "names no interface", remedy)
         ip = IpConfig(address, index, self._parsed(data, path, "gateway", _address))
         if not cni_versions.at_least(version, "1.0.0"):
             tag = self._text(data, path, "version")
             if tag and address and tag != str(ip.family):
-                self._faults.add(f"{path}.version", tag, f"does not fit {address!r}", f'give "{ip.family}"')
+                self._errors.add(f"{path}.version", tag, f"does not fit {address!r}", f'give "{ip.family}"')
         return ip
 
     def _routes(self, data: Json, path: str, rich: bool) -> tuple[Route, ...]:
@@ -124,7 +124,7 @@ class _Reader:
     # Members of an object, by kind. Missing members and null are read as empty.
 
     def _wrong_kind(self, place: str, value: object, wanted: str) -> None:
-        self._faults.add(place, value, f"is {json_kind(value)}", f"give {wanted}")
+        self._errors.add(place, value, f"is {json_kind(value)}", f"give {wanted}")
 
     def _object(self, data: Json, path: str, key: str) -> Json | None:
         value = data.get(key)
@@ -166,9 +166,9 @@ class _Reader:
     def _not_text(self, place: str, value: object, required: bool) -> None:
         remedy = "a string that is not empty" if required else "a string"
         if value is MISSING:
-            self._faults.missing(place, f"give {remedy}")
+            self._errors.missing(place, f"give {remedy}")
         elif value == "":
-            self._faults.add(place, value, "is empty", f"give {remedy}")
+            self._errors.add(place, value, "is empty", f"give {remedy}")
         else:
             self._wrong_kind(place, value, remedy)
 
@@ -181,15 +181,15 @@ class _Reader:
         elif 0 <= value <= _MAX_NUMBER:
             return value
         else:
-            self._faults.add(f"{path}.{key}", value, "is out of range", f"give 0 to {_MAX_NUMBER}")
+            self._errors.add(f"{path}.{key}", value, "is out of range", f"give 0 to {_MAX_NUMBER}")
         return None
 
     def _parsed(self, data: Json, path: str, key: str, canonical: Callable[[str], str], *, required: bool = False) -> str:
         text = self._text(data, path, key, required=required)
         try:
             return canonical(text) if text else ""
-        except ValueError as fault:
-            self._faults.add(f"{path}.{key}", text, f"is wrong ({fault})", _FORMS[canonical])
+        except ValueError as error:
+            self._errors.add(f"{path}.{key}", text, f"is wrong ({error})", _FORMS[canonical])
             return ""
 
 

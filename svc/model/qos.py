@@ -104,8 +104,8 @@ def _valid(direction: str, limit: _Limit, found: Controls, note: str, text: str,
     """Return the value of a control; 0 if it is ignored."""
     try:
         value = quantity(text)
-    except ValueError as fault:
-        problems.append(f"{note} = {display(text)} {fault}: it is left out")
+    except ValueError as error:
+        problems.append(f"{note} = {display(text)} {error}: it is left out")
         return 0
     if limit.needs and direction + limit.needs not in found:
         problems.append(f"{note} = {display(text)} means nothing without {direction}{limit.needs}: it is left out")

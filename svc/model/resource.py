@@ -83,7 +83,7 @@ def ordered(metadata: Json) -> Json:
     return known | others
 
 
-def name_fault(resource: Resource) -> list[FieldError]:
+def name_error(resource: Resource) -> list[FieldError]:
     """Return the field error of a resource's name, if any. The name must be a valid name of a Kubernetes object."""
     name = resource.metadata.get("name", MISSING)
     if isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name):
@@ -93,7 +93,7 @@ def name_fault(resource: Resource) -> list[FieldError]:
     return [FieldError("metadata.name", name, problem, remedy)]
 
 
-def label_faults(labels: Mapping[str, object]) -> Iterator[FieldError]:
+def label_errors(labels: Mapping[str, object]) -> Iterator[FieldError]:
     """Yield a field error for each label that breaks the rules of Kubernetes, because selectors must be able to name it."""
     for key, value in labels.items():
         if not _is_label_key(key):

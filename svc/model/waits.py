@@ -63,8 +63,8 @@ def parse_gate(text: str) -> Gate:
     try:
         url = urlsplit(text)
         port = url.port
-    except ValueError as fault:
-        raise ValueError(f"is not a URL ({fault})") from None
+    except ValueError as error:
+        raise ValueError(f"is not a URL ({error})") from None
     _require(url.scheme in _PORTS, "is not an http or https URL")
     _require("@" not in url.netloc, "has credentials, which gates are not asked with")
     _require(port != 0, "has port 0")

@@ -83,7 +83,7 @@ class _Reader:
         self._pod = pod
         self._namespace = namespace
         self._features = features
-        self._faults = FieldErrors("invalid annotations", Code.ANNOTATION)
+        self._errors = FieldErrors("invalid annotations", Code.ANNOTATION)
         self._sources: dict[str, str] = {}
 
     def read(self) -> AnnotationSettings:
@@ -104,7 +104,7 @@ class _Reader:
             warnings=tuple(controls_of(self._names, self._pod.values)[1]),
         )
         self._list(self._note(annotations.SOURCE_PREFIXES, self._pod), _prefix, may_be_empty=True)
-        self._faults.raise_if_any()
+        self._errors.raise_if_any()
         return settings
 
     def _address_note(self) -> _Note | None:
@@ -112,7 +112,7 @@ class _Reader:
         for notes in (self._pod, self._namespace):
             given = [note for name in (annotations.ADDRESSES, annotations.UNMANAGED) if (note := self._note(name, notes))]
             if len(given) == 2:
-                self._fault(given[0], f"cannot be used together with {annotations.UNMANAGED}", "remove one of the two")
+                self._error(given[0], f"cannot be used together with {annotations.UNMANAGED}", "remove one of the two")
                 return None
             if given:
                 return given[0]
@@ -123,7 +123,7 @@ class _Reader:
             self._demand_feature(note, "ip_addrs_no_ipam")
         addresses = self._list(note, _pod_address, at_most=2)
         if len({address.version for address in addresses}) < len(addresses):
-            self._fault(note, f"has two IPv{addresses[0].version} addresses", _PAIR)
+            self._error(note, f"has two IPv{addresses[0].version} addresses", _PAIR)
         return addresses
 
     def _floating(self) -> tuple[Address, ...]:
@@ -135,10 +135,10 @@ class _Reader:
 
     def _demand_feature(self, note: _Note, feature: str) -> None:
         remedy = "set that to true in the network configuration, or remove the annotation"
-        self._fault(note, f"needs feature_control.{feature}", remedy)
+        self._error(note, f"needs feature_control.{feature}", remedy)
 
-    def _fault(self, note: _Note, problem: str, remedy: str) -> None:
-        self._faults.add(note.place, note.text, problem, remedy)
+    def _error(self, note: _Note, problem: str, remedy: str) -> None:
+        self._errors.add(note.place, note.text, problem, remedy)
 
     def _mac(self) -> str:
         note = self._note(annotations.MAC, self._pod)
@@ -146,8 +146,8 @@ class _Reader:
             return ""
         try:
             return _hardware_address(note.text).hex(":")
-        except ValueError as fault:
-            self._fault(note, str(fault), "give a unicast address of 6 octets, such as 0a:00:5e:00:53:01")
+        except ValueError as error:
+            self._error(note, str(error), "give a unicast address of 6 octets, such as 0a:00:5e:00:53:01")
             return ""
 
     def _note(self, name: str, *where: ObjectAnnotations) -> _Note | None:
@@ -168,10 +168,10 @@ class _Reader:
         items = self._decoded(note)
         if not items:
             if items is not None and not may_be_empty:
-                self._fault(note, "is an empty list", "name something, or remove the annotation")
+                self._error(note, "is an empty list", "name something, or remove the annotation")
             return ()
         if at_most and len(items) > at_most:
-            self._fault(note, f"has {len(items)} addresses", _PAIR)
+            self._error(note, f"has {len(items)} addresses", _PAIR)
             return ()
         found = [self._item(note, index, item, parse) for index, item in enumerate(items)]
         return tuple(item for item in found if item is not None)
@@ -180,22 +180,22 @@ class _Reader:
         try:
             items = orjson.loads(note.text)
         except orjson.JSONDecodeError:
-            self._fault(note, "is not JSON", _LIST)
+            self._error(note, "is not JSON", _LIST)
             return None
         if not isinstance(items, list):
-            self._fault(note, f"is {json_kind(items)}, not a list", _LIST)
+            self._error(note, f"is {json_kind(items)}, not a list", _LIST)
             return None
         return items
 
     def _item(self, note: _Note, index: int, item: object, parse: Callable[[str], Parsed]) -> Parsed | None:
         where = f"{note.place}, entry {index + 1}"
         if not isinstance(item, str):
-            self._faults.add(where, item, f"is {json_kind(item)}", "write a string in quotes")
+            self._errors.add(where, item, f"is {json_kind(item)}", "write a string in quotes")
             return None
         try:
             return parse(item)
-        except ValueError as fault:
-            self._faults.add(where, item, str(fault), _REMEDIES[note.name])
+        except ValueError as error:
+            self._errors.add(where, item, str(error), _REMEDIES[note.name])
             return None
 
 
@@ -223,8 +223,8 @@ def _pool(version: int, text: str) -> str:
 def _prefix(text: str) -> Cidr:
     try:
         return Cidr.masked(text)
-    except ValueError as fault:
-        raise ValueError(f"is not a CIDR ({fault})") from None
+    except ValueError as error:
+        raise ValueError(f"is not a CIDR ({error})") from None
 
 
 def _version(text: str) -> int:
@@ -236,8 +236,8 @@ def _version(text: str) -> int:
 def _plain_address(text: str) -> Address:
     try:
         return Address(text)
-    except ValueError as fault:
-        raise ValueError(f"is not an address ({fault})") from None
+    except ValueError as error:
+        raise ValueError(f"is not an address ({error})") from None
 
 
 def _pod_address(text: str) -> Address:

@@ -54,19 +54,19 @@ def parse_args(text: str, *, ignore_unknown: bool = False, lenient: bool = False
 
     `ignore_unknown` is the default of IgnoreUnknown. `lenient` is for a DEL: invalid pairs are ignored.
     """
-    faults = FieldErrors("invalid CNI_ARGS", Code.INVALID_ENVIRONMENT)
-    pairs = _pairs(text, faults)
+    errors = FieldErrors("invalid CNI_ARGS", Code.INVALID_ENVIRONMENT)
+    pairs = _pairs(text, errors)
     known = {KEYS[key]: value for key, value in pairs.items() if key in KEYS}
     others = {key: value for key, value in pairs.items() if key not in KEYS}
-    ignore = _boolean(known.pop("ignore_unknown", ""), ignore_unknown, faults)
+    ignore = _boolean(known.pop("ignore_unknown", ""), ignore_unknown, errors)
     if not ignore:
         remedy = f"leave it out, add IgnoreUnknown=true, or use one of {', '.join(KEYS)}"
         for key, value in others.items():
-            faults.add(f"CNI_ARGS {key}", value, "is not known", remedy)
-    known["ip"] = _address(known.get("ip", ""), faults)
-    known |= _pod(known, faults)
+            errors.add(f"CNI_ARGS {key}", value, "is not known", remedy)
+    known["ip"] = _address(known.get("ip", ""), errors)
+    known |= _pod(known, errors)
     if not lenient:
-        faults.raise_if_any()
+        errors.raise_if_any()
     return Args(**known, ignore_unknown=ignore, others=others)
 
 
@@ -79,74 +79,74 @@ def pod_in(text: str) -> str:
     return f"{namespace}/{name}" if OBJECT_NAME.fullmatch(namespace) and OBJECT_NAME.fullmatch(name) else ""
 
 
-def _pairs(text: str, faults: FieldErrors) -> dict[str, str]:
+def _pairs(text: str, errors: FieldErrors) -> dict[str, str]:
     pairs = {}
     for pair in text.split(";") if text else ():
         key, separator, value = pair.partition("=")
         if separator and "=" not in value:
             pairs[key] = value
         else:
-            faults.add("CNI_ARGS", pair, "is not a pair", "write KEY=VALUE;KEY=VALUE, without '=' in a value and a final ';'")
+            errors.add("CNI_ARGS", pair, "is not a pair", "write KEY=VALUE;KEY=VALUE, without '=' in a value and a final ';'")
     return pairs
 
 
-def _boolean(text: str, default: bool, faults: FieldErrors) -> bool:
+def _boolean(text: str, default: bool, errors: FieldErrors) -> bool:
     if not text:
         return default
     if text.lower() not in BOOLEANS:
-        faults.add("CNI_ARGS IgnoreUnknown", text, "is not a boolean", f"write one of {', '.join(BOOLEANS)}")
+        errors.add("CNI_ARGS IgnoreUnknown", text, "is not a boolean", f"write one of {', '.join(BOOLEANS)}")
     return BOOLEANS.get(text.lower(), default)
 
 
-def _pod(known: Mapping[str, str], faults: FieldErrors) -> dict[str, str]:
+def _pod(known: Mapping[str, str], errors: FieldErrors) -> dict[str, str]:
     """Return name and namespace of the pod; both empty unless both are valid."""
     pod = {part: known.get(part, "") for part in ("pod_name", "pod_namespace")}
-    faulty = [part for part, text in pod.items() if text and not OBJECT_NAME.fullmatch(text)]
-    for part in faulty:
+    invalid = [part for part, text in pod.items() if text and not OBJECT_NAME.fullmatch(text)]
+    for part in invalid:
         remedy = "give up to 253 letters, digits, '-', '.' and '_', the first a letter or digit"
-        faults.add(f"CNI_ARGS K8S_{part.upper()}", pod[part], "is not an object name", remedy)
-    return pod if all(pod.values()) and not faulty else dict.fromkeys(pod, "")
+        errors.add(f"CNI_ARGS K8S_{part.upper()}", pod[part], "is not an object name", remedy)
+    return pod if all(pod.values()) and not invalid else dict.fromkeys(pod, "")
 
 
-def _address(text: str, faults: FieldErrors) -> str:
+def _address(text: str, errors: FieldErrors) -> str:
     """Return the address in canonical form; empty if it is missing or invalid."""
     if not text:
         return ""
     try:
         return str(Address(text))
-    except ValueError as fault:
-        problem = "is a network, not an address" if "/" in text else f"is not an address ({fault})"
-        faults.add("CNI_ARGS IP", text, problem, "give one IPv4 or IPv6 address without a prefix length")
+    except ValueError as error:
+        problem = "is a network, not an address" if "/" in text else f"is not an address ({error})"
+        errors.add("CNI_ARGS IP", text, problem, "give one IPv4 or IPv6 address without a prefix length")
         return ""
 
 
-def labels_of(args: dict[str, Any] | None, names: Names, faults: FieldErrors) -> tuple[str, Labels]:
+def labels_of(args: dict[str, Any] | None, names: Names, errors: FieldErrors) -> tuple[str, Labels]:
     """Return the namespace (empty unless a label names it) and the labels by key, in a form that selectors accept."""
     if not args:
         return "", ()
-    given = dict(_label_pairs(args, faults))
+    given = dict(_label_pairs(args, errors))
     namespace = given.pop(f"{names.label_prefix}/namespace", "")
     if namespace and not OBJECT_NAME.fullmatch(namespace):
-        faults.add(_PATH, namespace, "is not a namespace", "give up to 253 letters, digits, '-', '.' and '_'")
+        errors.add(_PATH, namespace, "is not a namespace", "give up to 253 letters, digits, '-', '.' and '_'")
         namespace = ""
     labels = {_usable(key): _usable(value) for key, value in given.items()}
     return namespace, tuple(sorted((key, value) for key, value in labels.items() if key))
 
 
-def _label_pairs(args: dict[str, Any], faults: FieldErrors) -> Iterator[tuple[str, str]]:
+def _label_pairs(args: dict[str, Any], errors: FieldErrors) -> Iterator[tuple[str, str]]:
     found: Any = args
     for key in _KEYS:
         found = found.get(key) if isinstance(found, dict) else None
     if found is None:
         return
     if not isinstance(found, list):
-        faults.add(_PATH, found, f"is {json_kind(found)}", 'write an array of objects with "key" and "value"')
+        errors.add(_PATH, found, f"is {json_kind(found)}", 'write an array of objects with "key" and "value"')
         return
     for index, item in enumerate(found):
         if isinstance(item, dict) and isinstance(item.get("key"), str) and isinstance(item.get("value"), str):
             yield item["key"], item["value"]
         else:
-            faults.add(f"{_PATH}[{index}]", item, "is not a label", 'write an object with "key" and "value", both strings')
+            errors.add(f"{_PATH}[{index}]", item, "is not a label", 'write an object with "key" and "value", both strings')
 
 
 def _usable(text: str) -> str:

@@ -26,8 +26,8 @@ def decode(data: bytes, file: str = "") -> Json:
         raise _undecodable(f"{subject} is empty", place)
     try:
         found = orjson.loads(data)
-    except orjson.JSONDecodeError as fault:
-        raise _undecodable(f"{subject} is not JSON: {fault}", place) from None
+    except orjson.JSONDecodeError as error:
+        raise _undecodable(f"{subject} is not JSON: {error}", place) from None
     if not isinstance(found, dict):
         raise _undecodable(f"{subject} is {json_kind(found)}, not an object", place)
     return found

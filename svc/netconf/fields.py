@@ -127,8 +127,8 @@ def pool(text: str, version: int) -> Finding | None:
         return None
     try:
         network = Cidr.masked(text)
-    except ValueError as fault:
-        return f"is not a CIDR ({fault})", "give a pool's CIDR or its name"
+    except ValueError as error:
+        return f"is not a CIDR ({error})", "give a pool's CIDR or its name"
     if network.version != version:
         return f"is IPv{network.version}", f"move it to ipam.ipv{network.version}_pools"
     return None
@@ -138,8 +138,8 @@ def gate(text: str) -> Finding | None:
     """Validate one URL of `readiness_gates`."""
     try:
         parse_gate(text)
-    except ValueError as fault:
-        return str(fault), "write http://HOST:PORT/PATH or https://HOST:PORT/PATH"
+    except ValueError as error:
+        return str(error), "write http://HOST:PORT/PATH or https://HOST:PORT/PATH"
     return None
 
 

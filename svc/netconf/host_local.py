@@ -24,21 +24,21 @@ _PLAIN_SUBNET: Final = "give a CIDR, usePodCidr or usePodCidrIPv6"
 _ANYWHERE: Final = "0.0.0.0/0", "::/0"  # ranges for releases: they contain every address
 
 
-def check(values: Json, raw: Json, faults: FieldErrors) -> None:
+def check(values: Json, raw: Json, errors: FieldErrors) -> None:
     """Add field errors. Invalid values count as missing afterwards."""
     if values["ipam.type"] != TYPE:
         return
     ipam = raw["ipam"]
     for key in _OWN_IPAM:
         if ipam.get(key) is not None:
-            faults.add(f"ipam.{key}", ipam[key], f"needs the IPAM of svc, which {TYPE} replaces", "remove it")
+            errors.add(f"ipam.{key}", ipam[key], f"needs the IPAM of svc, which {TYPE} replaces", "remove it")
             values[f"ipam.{key}"] = fields.default_of(f"ipam.{key}")
-    _check_ranges(ipam, raw, faults)
+    _check_ranges(ipam, raw, errors)
     routes = enumerate(values["ipam.routes"])
-    values["ipam.routes"] = [route for index, route in routes if _is_sound(f"ipam.routes[{index}]", route, faults)]
-    _check_access(values, ipam, faults)
+    values["ipam.routes"] = [route for index, route in routes if _is_sound(f"ipam.routes[{index}]", route, errors)]
+    _check_access(values, ipam, errors)
     if any((_is_word(text) and KEYWORDS[text.lower()] == 6) or ":" in text for text in _subnets(ipam)):
-        faults.check("mtu", values["mtu"], fields.mtu(values["mtu"], ipv6=True))
+        errors.check("mtu", values["mtu"], fields.mtu(values["mtu"], ipv6=True))
 
 
 def families(raw: Json) -> frozenset[int]:
@@ -91,70 +91,70 @@ def container_routes(values: Json) -> tuple[Cidr, ...] | None:
     return tuple(dict.fromkeys([*(DEFAULTS if values["include_default_routes"] else ()), *custom])) if custom else None
 
 
-def _check_ranges(ipam: Json, raw: Json, faults: FieldErrors) -> None:
-    items = list(_items(ipam, faults))
+def _check_ranges(ipam: Json, raw: Json, errors: FieldErrors) -> None:
+    items = list(_items(ipam, errors))
     for path, item in items:
-        _check_subnet(f"{path}.subnet", item.get("subnet", MISSING), faults)
+        _check_subnet(f"{path}.subnet", item.get("subnet", MISSING), errors)
     for path, item in (*items, ("ipam", ipam)):
         for key in ("rangeStart", "rangeEnd"):
             if _is_word(text := item.get(key)):
-                faults.add(f"{path}.{key}", text, "is not an address", "usePodCidr and usePodCidrIPv6 are for subnet alone")
+                errors.add(f"{path}.{key}", text, "is not an address", "usePodCidr and usePodCidrIPv6 are for subnet alone")
     if isinstance(subnet := ipam.get("subnet"), str) and subnet:
-        _check_subnet("ipam.subnet", subnet, faults)
+        _check_subnet("ipam.subnet", subnet, errors)
     runtime = raw.get("runtimeConfig")
     told = isinstance(runtime, dict) and runtime.get("ipRanges")
-    if not (ipam.get("ranges") or ipam.get("subnet") or told or any(fault.field == "ipam.ranges" for fault in faults.found)):
-        faults.missing("ipam.ranges", 'give the ranges of addresses, such as [[{"subnet": "usePodCidr"}]]')
+    if not (ipam.get("ranges") or ipam.get("subnet") or told or any(error.field == "ipam.ranges" for error in errors.found)):
+        errors.missing("ipam.ranges", 'give the ranges of addresses, such as [[{"subnet": "usePodCidr"}]]')
 
 
-def _items(ipam: Json, faults: FieldErrors) -> Iterator[tuple[str, Json]]:
+def _items(ipam: Json, errors: FieldErrors) -> Iterator[tuple[str, Json]]:
     """Yield the ranges with their paths. A field error for `ranges` of another type already exists."""
     ranges = ipam.get("ranges")
     for outer, group in enumerate(ranges if isinstance(ranges, list) else ()):
         path = f"ipam.ranges[{outer}]"
         if not isinstance(group, list) or not group:
             problem = "is empty" if group == [] else f"is {json_kind(group)}"
-            faults.add(path, group, problem, "give an array of ranges, [{...}]")
+            errors.add(path, group, problem, "give an array of ranges, [{...}]")
             continue
         for inner, item in enumerate(group):
             if isinstance(item, dict):
                 yield f"{path}[{inner}]", item
             else:
-                faults.add(f"{path}[{inner}]", item, f"is {json_kind(item)}", "give an object, {...}")
+                errors.add(f"{path}[{inner}]", item, f"is {json_kind(item)}", "give an object, {...}")
 
 
-def _check_subnet(path: str, text: object, faults: FieldErrors) -> None:
+def _check_subnet(path: str, text: object, errors: FieldErrors) -> None:
     if text is MISSING:
-        faults.missing(path, _PLAIN_SUBNET)
+        errors.missing(path, _PLAIN_SUBNET)
     elif not isinstance(text, str):
-        faults.add(path, text, f"is {json_kind(text)}", _PLAIN_SUBNET)
+        errors.add(path, text, f"is {json_kind(text)}", _PLAIN_SUBNET)
     elif not _is_word(text):
         try:
             Cidr.masked(text)
-        except ValueError as fault:
-            faults.add(path, text, f"is not a CIDR ({fault})", _PLAIN_SUBNET)
+        except ValueError as error:
+            errors.add(path, text, f"is not a CIDR ({error})", _PLAIN_SUBNET)
 
 
-def _is_sound(path: str, route: Any, faults: FieldErrors) -> bool:
+def _is_sound(path: str, route: Any, errors: FieldErrors) -> bool:
     if not isinstance(route, dict):
-        faults.add(path, route, f"is {json_kind(route)}", "give an object, {...}")
+        errors.add(path, route, f"is {json_kind(route)}", "give an object, {...}")
         return False
     dst = route.get("dst") or ""
     try:
         if dst and "/" not in dst:
             raise ValueError("it has no prefix length")
         return not dst or bool(Cidr.masked(dst))
-    except (TypeError, ValueError) as fault:
-        faults.add(f"{path}.dst", dst, f"is not a CIDR ({fault})", "give ADDRESS/LENGTH")
+    except (TypeError, ValueError) as error:
+        errors.add(f"{path}.dst", dst, f"is not a CIDR ({error})", "give ADDRESS/LENGTH")
         return False
 
 
-def _check_access(values: Json, ipam: Json, faults: FieldErrors) -> None:
+def _check_access(values: Json, ipam: Json, errors: FieldErrors) -> None:
     word = next((text for text in _subnets(ipam) if _is_word(text)), None)
     if word is None or values["orch.kubeconfig"] or values["orch.orch_api_root"]:
         return
-    if not any(fault.field.startswith("orch.") for fault in faults.found):
-        faults.missing("orch.kubeconfig", f'"{word}" needs it: give the path of a kubeconfig, or orch.orch_api_root')
+    if not any(error.field.startswith("orch.") for error in errors.found):
+        errors.missing("orch.kubeconfig", f'"{word}" needs it: give the path of a kubeconfig, or orch.orch_api_root')
 
 
 def _subnets(ipam: Json) -> list[str]:

@@ -90,41 +90,41 @@ def _read(path: Path) -> Names:
 
 
 def _names(path: Path, values: dict[str, Any]) -> Names:
-    faults = FieldErrors(f"names profile {str(path)!r}", Code.INVALID_NETCONF)
+    errors = FieldErrors(f"names profile {str(path)!r}", Code.INVALID_NETCONF)
     known = {field.name: getattr(DEFAULT, field.name) for field in fields(Names)}
     for name, value in values.items():
         if name not in known:
-            faults.add(name, value, "is not known", f"leave it out; known are {', '.join(known)}")
+            errors.add(name, value, "is not known", f"leave it out; known are {', '.join(known)}")
         else:
-            _check(name, value, known[name], faults)
+            _check(name, value, known[name], errors)
     together = known | values
     if together["plugin"] == together["ipam_plugin"]:
         problem, remedy = "is the plugin's name too", "give each its own: they are two executables"
-        faults.add("ipam_plugin", together["ipam_plugin"], problem, remedy)
-    faults.raise_if_any()
+        errors.add("ipam_plugin", together["ipam_plugin"], problem, remedy)
+    errors.raise_if_any()
     given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return Names(**given)
 
 
-def _check(name: str, value: Any, default: Any, faults: FieldErrors) -> None:
+def _check(name: str, value: Any, default: Any, errors: FieldErrors) -> None:
     if isinstance(default, tuple):
-        _check_list(name, value, faults)
+        _check_list(name, value, errors)
     elif type(value) is not type(default):
         kind = "a date or time" if hasattr(value, "isoformat") else json_kind(value)
-        faults.add(name, value, f"is {kind}", f"give {json_kind(default)}")
+        errors.add(name, value, f"is {kind}", f"give {json_kind(default)}")
     elif value == "":
-        faults.add(name, value, "is empty", "give a name, or leave the field out for the name of svc")
+        errors.add(name, value, "is empty", "give a name, or leave the field out for the name of svc")
     elif isinstance(value, str):
-        faults.check(name, value, _CHECKS.get(name, _word)(value))
+        errors.check(name, value, _CHECKS.get(name, _word)(value))
 
 
-def _check_list(name: str, value: Any, faults: FieldErrors) -> None:
+def _check_list(name: str, value: Any, errors: FieldErrors) -> None:
     if not isinstance(value, list) or not value:
-        faults.add(name, value, "is not a list with entries", "give an array of strings")
+        errors.add(name, value, "is not a list with entries", "give an array of strings")
         return
     for index, item in enumerate(value):
         if not isinstance(item, str) or not re.fullmatch(_DOMAIN + "/", item):
-            faults.add(f"{name}[{index}]", item, "is not a domain with a slash", 'give one such as "example.org/"')
+            errors.add(f"{name}[{index}]", item, "is not a domain with a slash", 'give one such as "example.org/"')
 
 
 _DOMAIN: Final = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"

@@ -138,21 +138,21 @@ def _parsed(stdin: bytes, names: Names, lenient: bool) -> NetConf:
 
 def read(raw: dict[str, Any], names: Names, *, lenient: bool = False, source: str = "network configuration") -> NetConf:
     """Return the same as `parse`, for a decoded object. Errors name the `source`."""
-    faults = FieldErrors(f"invalid {source}", Code.INVALID_NETCONF)
-    values = {field.path: _read(field, raw, faults) for field in FIELDS}
-    location = FieldErrors(faults.subject, faults.code, _misleading(values["datastore_type"], faults))
-    host_local.check(values, raw, faults)
-    cross_checks.check(values, names, faults)
-    namespace, labels = labels_of(values["args"], names, faults)
+    errors = FieldErrors(f"invalid {source}", Code.INVALID_NETCONF)
+    values = {field.path: _read(field, raw, errors) for field in FIELDS}
+    location = FieldErrors(errors.subject, errors.code, _misleading(values["datastore_type"], errors))
+    host_local.check(values, raw, errors)
+    cross_checks.check(values, names, errors)
+    namespace, labels = labels_of(values["args"], names, errors)
     if lenient:
-        faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL]
-    faults.raise_if_any()
+        errors.found = [error for error in errors.found if error.field in ESSENTIAL]
+    errors.raise_if_any()
     return _build(values, raw, namespace, labels, location)
 
 
-def _misleading(datastore: str, faults: FieldErrors) -> list[FieldError]:
+def _misleading(datastore: str, errors: FieldErrors) -> list[FieldError]:
     paths = {path for field in FIELDS if field.path in ("datastore_type", *_LOCATION[datastore]) for path in field.paths}
-    return [fault for fault in faults.found if fault.field in paths]
+    return [error for error in errors.found if error.field in paths]
 
 
 _TYPES: Final[Mapping[str, tuple[type, str]]] = {  # Python's type, and the fix for another one
@@ -167,18 +167,18 @@ _TYPES: Final[Mapping[str, tuple[type, str]]] = {  # Python's type, and the fix 
 }
 
 
-def _read(field: Field, raw: dict[str, Any], faults: FieldErrors) -> Any:
+def _read(field: Field, raw: dict[str, Any], errors: FieldErrors) -> Any:
     """Return the field's value, or its default if it is missing, null or invalid."""
     path, value = _find(field, raw)
     if field.type == fields.ATTACHMENTS:
-        return _attachments(path, value, faults)
+        return _attachments(path, value, errors)
     if value is MISSING or value is None:
         if field.required and _has_parent(field, raw):
-            faults.missing(field.path, _how_to_add(field))
+            errors.missing(field.path, _how_to_add(field))
         return field.default
-    before = len(faults.found)
-    value = _checked(field, path, value, faults)
-    return value if len(faults.found) == before else field.default
+    before = len(errors.found)
+    value = _checked(field, path, value, errors)
+    return value if len(errors.found) == before else field.default
 
 
 def _find(field: Field, raw: dict[str, Any]) -> tuple[str, Any]:
@@ -209,21 +209,21 @@ def _how_to_add(field: Field) -> str:
     return f'add "{keys_of(field.path)[-1]}" ({field.type}): {meaning}'
 
 
-def _checked(field: Field, path: str, value: Any, faults: FieldErrors) -> Any:
+def _checked(field: Field, path: str, value: Any, errors: FieldErrors) -> Any:
     """Return the value in its internal form. Problems are added to the field errors."""
     is_exact = type(value) is _TYPES[field.type][0]  # isinstance would take a boolean for an int
     if not is_exact:
-        faults.add(path, HIDDEN if field.secret else value, f"is {json_kind(value)}", _remedy(field))
+        errors.add(path, HIDDEN if field.secret else value, f"is {json_kind(value)}", _remedy(field))
         return None
     if field.type == fields.STRINGS:
-        return _strings(path, value, faults)
+        return _strings(path, value, errors)
     folded = field.fold(value) if field.fold else value
     if field.allowed and folded not in field.allowed:
-        faults.add(path, value, "is not known", _remedy(field))
+        errors.add(path, value, "is not known", _remedy(field))
     elif finding := field.check and field.check(folded):
-        faults.add(path, value, *finding)
+        errors.add(path, value, *finding)
     elif field.type == fields.STRING and len(value) > MAX_TEXT and not field.secret:
-        faults.add(path, value, f"has {len(value)} characters", f"give at most {MAX_TEXT}")
+        errors.add(path, value, f"has {len(value)} characters", f"give at most {MAX_TEXT}")
     return folded
 
 
@@ -233,36 +233,36 @@ def _remedy(field: Field) -> str:
     return _TYPES[field.type][1]
 
 
-def _strings(path: str, items: list[Any], faults: FieldErrors) -> tuple[str, ...]:
+def _strings(path: str, items: list[Any], errors: FieldErrors) -> tuple[str, ...]:
     for index, item in enumerate(items):
         if not isinstance(item, str):
-            faults.add(f"{path}[{index}]", item, f"is {json_kind(item)}", _TYPES[fields.STRING][1])
+            errors.add(f"{path}[{index}]", item, f"is {json_kind(item)}", _TYPES[fields.STRING][1])
     return tuple(items)
 
 
-def _attachments(path: str, value: Any, faults: FieldErrors) -> tuple[tuple[str, str], ...] | None:
+def _attachments(path: str, value: Any, errors: FieldErrors) -> tuple[tuple[str, str], ...] | None:
     """Return None if the member is missing. An empty list, which some runtimes send as null, means no valid attachment."""
     if value is MISSING:
         return None
     if value is not None and not isinstance(value, list):
-        faults.add(path, value, f"is {json_kind(value)}", _TYPES[fields.ATTACHMENTS][1])
+        errors.add(path, value, f"is {json_kind(value)}", _TYPES[fields.ATTACHMENTS][1])
         return None
-    return tuple(_attachment(f"{path}[{index}]", item, faults) for index, item in enumerate(value or ()))
+    return tuple(_attachment(f"{path}[{index}]", item, errors) for index, item in enumerate(value or ()))
 
 
-def _attachment(path: str, item: Any, faults: FieldErrors) -> tuple[str, str]:
+def _attachment(path: str, item: Any, errors: FieldErrors) -> tuple[str, str]:
     if not isinstance(item, dict):
-        faults.add(path, item, f"is {json_kind(item)}", _TYPES[fields.ATTACHMENTS][1])
+        errors.add(path, item, f"is {json_kind(item)}", _TYPES[fields.ATTACHMENTS][1])
         return "", ""
-    return _identifier(path, item, "containerID", faults), _identifier(path, item, "ifname", faults)
+    return _identifier(path, item, "containerID", errors), _identifier(path, item, "ifname", errors)
 
 
-def _identifier(path: str, item: dict[str, Any], key: str, faults: FieldErrors) -> str:
+def _identifier(path: str, item: dict[str, Any], key: str, errors: FieldErrors) -> str:
     text = item.get(key, MISSING)
     if isinstance(text, str) and text:
         return text
     problem = "is missing" if text is MISSING else "is not a name"
-    faults.add(f"{path}.{key}", text, problem, "give a string that is not empty")
+    errors.add(f"{path}.{key}", text, problem, "give a string that is not empty")
     return ""
 
 

@@ -20,8 +20,8 @@ def node_ranges(node: Json, wanted: Iterable[int]) -> dict[int, str]:
     for text in (node.get("spec") or {}).get("podCIDRs") or ():
         try:
             given[Cidr(text).version].append(text)
-        except ValueError as fault:
-            msg = f"node {name!r} has a faulty pod CIDR: {text!r} is not a CIDR ({fault})"
+        except ValueError as error:
+            msg = f"node {name!r} has an invalid pod CIDR: {text!r} is not a CIDR ({error})"
             raise PeerError(msg, details="correct spec.podCIDRs of the node", code=Code.ORCHESTRATOR) from None
     for family in sorted(wanted):
         if len(given[family]) != 1:

@@ -172,10 +172,10 @@ def test_malformed_reservations_are_skipped(backend: Backend, ipam: IpamService)
     )
     first, second = (ipam.assign(Assign(handle, {})) for handle in ("net.c", "net.d"))
     assert [str(address) for address in (*first.addresses, *second.addresses)] == ["10.65.0.1", "10.65.0.4"]
-    assert first.faults == second.faults == ipam.require_capacity((4,), {})
+    assert first.errors == second.errors == ipam.require_capacity((4,), {})
     for text in ("nonsense", "null", "10.65.0.1/99", "'odd'"):
-        assert text in " ".join(first.faults)
-    assert ipam.assign(Assign("net.e", {}, pools={4: ("a",)})).faults == ()
+        assert text in " ".join(first.errors)
+    assert ipam.assign(Assign("net.e", {}, pools={4: ("a",)})).errors == ()
 
 
 def test_undecodable_pools_are_reported(backend: Backend, ipam: IpamService) -> None:
@@ -183,7 +183,7 @@ def test_undecodable_pools_are_reported(backend: Backend, ipam: IpamService) -> 
     put_pool(backend, "a", TINY, blockSize=29)
     put_pool(backend, "b", "10.66.0.0/24", nodeSelector="rack = 'a'")
     fault = "IP pool 'b': spec.nodeSelector = \"rack = 'a'\" is not a selector"
-    assert [each.startswith(fault) for each in ipam.assign(Assign("net.c", {})).faults] == [True]
+    assert [each.startswith(fault) for each in ipam.assign(Assign("net.c", {})).errors] == [True]
     assert ipam.require_capacity((4,), {})[0].startswith(fault)
     assert ipam.require_capacity((4,), {4: ("a",)}) == ()
     for number in range(7):

@@ -26,7 +26,7 @@ def test_family_that_is_not_wanted_may_be_missing() -> None:
         ((), 4, "node 'n1' has no IPv4 pod CIDR for usePodCidr"),
         (("10.1.0.0/24",), 6, "node 'n1' has no IPv6 pod CIDR for usePodCidrIPv6"),
         (("10.1.0.0/24", "10.2.0.0/24"), 4, "node 'n1' has 2 IPv4 pod CIDRs (10.1.0.0/24, 10.2.0.0/24)"),
-        (("10.1.0.0", "fd01::/64"), 6, "node 'n1' has a faulty pod CIDR: '10.1.0.0'"),
+        (("10.1.0.0", "fd01::/64"), 6, "node 'n1' has an invalid pod CIDR: '10.1.0.0'"),
     ],
 )
 def test_missing_and_ambiguous_ranges_are_refused(ranges: tuple[str, ...], wanted: int, error: str) -> None:

@@ -167,8 +167,8 @@ def _assign_from_pools(wanted: Assignment) -> AssignedAddresses:
             extra_write=wanted.extra_write,
         )
     )
-    for fault in assigned.faults:
-        wanted.trace.warning(f"passed {fault}")
+    for error in assigned.errors:
+        wanted.trace.warning(f"passed {error}")
     allocations, is_fixed = assigned.allocations, bool(addressing.addresses)
     return AssignedAddresses(
         assigned.addresses,

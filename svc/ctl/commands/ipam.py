@@ -132,7 +132,7 @@ def _format_usage(pools: Sequence[Usage], unreadable: Mapping[str, str], *, with
             rows += [_row("Block", block) for block in pool.blocks]
             document["blocks"] = [{"cidr": str(each.cidr), "affinity": each.affinity} | _counts(each) for each in pool.blocks]
         documents.append(document)
-    documents += [{"name": name, "fault": error} for name, error in unreadable.items()]
+    documents += [{"name": name, "error": error} for name, error in unreadable.items()]
     return documents, "\n".join([table(_USAGE, rows, numbers=4), *(f"Not counted: {error}" for error in unreadable.values())])
 
 
