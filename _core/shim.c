@@ -113,7 +113,7 @@ static void read_install(void) {
             python = line + 7;
         if (strncmp(line, "profile=", 8) == 0)
             profile = line + 8;
-        // the last line, or one that follows all of these in a record of the last release
+        // the last line, or one that follows all of these in a record of an earlier build
         if (memcmp(line, "end=", 4) == 0 || memcmp(line, "file", 4) == 0)
             is_whole = true;
     }

@@ -20,7 +20,7 @@ static const int64_t NEXT_AGENT_MS = 15 * SECOND_MS, LOOK_MS = 100;  // after a 
 // Request: "SVC2", our version, a continuation, as little-endian u32 the lengths of name, profile, environment and stdin and
 // the flags (bit 0: a descriptor is attached), then name, profile, environment (KEY=VALUE strings, each NUL-terminated) and
 // stdin. Reply: "SVC2", the agent's version, exit status, lengths of stdout and stderr, then these two.
-// An agent of the last release takes and sends "SVC1" only, without version and continuation. It closes the connection of any
+// An agent of an earlier build takes and sends "SVC1" only, without version and continuation. It closes the connection of any
 // other request without an answer. Then the same request is sent again in this layout.
 enum { REQUEST_LIMIT = HEADER_SIZE + NAME_LIMIT + INSTALL_LIMIT + ENVIRONMENT_LIMIT + INPUT_LIMIT };
 static struct {
@@ -226,7 +226,7 @@ int call_agent(void) {
         bool is_handed_over = fd >= 0 && exchange(fd, started, send_limit);
         if (fd < 0 && cause == EAGAIN)
             fail_agent("did not accept the call within ", send_limit->text);
-        if (!is_handed_over && request.start)  // the agent of the last release closed the connection, or is gone
+        if (!is_handed_over && request.start)  // the agent of an earlier build closed the connection, or is gone
             require_received(false);
         if (fd >= 0 && !is_handed_over)
             use_first_layout();

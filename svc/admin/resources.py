@@ -50,10 +50,9 @@ def require(backend: Backend, kind: str, name: str) -> Entry[Resource]:
     if entry := backend.find(ResourceKey(kind, name)):
         return entry
     known = [resource.name for resource in get(backend, kind)]
-    listed = ", ".join(known[:_MAX_LISTED]) + (f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else "")
-    raise CallerError(
-        f"{NOUNS[kind]} {name!r} does not exist", details=f"known: {listed or 'there is none'}", code=_code_of(kind)
-    )
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    listed = f"known: {', '.join(known[:_MAX_LISTED])}{more}" if known else "the datastore has none"
+    raise CallerError(f"{NOUNS[kind]} {name!r} does not exist", details=listed, code=_code_of(kind))
 
 
 def get(backend: Backend, kind: str, name: str = "") -> list[Resource]:

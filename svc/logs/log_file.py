@@ -100,7 +100,7 @@ def _require_safe_directory(path: str) -> None:
         if _is_foreign(status):
             raise OSError(errno.EPERM, f"its directory {place!r} belongs to user {status.st_uid}: make it root's")
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            raise OSError(errno.EPERM, f"everybody may write its directory {place!r}: take that right away")
+            raise OSError(errno.EPERM, f"every user may write to its directory {place!r}: remove that right")
     if os.path.exists(directory):
         _safe.add((path, real))
 

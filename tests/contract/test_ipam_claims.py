@@ -313,7 +313,7 @@ _DEEDS: dict[str, Callable[[Backend, Cidr], object]] = {
 
 
 @pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
-@pytest.mark.parametrize("owner", ["nobody made it", "host:node1", "host:node2"])
+@pytest.mark.parametrize("owner", ["unclaimed", "host:node1", "host:node2"])
 def test_capacity_check_does_not_repair_affinities(store: Backend, state: str, owner: str) -> None:
     """The next ADD repairs an unconfirmed affinity."""
     if owner.startswith("host"):

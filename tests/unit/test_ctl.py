@@ -150,9 +150,9 @@ def test_version_needs_no_datastore(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("pool", "get", "x"), "Error: IP pool 'x' does not exist: known: there is none\n"),
-        (("pool", "delete", "x"), "Error: IP pool 'x' does not exist: known: there is none\n"),
-        (("node", "delete", "x"), "Error: node 'x' does not exist: known: there is none\n"),
+        (("pool", "get", "x"), "Error: IP pool 'x' does not exist: the datastore has none\n"),
+        (("pool", "delete", "x"), "Error: IP pool 'x' does not exist: the datastore has none\n"),
+        (("node", "delete", "x"), "Error: node 'x' does not exist: the datastore has none\n"),
     ],
     ids=" ".join,
 )

@@ -269,7 +269,7 @@ def test_directory_that_all_users_may_write_is_refused(log: Path) -> None:
     """Another user could replace the log by another file."""
     log.parent.mkdir()
     log.parent.chmod(0o777)
-    with pytest.raises(OSError, match="everybody may write its directory"):
+    with pytest.raises(OSError, match="every user may write to its directory"):
         append(str(log), LINE, 1000)
     assert not log.exists()
     log.parent.chmod(0o1777)
