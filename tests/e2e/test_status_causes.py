@@ -113,6 +113,7 @@ def test_a_silent_server_is_the_cause(cluster_node: ClusterNode) -> None:
     config = cluster_node.netconf()
     wait_until(lambda: status(cluster_node, config).status == 0)  # the client of the server is loaded first
     with cluster_node.silenced(cluster_node.site):
+        wait_until(lambda: status(cluster_node, config).status != 0)  # a probe may have begun before
         assert "no answer in time" in cause(cluster_node, config)
     until = time.monotonic() + 20
     while status(cluster_node, config).status:

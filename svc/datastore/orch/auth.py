@@ -109,6 +109,7 @@ class ApiAuth:
         self._settings = settings
         self._lock = threading.Lock()
         self._credentials = _read(settings)
+        self._reporting = threading.Lock()
         self._reported: tuple[str, ...] = ()  # why the files have not been readable since they changed
 
     @property
@@ -124,9 +125,10 @@ class ApiAuth:
         try:
             return self.renewed(credentials)
         except CallerError as error:
-            if str(error) not in self._reported:
-                self._reported += (str(error),)
-                _log.warning("going on with the credentials read before: %s", str(error))
+            with self._reporting:
+                if str(error) not in self._reported:
+                    self._reported += (str(error),)
+                    _log.warning("going on with the credentials read before: %s", str(error))
             return credentials
 
     def renewed(self, refused: Credentials) -> Credentials:
