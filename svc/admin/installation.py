@@ -25,6 +25,7 @@ from svc.datastore.open import require_packages
 from svc.deploy.systemd import HOST_LOCAL_DIR, make_directories, plugin_of, render_unit, unit_name
 from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, PeerError
+from svc.model.field_errors import MISSING
 from svc.names import Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.fields import FILE_OPTIONS
@@ -41,6 +42,8 @@ CHAINED: Final[Mapping[str, Json]] = {
     "portmap": {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
     "bandwidth": {"type": "bandwidth", "capabilities": {"bandwidth": True}},
 }
+_FOREIGN: Final = ("ipMasq", "isGateway", "dns", "args.cni.ips")
+_FOREIGN_IPAM: Final = ("ipam.subnet", "ipam.ranges", "ipam.routes")
 _WITH_GC: Final = "1.1.0"
 _NEWER_PLUGINS: Final = (
     "install containernetworking-plugins 1.6.0 or newer, or leave plugins out with --without, and repeat this"
@@ -176,13 +179,22 @@ def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[Fi
     require_packages(netconf.datastore.kind)
     if netconf.orchestrator and (netconf.policy or not netconf.ipam.is_delegated):  # an ADD reads pods or namespaces
         require_packages("orch")
+    foreign = _FOREIGN if netconf.ipam.is_delegated else (*_FOREIGN, *_FOREIGN_IPAM)
+    if ignored := [path for path in foreign if netconfs.lookup(entry, path) is not MISSING]:
+        warn(f"warning: the network has fields of other plugins, which svc ignores: {', '.join(ignored)}")
     for path in _missing_files(wanted, netconf):
         warn(f"warning: {path} does not exist: the network names it, and each ADD needs it")
     if warning := config_warning(netconf.ipam.type, netconf.datastore.kind, os.environ):
         warn(warning)
     if not cni_versions.at_least(version, _WITH_GC):
-        cause = "as --cni-version asks" if version == wanted.cni_version else _NEWER_PLUGINS
-        warn(f"note: the network is CNI {version}: the runtime never calls GC and STATUS of {_WITH_GC}; {cause}")
+        is_asked = version == wanted.cni_version
+        cause = (
+            "--cni-version asks for"
+            if is_asked
+            else f"{' and '.join([*chained, *(each['type'] for each in others)])} allow only"
+        )
+        remedy = "" if is_asked else f". For {_WITH_GC}: {_NEWER_PLUGINS}"
+        warn(f"note: {cause} CNI {version}, so the runtime will not call GC and STATUS{remedy}")
     return [File(wanted.conf_dir / names.conflist, document, 0o600)]
 
 

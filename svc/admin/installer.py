@@ -21,7 +21,7 @@ from svc.admin import install_records
 from svc.admin.install_records import ANY, NO_DIGEST, OtherInstallations, digest_of, read_digests, record_paths
 from svc.atomic_file import File, remove, sync, write
 from svc.cni.install_record import END
-from svc.model.errors import CallerError, Code, PeerError
+from svc.model.errors import CallerError, Code, PeerError, reason_of
 from svc.names import DEFAULT, Names
 from svc.netconf.networklist import read_file, type_of
 from svc.private_directory import create_directories
@@ -219,7 +219,9 @@ def _remove(path: Path, digest: str, *, is_used: bool) -> str:
 
 
 def _refused(what: str, folder: Path, error: OSError) -> PeerError:
-    return PeerError(f"cannot {what} {str(folder)!r}: {error}", details="have it writable, or choose another --bin-dir")
+    return PeerError(
+        f"cannot {what} {str(folder)!r}: {reason_of(error)}", details="have it writable, or choose another --bin-dir"
+    )
 
 
 def _read_executable(path: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from svc.attach.journal import Journal
 from svc.attach.record import AttachmentId, Record
 from svc.cni.locks import AGENT, StateLock
-from svc.model.errors import CallerError, Code, PeerError
+from svc.model.errors import CallerError, Code, PeerError, reason_of
 from svc.private_directory import UnsafeDirectory
 from svc.timestamps import rfc3339
 
@@ -63,5 +63,5 @@ def lock_state(state_dir: Path, holder: str) -> StateLock:
             raise PeerError(msg, details="stop it, and repeat", code=Code.TRY_AGAIN) from None
     except OSError as error:
         fix = error.fix if isinstance(error, UnsafeDirectory) else "run this as root"
-        raise PeerError(f"the state cannot be locked: {error}", details=fix, code=Code.IO_FAILURE) from error
+        raise PeerError(f"the state cannot be locked: {reason_of(error)}", details=fix, code=Code.IO_FAILURE) from error
     return lock

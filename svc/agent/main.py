@@ -14,7 +14,7 @@ import svc
 from svc.agent.server import Agent, Settings
 from svc.call_trace import log_to_stderr
 from svc.cni.install_record import SOCKET_NAME
-from svc.model.errors import SvcError
+from svc.model.errors import SvcError, reason_of
 from svc.model.shortage import shortage
 from svc.names import DEFAULT
 
@@ -43,7 +43,7 @@ def main() -> int:
         cause = shortage(failure) or failure
         if isinstance(cause, RuntimeError):  # a bug
             raise
-        log.error("cannot run: %s", cause)
+        log.error("cannot run: %s", reason_of(cause))
         return 1
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from svc import __version__
-from svc.model.errors import SvcError
+from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
 
 _MODULES: Final = {  # of each group, which has the name of the group there
@@ -92,7 +92,7 @@ class _Commands(click.Group):
                 return super().main(*args, **options)
         except (_OutputError, OSError) as error:
             with suppress(OSError):
-                click.echo(f"Error: {error}", err=True)
+                click.echo(f"Error: {reason_of(error)}", err=True)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:

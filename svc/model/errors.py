@@ -38,6 +38,13 @@ class Code(IntEnum):
     NODE_CLAIMED = 116
 
 
+def reason_of(error: Exception) -> str:
+    """Return the text of an error. That of an OSError is its cause and its file, without the number."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.strerror}: {str(error.filename)!r}"
+
+
 class SvcError(Exception):
     """An error: `msg` says what failed in one line, `details` gives cause and fix. Another plugin's error keeps its code."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from svc.atomic_file import File, write
-from svc.model.errors import CallerError, Code, PeerError, SvcError
+from svc.model.errors import CallerError, Code, PeerError, SvcError, reason_of
 from svc.names import Names
 from svc.netconf.names_profiles import load_profile
 from svc.netconf.netconf import NetConf
@@ -145,7 +145,7 @@ def _changing(state_dir: Path) -> Iterator[None]:
             os.close(descriptor)
     except OSError as error:
         raise PeerError(
-            f"cannot record the installation in {str(state_dir)!r}: {error}",
+            f"cannot record the installation in {str(state_dir)!r}: {reason_of(error)}",
             details="make the directory writable, or choose another --state-dir",
             code=Code.IO_FAILURE,
         ) from error

@@ -183,13 +183,14 @@ def _read(field: Field, raw: dict[str, Any], errors: FieldErrors) -> Any:
 
 def _find(field: Field, raw: dict[str, Any]) -> tuple[str, Any]:
     for path in field.paths:
-        value = _lookup(raw, path)
+        value = lookup(raw, path)
         if value is not MISSING:
             return path, value
     return field.path, MISSING
 
 
-def _lookup(raw: dict[str, Any], path: str) -> Any:
+def lookup(raw: dict[str, Any], path: str) -> Any:
+    """Return the value at a field's path, or MISSING."""
     value: Any = raw
     for key in keys_of(path):
         if not isinstance(value, dict) or key not in value:
@@ -201,7 +202,7 @@ def _lookup(raw: dict[str, Any], path: str) -> Any:
 def _has_parent(field: Field, raw: dict[str, Any]) -> bool:
     """Return True if the field's section exists. A missing section is one field error, not one for each of its fields."""
     parent, _, _key = field.path.rpartition(".")
-    return not parent or isinstance(_lookup(raw, parent), dict)
+    return not parent or isinstance(lookup(raw, parent), dict)
 
 
 def _how_to_add(field: Field) -> str:

@@ -290,11 +290,12 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
     [
         (
             (),
-            "the network is CNI 1.0.0: the runtime never calls GC and STATUS of 1.1.0; install containernetworking",
+            "note: portmap and bandwidth allow only CNI 1.0.0, so the runtime will not call GC and STATUS. "
+            "For 1.1.0: install containernetworking",
         ),
         (
             ("--cni-version", "0.4.0"),
-            "the network is CNI 0.4.0: the runtime never calls GC and STATUS of 1.1.0; as --cni-version",
+            "note: --cni-version asks for CNI 0.4.0, so the runtime will not call GC and STATUS\n",
         ),
         (("--without", "portmap", "--without", "bandwidth"), ""),
     ],
@@ -304,6 +305,25 @@ def test_network_without_gc_and_status_causes_a_warning(installer: Installer, op
     assert done.exit_code == 0, done
     assert warning in done.stderr
     assert ("GC and STATUS" in done.stderr) == bool(warning)
+
+
+@pytest.mark.parametrize(
+    ("ipam", "ignored"),
+    [
+        ({"type": "svc-ipam", "routes": []}, "ipMasq, args.cni.ips, ipam.subnet, ipam.routes"),
+        ({"type": "host-local"}, "ipMasq, args.cni.ips"),
+    ],
+)
+def test_fields_of_other_plugins_cause_one_warning(
+    installer: Installer, tmp_path: Path, ipam: dict[str, Any], ignored: str
+) -> None:
+    """host-local reads those of its section."""
+    netconf, others = tmp_path / "netconf.json", {"ipMasq": True, "args": {"cni": {"ips": ["10.0.0.7"]}}}
+    ipam = {"subnet": "10.0.0.0/24", **ipam}
+    netconf.write_text(json.dumps({"type": "svc", "datastore_type": "embedded", "ipam": ipam, **others}))
+    done = installer("--netconf", str(netconf))
+    assert done.exit_code == 0, done.output
+    assert f"warning: the network has fields of other plugins, which svc ignores: {ignored}\n" in done.stderr
 
 
 def test_other_plugins_of_a_given_list_are_kept_with_a_warning(
