@@ -11,9 +11,12 @@ from harness.backend_wrappers import NonAtomic
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
 from harness.orch import AdministratorStore, install, wipe
+from harness.site_fixtures import etcd, etcd_site, home, orch_site, site
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.names import DEFAULT, Names
+
+__all__ = ["etcd", "etcd_site", "home", "orch_site", "site"]
 
 OpenStore = Callable[[], Backend]
 
@@ -120,3 +123,17 @@ def open_store(datastore: Datastore, tmp_path: Path) -> Iterator[OpenStore]:
 @pytest.fixture
 def backend(open_store: OpenStore) -> Backend:
     return open_store()
+
+
+@pytest.fixture(scope="session")
+def defined_kube(kube: Kube) -> Kube:
+    """Return the API server of the run, with svc's resource definitions."""
+    install(kube)
+    return kube
+
+
+@pytest.fixture
+def clean_kube(defined_kube: Kube) -> Iterator[Kube]:
+    """Return the API server of the run, and delete what the test wrote to it."""
+    yield defined_kube
+    wipe(defined_kube)

@@ -11,16 +11,16 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
-from harness.datastores import EtcdSite, OrchSite, Site, furnish, site_called
-from harness.etcd import Cluster, cluster
+from harness.datastores import Site, furnish
 from harness.gate_server import GateServer, serving, status
 from harness.host_local import data_dir, held, offer, section
-from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import Node, netconf
-from harness.orch import install, wipe
 from harness.pod import Pod
+from harness.site_fixtures import etcd, etcd_site, home, orch_site, site
 from harness.state import remains
+
+__all__ = ["etcd", "etcd_site", "home", "orch_site", "site"]
 
 MakePod = Callable[..., Pod]
 
@@ -141,49 +141,6 @@ def own_local(node: Node, own_pods: MakePod) -> MakePod:
 
 
 # nodes on a shared datastore
-
-
-@pytest.fixture(scope="session")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start one etcd member for all tests of a run. A test that writes to it cleans up."""
-    with cluster(tmp_path_factory.mktemp("etcd")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def etcd_site(etcd: Cluster) -> Site:
-    return EtcdSite(etcd)
-
-
-@pytest.fixture(scope="session")
-def orch_site(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return OrchSite(kube, tmp_path_factory.mktemp("site"))
-
-
-@pytest.fixture(scope="session")
-def defined_kube(kube: Kube) -> Kube:
-    """Return the API server of the run, with svc's resource definitions."""
-    install(kube)
-    return kube
-
-
-@pytest.fixture
-def clean_kube(defined_kube: Kube) -> Iterator[Kube]:
-    """Return the API server of the run, and delete what the test wrote to it."""
-    yield defined_kube
-    wipe(defined_kube)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of the module's nodes, which run one after the other."""
-    return tmp_path_factory.mktemp("node") / "node"
-
-
-@pytest.fixture(scope="module", params=["etcdv3", "orch"])
-def site(request: pytest.FixtureRequest, home: Path) -> Site:
-    """Return each kind of shared datastore in turn."""
-    return site_called(request, home)
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,8 @@ from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
+pytestmark = pytest.mark.server
+
 POOLS = ResourceQuery("IPPool")
 
 

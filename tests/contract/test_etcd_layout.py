@@ -19,6 +19,8 @@ from svc.model.ipam import Handle
 from svc.model.keys import AffinityQuery, BlockQuery, HandleKey, HandleQuery, Query, ResourceQuery
 from svc.names import Names
 
+pytestmark = pytest.mark.server
+
 CALICO = Names(key_root="/calico", api_version="projectcalico.org/v3")
 STATES = sorted((Path(__file__).parents[1] / "unit" / "fixtures").glob("etcd-*.jsonl"))
 KINDS = ("ClusterInformation", "IPPool", "IPReservation", "Node", "Profile", "WorkloadEndpoint")

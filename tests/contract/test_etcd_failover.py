@@ -15,6 +15,8 @@ from harness.ipam import wait_for_stable_generations
 from harness.proxy import proxy
 from svc.datastore.api import StoreError
 
+pytestmark = pytest.mark.server
+
 KILLS = 2
 OPERATIONS = 60  # per worker, before the first kill and after each one
 BREAKS = 40

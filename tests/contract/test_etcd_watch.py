@@ -17,6 +17,8 @@ from svc.datastore.etcd.store import EtcdStore
 from svc.model.keys import HandleKey, HandleQuery, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Cluster]:

@@ -30,6 +30,8 @@ from svc.model.keys import HandleKey, HandleQuery
 
 __all__ = ["shorten_timeouts"]
 
+pytestmark = pytest.mark.server
+
 KEY = HandleKey("h")
 
 

@@ -22,6 +22,8 @@ from svc.model.errors import CallerError
 from svc.model.field_errors import FieldErrors
 from svc.names import DEFAULT
 
+pytestmark = pytest.mark.server
+
 PLAIN, SECURE = "_etcd-client._tcp", "_etcd-client-ssl._tcp"
 
 

@@ -35,6 +35,8 @@ from svc.model.keys import (
 from svc.model.kv_codec import Value
 from svc.names import DEFAULT
 
+pytestmark = pytest.mark.server
+
 KEY = HandleKey("net1.c1")
 PATH = f"/apis/{DEFAULT.crd_api_version}"
 SAMPLES: list[tuple[Key, Value, Value]] = [

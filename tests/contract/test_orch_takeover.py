@@ -19,6 +19,8 @@ from svc.model.ipam import Affinity, Block, Handle
 from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, Query
 from svc.model.resource import Resource
 
+pytestmark = pytest.mark.server
+
 Json = dict[str, Any]
 
 GROUP = f"/apis/{CALICO_NAMES.crd_api_version}"

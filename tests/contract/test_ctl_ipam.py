@@ -22,7 +22,9 @@ from svc.model.errors import PeerError
 from svc.model.ipam import IpamConfig
 from svc.model.keys import IPAM_CONFIG
 
-pytestmark = pytest.mark.parametrize("site", EVERYWHERE, indirect=True, scope="module")
+SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
+
+pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
 
 POOL = "10.65.0.0/30"  # one block
 WEB = {"namespace": "default", "pod": "web-0"}

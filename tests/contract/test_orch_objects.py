@@ -25,6 +25,8 @@ from svc.model.keys import BlockKey, BlockQuery, HandleKey, ResourceKey, Resourc
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
+pytestmark = pytest.mark.server
+
 POOLS = ResourceQuery("IPPool")
 
 

@@ -14,6 +14,8 @@ from svc.datastore.api import StoreError
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.keys import HandleKey, HandleQuery
 
+pytestmark = pytest.mark.server
+
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
