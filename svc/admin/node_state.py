@@ -59,6 +59,7 @@ def lock_state(state_dir: Path, holder: str) -> StateLock:
             lock.take(0)
         except PeerError:
             other = lock.holder()
+            lock.close()
             msg = f"{'an agent runs' if other.purpose == AGENT else 'the state is in use'}: {other}"
             raise PeerError(msg, details="stop it, and repeat", code=Code.TRY_AGAIN) from None
     except OSError as error:

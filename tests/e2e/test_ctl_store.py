@@ -1,6 +1,5 @@
 """svcctl store: backup while an agent runs, restore without an agent."""
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,59 +51,3 @@ def test_restore_replaces_the_store_by_the_backup(node: Node, sandbox: Callable[
     node.start_agent()
     node.add(netconf(), box)
     node.delete(netconf(), box)
-
-
-@pytest.mark.parametrize("damage", ["text", "truncated", "garbage", "another program", "missing"])
-def test_restore_of_a_damaged_backup_changes_nothing(node: Node, tmp_path: Path, damage: str) -> None:
-    """svcctl checks the backup before its first change."""
-    copy = tmp_path / "copy"
-    node.svcctl("store", "backup", str(copy))
-    before = content(node)
-    assert node.stop_agent() == 0
-    data = bytearray(copy.read_bytes())
-    match damage:
-        case "text":
-            copy.write_text("not a database" * 1000)
-        case "truncated":
-            copy.write_bytes(data[: len(data) // 2])
-        case "garbage":
-            data[4096:8192] = b"x" * 4096
-            copy.write_bytes(data)
-        case "another program":
-            copy.unlink()
-            with sqlite3.connect(copy) as other:
-                other.execute("CREATE TABLE t (a)")
-        case "missing":
-            copy.unlink()
-    refused = node.svcctl("store", "restore", str(copy), check=False)
-    assert refused.returncode == 1
-    assert f"backup {str(copy)!r} cannot be restored" in refused.stderr
-    assert ("No such file or directory" in refused.stderr) is (damage == "missing")
-    assert content(node) == before
-    assert [path.name for path in node.state_dir.glob("*store.db.*")] == []
-    node.start_agent()
-
-
-def test_restore_replaces_a_damaged_store(node: Node, tmp_path: Path) -> None:
-    """svcctl keeps the damaged file."""
-    copy = tmp_path / "copy"
-    node.svcctl("store", "backup", str(copy))
-    before = content(node)
-    assert node.stop_agent() == 0
-    (node.state_dir / "store.db").write_text("damaged" * 1000)
-    node.svcctl("store", "restore", str(copy))
-    assert content(node) == before
-    assert [path.read_text()[:7] for path in node.state_dir.glob("store.db.*")] == ["damaged"]
-    node.start_agent()
-
-
-def test_only_an_embedded_store_can_be_copied(node: Node, tmp_path: Path) -> None:
-    """Their servers have separate tools for backups."""
-    file = tmp_path / "net.json"
-    file.write_text(
-        '{"cniVersion": "1.0.0", "name": "n", "type": "svc", "ipam": {"type": "svc-ipam"}, "datastore_type": "etcdv3"}'
-    )
-    for verb in ("backup", "restore"):
-        refused = node.svcctl("--netconf", str(file), "store", verb, str(tmp_path / "copy"), check=False)
-        assert refused.returncode == 1
-        assert "only an embedded store can be copied" in refused.stderr
