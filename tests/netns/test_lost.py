@@ -1,0 +1,191 @@
+"""Calls without an agent after a loss: journal rows are missing, or allocations of live attachments."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness.add_requests import netconf
+from harness.blocking import run_blocking
+from harness.inprocess import WHERE, Host, opened
+from harness.ipam import IPAM_QUERIES, free, put_pool, wipe
+from harness.netns import Netns
+from harness.node import POOL4
+from svc.attach.add import add
+from svc.attach.context import Context
+from svc.attach.delete import delete
+from svc.attach.journal import IntentLost
+from svc.attach.moved_store import move_rows
+from svc.attach.reclaim import restore
+from svc.attach.record import DELETING, AttachmentId, SessionKey
+from svc.attach.request import AddRequest, Attachment, Sandbox
+from svc.attach.restore import restore_for_call
+from svc.call_trace import CallTrace
+from svc.datastore.api import Backend, StoreError
+from svc.datastore.embedded import EmbeddedStore
+from svc.ipam.requests import Assign, AssignResult
+from svc.ipam.service import IpamService
+from svc.model.endpoint import KIND, Workload
+from svc.model.keys import ResourceQuery
+from svc.model.result import Result
+from svc.names import DEFAULT, Names
+
+pytestmark = pytest.mark.root
+
+KEY = AttachmentId("net", "c1", "eth0")
+
+
+@pytest.fixture
+def other() -> Iterator[Sandbox]:
+    with Netns("other") as netns, opened(netns) as sandbox:
+        yield sandbox
+
+
+def lose_rows(host: Host) -> None:
+    with closing(sqlite3.connect(host.directory / "journal.db")) as journal:
+        journal.execute("DELETE FROM attachments")
+        journal.commit()
+
+
+def lose_allocations(host: Host) -> None:
+    wipe(host.store, *IPAM_QUERIES, ResourceQuery(KIND))
+
+
+# rows
+
+
+@pytest.mark.parametrize("endpoints", [True, False], ids=["endpoints", "no endpoints"])
+def test_rows_are_restored_by_the_next_call(host: Host, sandbox: Sandbox, pod: Netns, endpoints: bool) -> None:
+    """Without endpoints the call finds the interfaces of its sandbox by their pairs."""
+    result = host.add(sandbox)
+    host.add(sandbox, ifname="eth1")
+    lose_rows(host)
+    if not endpoints:
+        wipe(host.store, ResourceQuery(KIND))
+    restore_for_call(host.context, Attachment(KEY, Workload("c1"), sandbox, WHERE), host.trace)
+    assert len(host.context.journal.all()) == 2
+    if endpoints:
+        host.check(sandbox, result)
+    host.delete(sandbox)
+    assert pod.links() == ["eth1"]
+    host.delete(sandbox, ifname="eth1")
+    assert host.left_over() == []
+
+
+# allocations
+
+
+def addresses(result: Result) -> set[str]:
+    return {ip.address.partition("/")[0] for ip in result.ips}
+
+
+def test_add_claims_lost_allocations_of_live_attachments_again(host: Host, sandbox: Sandbox, other: Sandbox) -> None:
+    """It would otherwise receive an address that the host routes to another container."""
+    first = host.add(sandbox)
+    lose_allocations(host)
+    second = host.add(other, container="c2")
+    assert addresses(first).isdisjoint(addresses(second))
+    assert host.audit().disagreements(host.links()) == []
+    host.check(sandbox, first)
+
+
+def test_allocation_of_an_earlier_container_is_released(host: Host, sandbox: Sandbox) -> None:
+    """An older copy of the datastore has it. No row of this node tells of its container any more."""
+    host.add(sandbox)
+    (row,) = host.context.journal.all()
+    lose_allocations(host)
+    IpamService(host.store, "node1").assign(Assign("net.c9", {"node": "node1"}, addresses=row.address_list()))
+    assert restore(host.context, KEY, host.trace)
+    assert "net.c9 is released" in "".join(host.trace.lines)
+    assert host.audit().disagreements(host.links()) == []
+
+
+def test_address_that_another_node_holds_is_a_conflict(host: Host, sandbox: Sandbox) -> None:
+    """It is reported until the other allocation is released."""
+    host.add(sandbox)
+    (row,) = host.context.journal.all()
+    lose_allocations(host)
+    ipam = IpamService(host.store, "node2")
+    ipam.assign(Assign("net.c9", {"node": "node2"}, addresses=row.address_list()))
+    assert not restore(host.context, KEY, host.trace)
+    assert "is held by another" in host.context.conflicts[KEY]
+    free(ipam, "net.c9")
+    assert restore(host.context, KEY, host.trace)
+    assert host.context.conflicts == {}
+    assert host.audit().disagreements(host.links()) == []
+
+
+def test_removed_row_claims_nothing_again(host: Host, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DEL in another process has removed the row in the meantime, or long before."""
+    host.add(sandbox)
+    lose_allocations(host)
+    assign = IpamService.assign
+
+    def assign_after_a_del(ipam: IpamService, request: Assign) -> AssignResult:
+        lose_rows(host)
+        return assign(ipam, request)
+
+    monkeypatch.setattr(IpamService, "assign", assign_after_a_del)
+    with pytest.raises(IntentLost):
+        restore(host.context, KEY, host.trace)
+    assert host.audit().allocations == {}
+    assert restore(host.context, KEY, host.trace)
+
+
+# other settings for the same datastore
+
+
+class Sites:
+    """Two combinations of settings, each with its datastore. A combination in `down` is unreachable."""
+
+    def __init__(self, folder: Path, *files: str) -> None:
+        self.where = [SessionKey({"kind": "etcdv3", "etcd_endpoints": f"http://{place}"}, "node1") for place in "ab"]
+        self.down: set[str] = set()
+        self._files = dict(zip("ab", files, strict=True))
+        self._folder = folder
+        for file in set(files):
+            with closing(EmbeddedStore(folder / file)) as store:
+                put_pool(store, "pool4", POOL4)
+
+    def open(self, settings: dict[str, str], _names: Names) -> Backend:
+        place = settings["etcd_endpoints"][-1]
+        if place in self.down:
+            raise StoreError("unreachable", details="the test wants it so")
+        return EmbeddedStore(self._folder / self._files[place])
+
+
+@pytest.fixture(params=["same", "different"])
+def sites(request: pytest.FixtureRequest, tmp_path: Path, netns: Netns) -> Sites:
+    return Sites(tmp_path, "a.db", "a.db" if request.param == "same" else "b.db")
+
+
+@pytest.fixture
+def context(sites: Sites, tmp_path: Path) -> Iterator[Context]:
+    """Return the context of a node with an attachment in the first datastore, which both combinations have reached."""
+    with closing(Context(lambda _: DEFAULT, tmp_path, sites.open)) as context:
+        for where in reversed(sites.where):
+            context.session(where).require_ready()
+        request = AddRequest(KEY, Workload("c1"), None, sites.where[0], netconf((4,)))
+        run_blocking(add(context, request, CallTrace("test")))
+        yield context
+        context.kernel.host().close()
+
+
+def test_release_follows_the_settings_of_its_network(context: Context, sites: Sites, request: pytest.FixtureRequest) -> None:
+    """The settings of the row do not reach the datastore any more. Those of the DEL must reach the same one."""
+    is_same = request.node.callspec.params["sites"] == "same"
+    context.sessions.close_idle(0.0)
+    sites.down.add("a")
+    delete(context, Attachment(KEY, Workload("c1"), None, sites.where[1]), CallTrace("test"))
+    assert [record.state for record in context.journal.all()] == ([] if is_same else [DELETING])
+
+
+def test_rows_move_to_other_settings_of_their_datastore(context: Context, sites: Sites, request: pytest.FixtureRequest) -> None:
+    is_same = request.node.callspec.params["sites"] == "same"
+    session = context.session(sites.where[1])
+    assert move_rows(context, sites.where[0], [KEY], session) is is_same
+    assert move_rows(context, sites.where[0], [KEY], session) is False
+    (row,) = context.journal.all()
+    assert row.session_key == sites.where[is_same]
