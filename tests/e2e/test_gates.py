@@ -8,7 +8,7 @@ import pytest
 
 from harness.certificates import Authority
 from harness.gate_pods import LONG, SHORT, Serve, refused, servers
-from harness.gate_server import Behaviour, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
+from harness.gate_server import Behaviour, free_port, raw, resetting, serving, silent, status
 from harness.node import Called, Node
 from harness.pod import Pod
 from harness.polling import wait_until
@@ -35,21 +35,20 @@ def tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
 # ready
 
 
-@pytest.mark.parametrize("code", [200, 204, 299, 300, 304, 399])
+@pytest.mark.parametrize("code", [200, 399])
 def test_status_from_200_to_399_means_ready(pods: MakePod, serve: Serve, code: int) -> None:
     gate = serve(status(code))
     assert pods(readiness_gates=[gate.url]).add()["ips"]
     assert gate.connection_count == 1, "svc must send one request to a gate that is ready"
 
 
-def redirect(target: str, code: int = 302) -> Behaviour:
-    return status(code, f"Location: {target}")
+def redirect(target: str) -> Behaviour:
+    return status(302, f"Location: {target}")
 
 
-@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_redirects_are_followed(pods: MakePod, serve: Serve, code: int) -> None:
+def test_redirects_are_followed(pods: MakePod, serve: Serve) -> None:
     page = serve(status(503))
-    gate = serve(redirect(page.url, code))
+    gate = serve(redirect(page.url))
     pod = pods(readiness_gates=[gate.url], **SHORT)
     assert f"{gate.url}: status 503 (redirected to {page.url})" in refused(pod)["details"]
     page.behaviour = status(200)
@@ -57,78 +56,11 @@ def test_redirects_are_followed(pods: MakePod, serve: Serve, code: int) -> None:
     assert page.heads[-1].startswith("GET /ready HTTP/1.1")
 
 
-def test_redirect_may_be_relative_or_lead_to_https(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "mine")
-    page = serve(status(200), tls=tls(authority, "127.0.0.1"))
-    gate = serve(redirect(page.url))
-    trust = {"readiness_gates_ca_file": str(authority.root)}
-    pod = pods(readiness_gates=[gate.url], **trust, **SHORT)
-    pod.add()
-    pod.delete()
-    page.behaviour = redirect("../up?x=1")
-    page.heads.clear()
-    refused(pod)
-    assert page.heads[1].startswith("GET /up?x=1 HTTP/1.1")
-
-
-def test_number_of_redirects_is_limited(pods: MakePod, serve: Serve) -> None:
-    """A gate that redirects to itself is not ready, and gets eleven requests in a probe."""
-    gate = serve(to_itself)
-    details = refused(pods(readiness_gates=[gate.url], **SHORT))["details"]
-    assert f"{gate.url}: redirects more than 10 times (redirected to {gate.url})" in details
-    assert gate.connection_count >= 11
-
-
-@pytest.mark.parametrize(
-    ("target", "problem"),
-    [
-        ("ftp://a/", "redirects to 'ftp://a/', which is not an http or https URL"),
-        ("http://user:s3cr3t@127.0.0.1/?s3cr3t", "redirects to 'http://...@127.0.0.1/?...', which has credentials"),
-        ("http://[::1", "redirects to 'http://[::1', which is not a URL"),
-    ],
-    ids=["scheme", "credentials", "malformed"],
-)
-def test_redirect_to_an_unusable_url_means_not_ready(pods: MakePod, serve: Serve, target: str, problem: str) -> None:
-    gate = serve(redirect(target))
-    details = refused(pods(readiness_gates=[gate.url], **SHORT))["details"]
-    assert f"{gate.url}: {problem}" in details
-    assert "s3cr3t" not in details
-
-
-def test_redirect_from_https_to_http_is_not_followed(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "mine")
-    page = serve(status(200))
-    gate = serve(redirect(f"{page.url}?token=s3cr3t"), tls=tls(authority, "127.0.0.1"))
-    details = refused(pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(authority.root), **SHORT))["details"]
-    assert f"{gate.url}: redirects from https to '{page.url}?...'" in details
-    assert page.connection_count == 0
-
-
 def test_redirects_share_the_timeout_of_a_probe(pods: MakePod, serve: Serve) -> None:
     mute = serve(silent)
     gate = serve(redirect(f"{mute.url}?token=s3cr3t"))
     details = refused(pods(readiness_gates=[gate.url], readiness_gates_timeout_seconds=7))["details"]
     assert f"{gate.url}: timed out without an answer (redirected to {mute.url}?...)" in details
-
-
-def test_interim_replies_are_skipped(pods: MakePod, serve: Serve) -> None:
-    gate = serve(raw(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"))
-    pods(readiness_gates=[gate.url]).add()
-
-
-def test_request_has_path_query_and_host_of_the_url(pods: MakePod, serve: Serve) -> None:
-    gate = serve(status(200))
-    pods(readiness_gates=[f"{gate.url}/a%20b?x=1&y=%2F#part"]).add()
-    lines = gate.heads[0].split("\r\n")
-    assert lines[0] == "GET /ready/a%20b?x=1&y=%2F HTTP/1.1"
-    assert f"Host: 127.0.0.1:{gate.port}" in lines
-
-
-def test_url_may_have_an_ipv6_address_in_brackets(pods: MakePod, serve: Serve) -> None:
-    gate = serve(status(200), host="::1")
-    assert gate.url.startswith("http://[::1]:")
-    pods(readiness_gates=[gate.url]).add()
-    assert f"Host: [::1]:{gate.port}" in gate.heads[0]
 
 
 def test_url_may_have_a_host_name(pods: MakePod, serve: Serve) -> None:
@@ -192,19 +124,12 @@ def test_ipam_plugin_waits_for_the_gates(pods: MakePod, serve: Serve, shared_nod
 @pytest.mark.parametrize(
     ("behaviour", "answer"),
     [
-        (status(404), "status 404"),
         (status(503), "status 503"),
-        (status(400), "status 400"),
         (silent, "timed out without an answer"),
-        (dribbling, "timed out without an answer"),
         (resetting, "connection closed without an answer"),
-        (raw(b""), "connection closed without an answer"),
-        (raw(b"HTTP/1.1 200"), "connection closed without an answer"),
         (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "does not speak HTTP/1"),
-        (raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 2000), "does not speak HTTP/1"),
-        (raw(b"x" * 100_000), "does not speak HTTP/1"),
     ],
-    ids=["404", "503", "400", "silent", "dribbling", "resetting", "empty", "half", "other", "interim", "garbage"],
+    ids=["503", "silent", "resetting", "other"],
 )
 def test_add_fails_if_a_gate_is_not_ready(pods: MakePod, serve: Serve, behaviour: Behaviour, answer: str) -> None:
     """The error comes at the timeout and has the last answer of the gate. DEL and a second ADD work."""
@@ -216,18 +141,6 @@ def test_add_fails_if_a_gate_is_not_ready(pods: MakePod, serve: Serve, behaviour
     pod.delete()
     gate.behaviour = status(200)
     pod.add()
-
-
-def test_error_says_that_the_connection_was_refused(pods: MakePod, shared_node: Node) -> None:
-    url = f"http://127.0.0.1:{free_port(shared_node.netns)}/"
-    assert f"{url}: connection refused" in refused(pods(readiness_gates=[url], **SHORT))["details"]
-
-
-def test_error_says_that_a_name_does_not_resolve(pods: MakePod) -> None:
-    url = "http://nobody.invalid/"
-    details = refused(pods(readiness_gates=[url], **SHORT))["details"]
-    assert f"{url}: " in details
-    assert "resolve" in details or "timed out" in details, "without a name server, the lookup may time out"
 
 
 def test_error_lists_each_gate_with_its_last_answer(pods: MakePod, serve: Serve) -> None:
@@ -274,13 +187,6 @@ def test_authority_of_a_file_is_trusted(pods: MakePod, serve: Serve, tmp_path: P
     pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(authority.root)).add()
 
 
-def test_certificate_of_another_host_is_not_trusted(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "mine")
-    gate = serve(status(200), tls=tls(authority, "elsewhere.example"))
-    pod = pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(authority.root), **SHORT)
-    assert "certificate is not trusted" in refused(pod)["details"]
-
-
 @pytest.mark.parametrize("content", [None, "", "nonsense"])
 def test_error_names_an_unusable_file_of_authorities(pods: MakePod, serve: Serve, tmp_path: Path, content: str | None) -> None:
     """The gate itself is ready."""
@@ -290,11 +196,6 @@ def test_error_names_an_unusable_file_of_authorities(pods: MakePod, serve: Serve
         file.write_text(content)
     details = refused(pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(file), **SHORT))["details"]
     assert f"{gate.url}: readiness_gates_ca_file '{file}' is of no use: " in details
-
-
-def test_https_url_of_a_server_without_tls_means_not_ready(pods: MakePod, serve: Serve) -> None:
-    url = serve(raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")).url.replace("http:", "https:")
-    refused(pods(readiness_gates=[url], **SHORT))
 
 
 # invalid input
