@@ -137,6 +137,8 @@ def test_calls_that_are_refused(
         assert node.call("GC", datastore_type="floppy", **NONE)["code"] == 7
         assert node.rows() == []
         assert node.call("GC", ipam={}, **NONE)["code"] == 7
+        access: dict[str, Any] = {"orch": {"kubeconfig": "/missing"}, "policy": {"type": "k8s"}}
+        assert "kubeconfig '/missing' cannot be read" in node.call("STATUS", **access)["msg"]
         monkeypatch.setitem(verbs.HANDLERS, "CHECK", fail)
         error = node.call("CHECK", pod)
         assert "LookupError: no such thing" in error["msg"] + error["details"]

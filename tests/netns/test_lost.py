@@ -9,6 +9,7 @@ import pytest
 
 from harness.add_requests import netconf
 from harness.blocking import run_blocking
+from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host, opened
 from harness.ipam import IPAM_QUERIES, free, put_pool, wipe
 from harness.netns import Netns
@@ -16,10 +17,12 @@ from harness.node import POOL4
 from svc.attach.add import add
 from svc.attach.context import Context
 from svc.attach.delete import delete
-from svc.attach.journal import IntentLost
+from svc.attach.gc import collect_garbage
+from svc.attach.journal import IntentLost, Journal
 from svc.attach.moved_store import move_rows
 from svc.attach.reclaim import restore
-from svc.attach.record import DELETING, AttachmentId, SessionKey
+from svc.attach.record import ADDING, DELETING, AttachmentId, SessionKey
+from svc.attach.recovery import retry_release
 from svc.attach.request import AddRequest, Attachment, Sandbox
 from svc.attach.restore import restore_for_call
 from svc.call_trace import CallTrace
@@ -28,6 +31,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.requests import Assign, AssignResult
 from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND, Workload
+from svc.model.errors import PeerError
 from svc.model.keys import ResourceQuery
 from svc.model.result import Result
 from svc.names import DEFAULT, Names
@@ -71,6 +75,99 @@ def test_rows_are_restored_by_the_next_call(host: Host, sandbox: Sandbox, pod: N
     host.delete(sandbox)
     assert pod.links() == ["eth1"]
     host.delete(sandbox, ifname="eth1")
+    assert host.left_over() == []
+
+
+def test_add_after_a_loss_of_rows_has_the_same_result(host: Host, sandbox: Sandbox) -> None:
+    """Another address family is not added to the existing attachment: a warning says so."""
+    result = host.add(sandbox)
+    assert host.add(sandbox, versions=(4,)) == result
+    assert "DEL it and ADD it again for that" in "".join(host.trace.lines)
+    lose_rows(host)
+    host.context.journal.note_loss()
+    assert host.add(sandbox) == result
+    host.check(sandbox, result)
+    host.delete(sandbox)
+    assert host.left_over() == []
+
+
+@pytest.mark.parametrize("workload", [Workload("c1"), Workload("c1", "web-0", "default")], ids=["bare", "pod"])
+def test_del_without_a_row_spares_the_other_interface(
+    host: Host, sandbox: Sandbox, pod: Netns, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows cannot be restored. The addresses of both interfaces have one handle."""
+
+    def add_interface(ifname: str) -> Result:
+        request = AddRequest(AttachmentId("net", "c1", ifname), workload, sandbox, WHERE, netconf((4,)))
+        return run_blocking(add(host.context, request, host.trace))
+
+    add_interface("eth0")
+    (kept,) = addresses(add_interface("eth1"))
+    lose_rows(host)
+    monkeypatch.setattr("svc.attach.delete.restore_for_call", lambda *_: None)
+    delete(host.context, Attachment(KEY, workload, sandbox, WHERE), CallTrace("test"))
+    assert pod.links() == ["eth1"]
+    assert list(host.audit().allocations) == [kept]
+
+
+def test_del_without_a_row_keeps_the_interface_of_another_container(
+    host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endpoint names the other container."""
+    host.add(sandbox)
+    lose_rows(host)
+    monkeypatch.setattr("svc.attach.delete.restore_for_call", lambda *_: None)
+    host.delete(sandbox, container="c2")
+    assert pod.links() == ["eth0"]
+    assert len(host.audit().allocations) == 2
+
+
+def test_del_without_a_row_releases_the_older_form_of_the_handle(host: Host) -> None:
+    """An earlier release did not double the dots of the network. Addresses of other workloads stay."""
+    ipam = IpamService(host.store, "node1")
+    ipam.assign(Assign("a.b.c1", {"node": "node1"}))
+    ipam.assign(Assign("a.b.c1", {"node": "node1", "pod": "other"}))
+    workload = Workload("c1", "web-0", "default")
+    delete(host.context, Attachment(AttachmentId("a.b", "c1", "eth0"), workload, None, WHERE), host.trace)
+    assert "its older form" in "".join(host.trace.lines)
+    assert len(host.audit().allocations) == 1
+
+
+# releases
+
+
+def test_outage_delays_all_other_releases_of_the_datastore(host: Host) -> None:
+    """The first failure shows that the datastore is unreachable. A retry releases everything."""
+    for container in ("c1", "c2"):
+        host.add(None, container=container)
+    rows = host.context.journal.all()
+    for row in rows:
+        row.state = ADDING
+        host.context.journal.update(row)
+    host.faults.arm(Kind.OUTAGE)
+    assert host.recover() == 2
+    assert [row.state for row in host.context.journal.all()] == [DELETING] * 2
+    host.heal()
+    assert all(retry_release(host.context, row.id, host.trace) for row in rows)
+    assert retry_release(host.context, KEY, host.trace), "without a row, nothing is pending"
+    assert host.left_over() == []
+
+
+def test_gc_reports_attachments_that_stay(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the datastore nor the journal can be written."""
+
+    def refuse(*_: object) -> None:
+        raise StoreError("the disk is full", details="the test wants it so")
+
+    host.add(None)
+    host.add(None, container="c2")
+    host.faults.arm(Kind.OUTAGE, 1, "write")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "record_pending_release", refuse)
+        with pytest.raises(PeerError, match="1 attachments of network 'net' could not be collected"):
+            collect_garbage(host.context, "net", [("c2", "eth0")], WHERE, host.trace)
+    host.heal()
+    collect_garbage(host.context, "net", [], WHERE, host.trace)
     assert host.left_over() == []
 
 
