@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from svc.admin import installer
-from svc.admin.install_records import OtherInstallations
+from svc.admin.install_records import OtherInstallations, digest_of
 from svc.admin.installer import InstallSettings
 from svc.atomic_file import File, write
 from svc.cni.install_record import InstallRecord, read_record
@@ -212,3 +212,39 @@ def test_executable_of_svc_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(tmp_path / "scripts") in caught.value.msg
     (tmp_path / "svc").write_bytes(ELF)
     assert installer.find_executable() == tmp_path / "svc"
+
+
+OWN, OTHER = (b'{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "%s"}]}' % kind for kind in (b"svc", b"bridge"))
+
+
+def test_network_list_of_another_program_is_kept_and_put_back(tmp_path: Path, executable: Path) -> None:
+    """The copy has another name. A list of svc that a user has edited is kept too."""
+    folder, path = tmp_path / "bin", tmp_path / "net.conflist"
+    path.write_bytes(OTHER)
+
+    def install(data: bytes) -> str:
+        return dict(installer.install(folder, executable, DEFAULT, plan(), [File(path, data, 0o600)]))[path]
+
+    assert install(OWN) == "installed; what was there is kept as net.conflist.before-svc"
+    assert install(OWN) == "unchanged"
+    edited = OWN.replace(b"net", b"edited")
+    path.write_bytes(edited)
+    kept = tmp_path / install(OWN).rpartition(" ")[2]
+    assert kept.name.startswith("net.conflist.replaced-")
+    assert kept.read_bytes() == edited
+    done = dict(installer.uninstall(folder, DEFAULT, OtherInstallations(())))
+    assert done[path] == "put back: the original"
+    assert path.read_bytes() == OTHER
+
+
+def test_network_list_of_another_deployment_is_not_replaced(tmp_path: Path) -> None:
+    """The error has its datastore. A list of svc, or one that this installation has written, is replaced."""
+    path, names = tmp_path / "net.conflist", load_profile("calico")
+    theirs = b'{"plugins": [{"type": "calico", "datastore_type": "kubernetes"}]}'
+    for data, recorded in ((OWN, None), (OTHER, digest_of(OTHER)), (theirs, digest_of(theirs))):
+        path.write_bytes(data)
+        installer.require_own_list(path, recorded, names)
+    for data, text in ((theirs, "datastore 'kubernetes'"), (OTHER, "no datastore that"), (b"[", "no datastore that")):
+        path.write_bytes(data)
+        with pytest.raises(CallerError, match=f"is of another deployment, with {text}"):
+            installer.require_own_list(path, None, names)

@@ -1,6 +1,7 @@
 """One-shots, and agents that start and end during a call."""
 
 import io
+import os
 import socket
 import sys
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 
 from harness.shim import FakeAgent, answering
 from svc.cni import oneshot
+from svc.cni.__main__ import main as entry_point
 from svc.cni.locks import StateLock
 
 NETCONF = b'{"cniVersion":"1.0.0","name":"net","type":"svc"}'
@@ -92,3 +94,62 @@ def answering_callers(agent: FakeAgent, connection: socket.socket) -> None:
     """Answer only clients that send data: one that only checks for an agent sends nothing."""
     if connection.recv(1, socket.MSG_PEEK):
         answering(3, b"by the agent")(agent, connection)
+
+
+def test_signature_precedes_all_output(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The executable expects it, because another Python would not write it."""
+    monkeypatch.setattr(oneshot, "main", lambda: print(*sys.argv) or 3)
+    monkeypatch.setattr(sys, "argv", ["svc", "--signed", "--name", "svc"])
+    assert entry_point() == 3
+    assert capsysbinary.readouterr().out == b"svc\nsvc --name svc\n"
+
+
+def test_status_needs_the_agent(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setenv("CNI_COMMAND", "STATUS")
+    status, output = run(record, monkeypatch, capsysbinary)
+    assert (status, orjson.loads(output)["msg"]) == (1, "not ready: the agent is not running")
+
+
+def test_damaged_record_is_an_error(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["svc", "--name", "svc", "--install", record])  # it lacks its last line
+    assert oneshot.main() == 1
+    assert record in orjson.loads(capsysbinary.readouterr().out)["msg"]
+
+
+def test_unusable_state_directory_is_an_error(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "state").write_text("")
+    status, output = run(record, monkeypatch, capsysbinary)
+    assert status == 1
+    assert f"state directory {str(tmp_path / 'state')!r} cannot be used" in orjson.loads(output)["msg"]
+
+
+def test_servers_are_only_tested(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """An embedded store has none. The process ends without a wait for its threads."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    config = b'{"cniVersion":"1.0.0","name":"net","type":"svc","datastore_type":"embedded","ipam":{"type":"svc-ipam"}}'
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(config)))
+    with open(record, "a") as file:
+        file.write("end=record\n")
+    monkeypatch.setattr(sys, "argv", ["svc", "--name", "svc", "--install", record, "--test"])
+    assert [oneshot.main()] == ended
+
+
+def test_agent_that_gives_no_answer_is_an_error(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    with FakeAgent(tmp_path / "run/agent.sock", lambda agent, connection: None):
+        status, output = run(record, monkeypatch, capsysbinary)
+    error = orjson.loads(output)
+    assert (status, "which has just been started, did not answer" in error["msg"]) == (1, True)
