@@ -46,12 +46,12 @@ class ResidentNode:
         with closing(Journal(self.state_dir / "journal.db")) as journal:
             return journal.all()
 
-    def serve(self, body: Callable[[], object]) -> int:
+    def serve(self, body: Callable[[], object], metrics: tuple[str, int] | None = None) -> int:
         """Run the agent in this thread. When it listens, run `body` in another thread and then stop the agent.
 
         Return the exit status of the agent. Raise what `body` raises.
         """
-        agent = Agent(Settings(self.socket, self.state_dir, self.run_dir))
+        agent = Agent(Settings(self.socket, self.state_dir, self.run_dir, metrics))
 
         def run_body() -> None:
             try:

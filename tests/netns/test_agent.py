@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import stat
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
+import svc
 from harness.fault_injection import Kind
-from harness.gate_server import GateServer, serving, status
+from harness.gate_server import GateServer, free_port, serving, status
 from harness.inprocess import Host
 from harness.inprocess_agent import ResidentNode
 from harness.netns import Netns
@@ -228,6 +230,53 @@ def test_lost_rows_are_restored(node: ResidentNode, pod: Netns, tmp_path: Path, 
 
     assert node.serve(body) == 0
     assert node.rows() == []
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["installed", "unknown"])
+def test_lost_rows_of_host_local_are_restored(
+    node: ResidentNode, pod: Netns, tmp_path: Path, frequent: None, installed: bool
+) -> None:
+    """The agent finds the network in the files of host-local. It knows only installed networks; a call knows its own."""
+    require_plugin("host-local")
+    node.config["ipam"] = LOCAL | {"dataDir": str(tmp_path / "networks"), "routes": [{"dst": "10.0.0.0/8"}]}
+    if installed:
+        install(node, tmp_path)
+
+    def body() -> None:
+        result = node.call("ADD", pod, args=WEB)
+        with closing(sqlite3.connect(node.state_dir / "journal.db")) as journal:
+            journal.execute("DELETE FROM attachments")
+            journal.commit()
+        if installed:
+            wait_until(lambda: len(node.rows()) == 1)
+        assert node.call("ADD", pod, args=WEB) == result
+        assert node.call("CHECK", pod, args=WEB, prevResult=result) is None
+        assert node.call("DEL", pod, args=WEB) is None
+
+    assert node.serve(body) == 0
+    assert sorted(path.name for path in (tmp_path / "networks" / "net").glob("10.*")) == []
+
+
+def test_changed_package_is_reported(
+    node: ResidentNode, tmp_path: Path, frequent: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """STATUS warns that the agent must be restarted, and the metrics count it."""
+    port = free_port()
+    (tmp_path / "package").write_text("another one")
+
+    def body() -> None:
+        assert node.call("STATUS") is None
+        monkeypatch.setattr(svc, "__file__", str(tmp_path / "package"))
+        wait_until(lambda: "svc_package_changes_total 1" in metrics(port))
+        assert node.call("STATUS") is None
+
+    assert node.serve(body, metrics=("127.0.0.1", port)) == 0
+    assert "has been installed since: restart svc-agent" in (tmp_path / "log").read_text()
+
+
+def metrics(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+        return str(reply.read(), "utf-8")
 
 
 def test_removed_socket_is_bound_again(node: ResidentNode, frequent: None, caplog: pytest.LogCaptureFixture) -> None:
