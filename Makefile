@@ -48,9 +48,9 @@ e2e: $(VENV)/.installed kube-programs ## run the tests that execute the installe
 test: lint kube-programs ## lint and every test that this machine can run
 	$(PYTEST)
 
-cover: $(VENV)/.installed kube-programs ## measure the branch coverage of unit, netns and contract tests and the simulation
+cover: $(VENV)/.installed kube-programs ## measure the branch coverage of unit, netns and contract tests and simulated regressions
 	rm -rf build/coverage
-	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) tests/unit tests/netns tests/contract tests/simulation
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) tests/unit tests/netns tests/contract tests/simulation/test_simulation.py::test_regression
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report

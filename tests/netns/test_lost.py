@@ -15,6 +15,7 @@ from harness.ipam import IPAM_QUERIES, free, put_pool, wipe
 from harness.netns import Netns
 from harness.node import POOL4
 from svc.attach.add import add
+from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.gc import collect_garbage
@@ -171,6 +172,18 @@ def test_gc_reports_attachments_that_stay(host: Host, monkeypatch: pytest.Monkey
     assert host.left_over() == []
 
 
+def test_gc_releases_what_only_the_datastore_shows(host: Host, sandbox: Sandbox) -> None:
+    """Allocations and endpoints of containers without a row, and a handle without allocations."""
+    host.add(sandbox)
+    host.context.remove_interface(next(iter(host.links())))
+    lose_rows(host)
+    IpamService(host.store, "node1").assign(Assign("net.c9", {"node": "node1"}, (4, 6)))
+    IpamService(host.store, "node2").assign(Assign("net.c8", {"node": "node2"}))
+    collect_garbage(host.context, "net", [], WHERE, host.trace)
+    assert list(host.audit().handles) == ["net.c8"]
+    assert list(host.store.list(ResourceQuery(KIND))) == []
+
+
 # allocations
 
 
@@ -277,6 +290,17 @@ def test_release_follows_the_settings_of_its_network(context: Context, sites: Si
     sites.down.add("a")
     delete(context, Attachment(KEY, Workload("c1"), None, sites.where[1]), CallTrace("test"))
     assert [record.state for record in context.journal.all()] == ([] if is_same else [DELETING])
+
+
+@pytest.mark.parametrize("sites", ["same"], indirect=True)
+def test_check_and_gc_follow_the_settings_of_their_network(context: Context, sites: Sites) -> None:
+    (row,) = context.journal.all()
+    context.sessions.close_idle(0.0)
+    sites.down.add("a")
+    assert row.result is not None
+    check(context, KEY, None, Result.from_json(row.result), CallTrace("test"), lambda: sites.where[1])
+    collect_garbage(context, "net", [], sites.where[1], CallTrace("test"))
+    assert context.journal.all() == []
 
 
 def test_rows_move_to_other_settings_of_their_datastore(context: Context, sites: Sites, request: pytest.FixtureRequest) -> None:
