@@ -89,7 +89,7 @@ def write_endpoint(session: DatastoreSession, resource: Resource) -> None:
         except NotFound:  # in the Kubernetes API, the pod stores the endpoint
             raise StoreError(
                 f"pod {resource.namespace}/{resource.spec.get('pod')} does not exist",
-                details="it has been deleted: nothing needs to be done. Or CNI_ARGS name another one",
+                details="if it was deleted, nothing is to be done; else compare CNI_ARGS and the kubeconfig's cluster",
                 code=Code.ORCHESTRATOR,
             ) from None
         with suppress(Conflict, NotFound):

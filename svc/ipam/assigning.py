@@ -36,13 +36,10 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
     if not pools:
         reasons = [f"{pool.name} {reason}" for pool, reason in _rejections(plan, version, request)]
         reasons += [f"{error} (it cannot be used)" for error in cache.pools().unreadable.values()]
-        listed = "; ".join(errors.shortened(reasons)) or "the datastore has no pool of this family"
-        raise PeerError(
-            f"no IPv{version} pool is available to {plan.host}",
-            details="no enabled pool of this family exists whose nodeSelector selects the node: "
-            f"{listed}. See `svcctl pool get`",
-            code=Code.POOL,
-        )
+        details = f"{'; '.join(errors.shortened(reasons))}: see `svcctl pool get`"
+        if not reasons:
+            details = f"the datastore has no IPv{version} pool: make one with `svcctl pool apply`"
+        raise PeerError(f"no IPv{version} pool is available to {plan.host}", details=details, code=Code.POOL)
     return pools
 
 

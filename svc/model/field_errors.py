@@ -32,7 +32,7 @@ HIDDEN: Final = object()  # placeholder for a value that may be a secret
 _KINDS: Final = {
     bool: "a boolean",
     int: "a number",
-    float: "a number that is not a whole one of 64 bits",
+    float: "a decimal number",
     str: "a string",
     list: "an array",
     dict: "an object",

@@ -28,6 +28,7 @@ _UNUSABLE = {  # ranges whose addresses pods cannot use, and their kind
     Cidr("224.0.0.0/4"): "multicast",
     Cidr("ff00::/8"): "multicast",
 }
+_EXAMPLES = "such as 10.0.0.0/16 or fd00::/48"
 _FIELDS: dict[str, type] = {  # in the order in which they are written
     "cidr": str,
     "vxlanMode": str,
@@ -141,7 +142,7 @@ def _mistyped(name: str, value: object) -> bool:
 
 def _type_errors(given: Json) -> Found:
     if given.get("cidr") in (None, ""):
-        yield FieldError("spec.cidr", MISSING, "is missing", "give the pool's range, such as 10.0.0.0/16 or fd00::/48")
+        yield FieldError("spec.cidr", MISSING, "is missing", f"give the pool's range, {_EXAMPLES}")
     for name, value in given.items():
         if _mistyped(name, value):
             yield _error(given, name, f"is {json_kind(value)}", f"give {json_kind(_FIELDS[name]())}")
@@ -186,14 +187,15 @@ def _cidr_errors(spec: Json) -> Found:
     try:
         Cidr(spec["cidr"] or "0.0.0.0/0")  # a missing CIDR is reported separately
     except ValueError as error:
-        yield _error(spec, "cidr", "is not a CIDR", str(error))
+        yield _error(spec, "cidr", f"is not a CIDR ({str(error).rpartition(': ')[2]})", f"give ADDRESS/LENGTH, {_EXAMPLES}")
 
 
 def _range_errors(spec: Json, cidr: Cidr) -> Found:
-    for unusable, kind in _UNUSABLE.items():
-        if cidr.overlaps(unusable):
-            problem = f"is {kind}" if cidr in unusable else f"has {kind} addresses"
-            yield _error(spec, "cidr", f"{problem} ({unusable})", "choose a range that is routed between nodes")
+    found = {unusable: kind for unusable, kind in _UNUSABLE.items() if cidr.overlaps(unusable)}
+    if found:
+        verb = "is" if any(cidr in unusable for unusable in found) else "has addresses that are"
+        listed = ", ".join(f"{kind} ({unusable})" for unusable, kind in found.items())
+        yield _error(spec, "cidr", f"{verb} {listed}", "choose a range that is routed between nodes")
 
 
 def _size_errors(spec: Json, cidr: Cidr) -> Found:

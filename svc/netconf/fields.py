@@ -113,12 +113,6 @@ def _device_type(text: str) -> Finding | None:
     return ("is not served" if text == "netkit" else "is not known"), 'leave it out, or write "veth"'
 
 
-def _queues(number: int) -> Finding | None:
-    if number <= MAX_QUEUES:
-        return None
-    return "is out of range", f"give at most {MAX_QUEUES}, or 0 for one queue"
-
-
 def pool(text: str, version: int) -> Finding | None:
     """Validate a pool's name or CIDR; only a CIDR has a family."""
     if not 0 < len(text) <= MAX_POOL or any(char.isspace() for char in text):
@@ -156,6 +150,7 @@ def _number(path: str, meaning: str, section: str, default: int, check: Check) -
 
 
 _log_number: Final = _between(0, MAX_INTEGER, "; 0 means the default")
+_queues: Final = _between(0, MAX_QUEUES, "; 0 means 1")
 _seconds: Final = _between(0, MAX_INTEGER, "; 0 means off")
 _gate_seconds: Final = _between(1, MAX_GATE_SECONDS)
 

@@ -21,6 +21,7 @@ Json = dict[str, Any]
 Answer = TypeVar("Answer")
 
 NODES = "/api/v1/nodes"
+_GONE = "if it was deleted, nothing is to be done; else compare the kubeconfig's cluster"
 
 _MAX_PARALLEL = 16  # parallel requests to the server
 
@@ -39,7 +40,9 @@ class PodReader:
     def __init__(self, client: Client) -> None:
         self._client = client
         watch = CollectionWatch(client, "namespaces", lambda: Collection(PATH, lambda _: ()))
-        self._namespaces = NamespaceCache(lambda name: self._get(f"{PATH}/{quote(name)}"), watch, lambda: client.place)
+        self._namespaces = NamespaceCache(
+            lambda name: self._get(f"{PATH}/{quote(name)}", f"namespace {name}"), watch, lambda: client.place
+        )
         self._threads = ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="pods")
 
     def read(self, namespace: str, name: str, uid: str, step: Callable[[], object]) -> PodInfo:
@@ -49,7 +52,8 @@ class PodReader:
         fails, if the pod does not exist, or if its UID is not `uid` (unless that is empty).
         """
         known = self._submit(partial(_as_far_as_allowed, self._namespaces.get), namespace)
-        asked = self._submit(self._get, f"{PATH}/{quote(namespace)}/pods/{quote(name)}") if name else None
+        path = f"{PATH}/{quote(namespace)}/pods/{quote(name)}"
+        asked = self._submit(partial(self._get, path), f"pod {namespace}/{name}") if name else None
         step()
         pod = asked.result() if asked is not None else None
         if pod is not None:
@@ -64,7 +68,7 @@ class PodReader:
         """Return a warning if the caller may not read namespaces, else empty. Raise PeerError if the request fails."""
         with suppress(Missing):
             try:
-                self._get(f"{PATH}/{DEFAULT_NAMESPACE}")
+                self._get(f"{PATH}/{DEFAULT_NAMESPACE}", f"namespace {DEFAULT_NAMESPACE}")
             except Forbidden as refusal:
                 return Namespace(unreadable=refusal.msg).warning
         return ""
@@ -72,12 +76,12 @@ class PodReader:
     def require_pods(self) -> None:
         """Raise PeerError if the request fails, or if the caller has no permission to read pods."""
         with suppress(Missing):
-            self._get(f"{PATH}/{DEFAULT_NAMESPACE}/pods/status-probe")  # no pod has this name
+            self._get(f"{PATH}/{DEFAULT_NAMESPACE}/pods/status-probe", "pod status-probe")  # no pod has this name
 
     def node(self, name: str) -> Json:
         """Read the Node object. Raise PeerError if the request fails, or if the node does not exist."""
-        missing = "name the node whose pod CIDRs are meant in orch.node_name, or this one in nodename"
-        return self._get(f"{NODES}/{quote(name, safe='')}", missing)
+        fix = "name the node whose pod CIDRs are meant in orch.node_name, or this one in nodename"
+        return self._get(f"{NODES}/{quote(name, safe='')}", f"node {name}", fix)
 
     def close(self) -> None:
         self._client.close()
@@ -88,16 +92,17 @@ class PodReader:
         """Run a request on another thread in the context of the call, so that the call's deadline applies."""
         return self._threads.submit(copy_context().run, ask, name)
 
-    def _get(self, path: str, missing: str = "it has been deleted: nothing needs to be done") -> Json:
-        """Return an object. `missing` is the fix if it does not exist."""
+    def _get(self, path: str, what: str, fix: str = _GONE) -> Json:
+        """Return an object. `what` names it if it does not exist, with the fix."""
         try:
             return self._client.get(path)
         except StoreError as failure:
             status = failure.status if isinstance(failure, ApiError) else 0
-            kind = {403: Forbidden, 404: Missing}.get(status, PeerError)
-            details = missing if kind is Missing else failure.details
+            if status == 404:
+                raise Missing(f"{self._client.place} does not know {what}", details=fix, code=Code.ORCHESTRATOR) from failure
+            kind = Forbidden if status == 403 else PeerError
             msg = f"a request to the Kubernetes API failed: {failure.msg}"
-            raise kind(msg, details=details, code=Code.ORCHESTRATOR) from failure
+            raise kind(msg, details=failure.details, code=Code.ORCHESTRATOR) from failure
 
 
 def _as_far_as_allowed(ask: Callable[[str], Namespace], name: str) -> Namespace:

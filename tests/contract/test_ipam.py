@@ -194,6 +194,14 @@ def test_error_says_that_no_pool_selects_the_node(backend: Backend) -> None:
     with pytest.raises(PeerError, match="no IPv4 pool is available to node 'node1'") as refusal:
         take(IpamService(backend, NODE), "net.c1")
     assert refusal.value.code == Code.POOL
+    assert refusal.value.details == 'pool4 selects nodes by zone == "a": see `svcctl pool get`'
+
+
+def test_error_without_a_pool_names_the_command_that_makes_one(backend: Backend) -> None:
+    put_node(backend)
+    with pytest.raises(PeerError, match="no IPv4 pool is available to node 'node1'") as refusal:
+        take(IpamService(backend, NODE), "net.c1")
+    assert refusal.value.details == "the datastore has no IPv4 pool: make one with `svcctl pool apply`"
 
 
 @pytest.mark.parametrize("needed", [True, False])

@@ -121,7 +121,11 @@ def test_identical_add_of_a_recreated_pod_is_refused(make: MakePod, kube: Kube) 
 
 def test_missing_pod_is_refused(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
     pod = make("web-0")
-    assert pod.failed("ADD").output["code"] == ORCHESTRATOR
+    error = pod.failed("ADD").output
+    assert error["code"] == ORCHESTRATOR
+    assert error["msg"].startswith("API server http")
+    assert error["msg"].endswith("does not know pod default/web-0")
+    assert error["details"].startswith("if it was deleted, nothing is to be done; else compare the kubeconfig's cluster")
     assert remains([cluster_node]) == []
     put_pod(kube, "web-0")
     pod.add()

@@ -101,7 +101,7 @@ def test_pod_cidr_of_another_node_can_be_used(kube_node: ClusterNode, sandbox: S
     [
         ("bare", ("usePodCidr",), "node 'bare' has no IPv4 pod CIDR for usePodCidr"),
         ("single", ("usePodCidr", "usePodCidrIPv6"), "node 'single' has no IPv6 pod CIDR for usePodCidrIPv6"),
-        ("nobody", ("usePodCidr",), 'nodes "nobody" not found'),
+        ("nobody", ("usePodCidr",), "does not know node nobody"),
     ],
 )
 def test_error_names_the_node_without_a_pod_cidr(

@@ -17,7 +17,7 @@ LOCATION = {
 
 VALUES: dict[str, list[Any]] = {
     "a number": [0, 1, -1, 2**63, 2**64 - 1],
-    "a number that is not a whole one of 64 bits": [1.5, 1e300, 100.0],
+    "a decimal number": [1.5, 1e300, 100.0],
     "a string": ["", "1", "true", "x"],
     "a boolean": [True, False],
     "an array": [[], [1], [[]]],

@@ -140,8 +140,8 @@ ERRORS: list[tuple[dict[str, Any], list[str]]] = [
     ({"cidr": "fd00::/48", "blockSize": 116, "vxlanMode": "Always"}, []),
     ({"cidr": None}, ["spec.cidr is missing: give"]),
     ({"cidr": 7}, ["spec.cidr = 7 is a number: give a string"]),
-    ({"cidr": "10.0.0.1/16"}, ["spec.cidr = '10.0.0.1/16' is not a CIDR"]),
-    ({"cidr": "ten"}, ["spec.cidr = 'ten' is not a CIDR"]),
+    ({"cidr": "10.0.0.1/16"}, ["'10.0.0.1/16' is not a CIDR (the network is '10.0.0.0/16'): give ADDRESS/LENGTH, such as"]),
+    ({"cidr": "ten"}, ["spec.cidr = 'ten' is not a CIDR (a number is missing): give ADDRESS/LENGTH, such as 10.0.0.0/16"]),
     ({"cidr": "169.254.8.0/24"}, ["spec.cidr = '169.254.8.0/24' is link-local"]),
     ({"cidr": "fe80::/64"}, ["spec.cidr = 'fe80::/64' is link-local"]),
     ({"cidr": "127.1.0.0/16"}, ["spec.cidr = '127.1.0.0/16' is loopback (127.0.0.0/8)"]),
@@ -149,14 +149,11 @@ ERRORS: list[tuple[dict[str, Any], list[str]]] = [
     ({"cidr": "ff05::/64"}, ["spec.cidr = 'ff05::/64' is multicast (ff00::/8)"]),
     (
         {"cidr": "::/112"},
-        [
-            "spec.cidr = '::/112' has unspecified addresses (::/128)",
-            "spec.cidr = '::/112' has loopback addresses (::1/128)",
-        ],
+        ["spec.cidr = '::/112' has addresses that are unspecified (::/128), loopback (::1/128): choose a range"],
     ),
     (
         {"cidr": "0.0.0.0/0", "blockSize": 20},
-        ["has reserved", "has reserved", "has link-local", "has loopback", "has multicast"],
+        ["are reserved (0.0.0.0/8), reserved (240.0.0.0/4), link-local (169.254.0.0/16), loopback (127.0.0.0/8), multicast"],
     ),
     ({"cidr": "0.0.0.0/8"}, ["spec.cidr = '0.0.0.0/8' is reserved (0.0.0.0/8)"]),
     ({"cidr": "240.0.0.0/4"}, ["spec.cidr = '240.0.0.0/4' is reserved (240.0.0.0/4)"]),

@@ -155,7 +155,7 @@ def test_mtu_applies_to_both_ends(pods: MakePod, mtu: int) -> None:
 @field(
     "num_queues",
     "`num_rx_queues` and `num_tx_queues` of both ends of the pair; 0 is 1.",
-    choice="At most 4096, which is the limit of the kernel.",
+    choice="0 to 4096, which is the limit of the kernel; 0 means 1.",
 )
 @pytest.mark.parametrize(("config", "queues"), [({}, 1), ({"num_queues": 3}, 3)], ids=["default", "three"])
 def test_queues_apply_to_both_ends(pods: MakePod, config: dict[str, int], queues: int) -> None:
