@@ -127,8 +127,12 @@ class Journal:
             raise IntentLost(record.id)
 
     def change_settings(self, record: Record, settings: dict[str, str]) -> None:
-        """Change the settings of the datastore in the record, and in its row if that exists; the rest of the row stays."""
-        self._write(lambda: self._connection.execute(_MOVE, (orjson.dumps(settings).decode(), *_row(record))))
+        """Change the settings of the datastore in the record, and in its row if that exists; the rest of the row stays.
+
+        On a full disk, free the reserve: the addresses must be claimed by the new settings.
+        """
+        parameters = (orjson.dumps(settings).decode(), *_row(record))
+        self._write(lambda: self._connection.execute(_MOVE, parameters), reserved=True)
         record.settings = settings
 
     def require(self, record: Record) -> None:

@@ -18,6 +18,7 @@ from harness.polling import wait_until
 from harness.state import disagreements, remains
 from svc.agent import maintenance, server
 from svc.attach.journal import Journal
+from svc.attach.record import ADDED, AttachmentId, Record
 
 pytestmark = pytest.mark.root
 
@@ -220,6 +221,26 @@ def test_del_works_without_space_to_open_the_journal(cluster: ClusterNode, sandb
     collect = {**cluster.netconf(), "cni.dev/valid-attachments": []}  # also removes journal entries that DEL could not remove
     assert cluster.call("GC", collect, container="", ifname="").status == 0
     assert cluster_remains([cluster]) == []
+
+
+def test_rows_get_other_settings_on_a_full_disk(node: Node) -> None:
+    """The reserve has space for it. Otherwise, live addresses are not claimed where their network has moved to."""
+    node.stop_agent()
+    moved = {"kind": "etcdv3", "etcd_endpoints": "http://new"}
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        for number in range(100):
+            key = AttachmentId("net", f"c{number}", "eth0")
+            journal.begin(
+                Record(key, ADDED, "boot", (1, 2), "node1", {"kind": "etcdv3", "etcd_endpoints": "http://old"}, "", "")
+            )
+        ballast = fill(node)
+        for record in journal.all():
+            journal.change_settings(record, moved)
+        ballast.unlink()
+        assert [record.settings for record in journal.all()] == [moved] * 100
+        for record in journal.all():
+            journal.remove(record)
+    node.start_agent()
 
 
 def test_del_without_space_for_the_embedded_store_names_the_disk(node: Node, make: MakePod) -> None:
