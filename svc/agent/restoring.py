@@ -122,8 +122,9 @@ class Restoring:
         """Return attachments without an endpoint, once after each loss: a killed agent may have written only the addresses."""
         if not session.identity.is_pending or state.endpoints_after == session.identity.changes:
             return set()
+        missing = {record.id for record in without_endpoint(self._context, session, records)}
         state.endpoints_after = session.identity.changes
-        return {record.id for record in without_endpoint(self._context, session, records)}
+        return missing
 
     def _restore(self, key: AttachmentId, state: _State, _job: Job) -> None:
         trace = CallTrace(new_request_id())

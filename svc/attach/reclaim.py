@@ -34,7 +34,7 @@ MAX_KEYS = 50  # keys per read of endpoints
 
 def lost(context: Context, session: DatastoreSession, records: Iterable[Record]) -> list[Record]:
     """Return the live attachments whose addresses are not allocated in the datastore. Raise StoreError if it fails."""
-    live = [record for record in records if is_restorable(context, record)]
+    live = [record for record in records if _is_claimable(context, record)]
     missing = session.ipam.not_held((record.handle, address) for record in live for address in record.address_list())
     return [record for record in live if any((record.handle, address) in missing for address in record.address_list())]
 
@@ -51,14 +51,17 @@ def without_endpoint(context: Context, session: DatastoreSession, records: Itera
 
 
 def is_restorable(context: Context, record: Record) -> bool:
+    """Return whether the attachment is live, and has addresses of its own: of the datastore's pools or of another source."""
+    return bool(record.addresses) and not record.shares and context.is_live(record)
+
+
+def _is_claimable(context: Context, record: Record) -> bool:
     """Return whether the attachment is live, and its addresses come from the pools of the datastore."""
-    if not record.addresses or record.shares or not source_of(record).uses_pools:
-        return False
-    return context.is_live(record)
+    return source_of(record).uses_pools and is_restorable(context, record)
 
 
 def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
-    """Allocate the addresses of a live attachment again, and write its endpoint if it is missing.
+    """Allocate the addresses of a live attachment again if they are of the pools, and write its endpoint if it is missing.
 
     Return False, and report the conflict, if another handle has one of the addresses. Raise SvcError if the restoration fails;
     all changes made before are correct. Idempotent. The caller must exclude concurrent calls of the same container.
@@ -70,8 +73,10 @@ def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
     session = context.session(record.session_key)
     session.require_ready()
     session.require_claim()
+    uses_pools = source_of(record).uses_pools
     try:
-        _claim(context, session, record, trace)
+        if uses_pools:
+            _claim(context, session, record, trace)
     except SvcError as refusal:
         if refusal.code != Code.ADDRESS_UNAVAILABLE:
             raise
@@ -82,7 +87,8 @@ def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
     if needs_endpoint(session, record):
         _write_endpoint_again(context, session, record, trace)
     context.metrics.count("restored_attachments_total", outcome="ok")
-    trace.info(f"claimed {', '.join(record.addresses)} again for {record.handle}")
+    done = "claimed" if uses_pools else "wrote the endpoint of"
+    trace.info(f"{done} {', '.join(record.addresses)} again for {record.handle}")
     return True
 
 
@@ -175,7 +181,7 @@ def avoid_lost(call: AddCall, addressing: Addressing, refusal: AddressInUse) -> 
     context, trace = call.context, call.trace
     if addressing.addresses or not call.request.source.uses_pools:
         return False
-    live = [record for record in context.journal.all() if is_restorable(context, record)]
+    live = [record for record in context.journal.all() if _is_claimable(context, record)]
     held = {address: record for record in live for address in record.address_list()}
     call.session.ipam.avoid({*held, *refusal.addresses})
     for address in refusal.addresses:

@@ -14,6 +14,7 @@ import pytest
 from harness.cluster_node import ClusterNode, audit, disagreements, remains
 from harness.datastores import EtcdSite, OrchSite, Site, session
 from harness.etcd import Cluster, cluster, free_ports
+from harness.host_local import offer, section
 from harness.ipam import put, put_pool, wipe
 from harness.netns import Netns
 from harness.node import Node, agent_with, netconf
@@ -478,18 +479,22 @@ def test_foreign_handle_is_reported_and_not_replaced(nodes: tuple[ClusterNode, C
 
 
 def test_attachments_survive_a_replaced_store_file(node: Node, sandbox: Callable[[], Netns]) -> None:
-    """The pods of the node get their records back in the new file."""
+    """The pods of the node get their records back in the new file. That with addresses of host-local has only an endpoint."""
     node.stop_agent()
     node.start_agent(*SHORT_HOLD_AGENT)
+    offer(node)
     pod = Pod(node, sandbox(), "live", netconf())
+    local = Pod(node, sandbox(), "local", netconf(ipam=section(node, "10.71.0.0/24")))
     pod.add()
+    local.add()
     for file in node.state_dir.glob(f"{EMBEDDED_FILE}*"):
         file.unlink()
     node.apply_pools()
     wait_until(lambda: set(node_audit(node).allocations) == set(pod.addresses))
-    wait_until(lambda: _profiles(node) == [["net"]])
+    wait_until(lambda: _profiles(node) == [["net"], ["net"]])
+    assert local.check().status == 0
     other = Pod(node, sandbox(), "new", netconf())
     other.add()
     assert other.addresses != pod.addresses
-    other.delete()
-    pod.delete()
+    for each in (other, local, pod):
+        each.delete()

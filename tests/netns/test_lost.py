@@ -21,11 +21,12 @@ from svc.attach.delete import delete
 from svc.attach.gc import collect_garbage
 from svc.attach.journal import IntentLost, Journal
 from svc.attach.moved_store import move_rows
-from svc.attach.reclaim import restore
+from svc.attach.reclaim import lost, restore, without_endpoint
 from svc.attach.record import ADDING, DELETING, AttachmentId, SessionKey
 from svc.attach.recovery import retry_release
 from svc.attach.request import AddRequest, Attachment, Sandbox
 from svc.attach.restore import restore_for_call
+from svc.attach.sources.own import BYPASS
 from svc.call_trace import CallTrace
 from svc.datastore.api import Backend, StoreError
 from svc.datastore.embedded import EmbeddedStore
@@ -199,6 +200,21 @@ def test_add_claims_lost_allocations_of_live_attachments_again(host: Host, sandb
     assert addresses(first).isdisjoint(addresses(second))
     assert host.audit().disagreements(host.links()) == []
     host.check(sandbox, first)
+
+
+def test_lost_endpoint_is_written_again_without_addresses_of_the_pools(host: Host, sandbox: Sandbox) -> None:
+    """Another source has assigned the addresses, so the datastore has nothing else to claim."""
+    result = host.add(sandbox)
+    (row,) = host.context.journal.all()
+    BYPASS.mark(row)
+    host.context.journal.update(row)
+    lose_allocations(host)
+    session = host.context.session(WHERE)
+    assert lost(host.context, session, [row]) == []
+    assert without_endpoint(host.context, session, [row]) == [row]
+    assert restore(host.context, KEY, host.trace)
+    host.check(sandbox, result)
+    assert host.audit().allocations == {}
 
 
 def test_allocation_of_an_earlier_container_is_released(host: Host, sandbox: Sandbox) -> None:
