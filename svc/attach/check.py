@@ -28,7 +28,7 @@ def check(
 ) -> None:
     """Raise PeerError with all differences. Without a sandbox, check only the addresses.
 
-    If the datastore fails, and the call (`where`) has other settings for it, use these.
+    If the datastore fails or lacks the attachment, and the call (`where`) has other settings for it, use these.
     """
     record = context.journal.get(key)
     if record is None or record.state != ADDED:
@@ -41,11 +41,15 @@ def check(
     reported = {ip.address.split("/")[0] for ip in previous.ips}  # later plugins may add addresses, but not remove them
     found = [f"prevResult lacks address {address}" for address in (wired or record).addresses if address not in reported]
     try:
-        found += _missing(context, record, trace)
+        missing = _missing(context, record, trace)
     except (StoreError, CallerError):
         if where is None or not follow(context, record, where()):
             raise
-        found += _missing(context, record, trace)
+        missing = _missing(context, record, trace)
+    else:
+        if missing and where is not None and follow(context, record, where()):
+            missing = _missing(context, record, trace)
+    found += missing
     if wired is None:
         found.append(f"the network that {key.ifname!r} was made for has left it")
     elif sandbox is not None:

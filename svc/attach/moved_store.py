@@ -38,6 +38,7 @@ def follow(context: Context, record: Record, where: SessionKey | None) -> bool:
             with suppress(StoreError):  # the journal's disk is full: the row follows at the next call
                 context.journal.change_settings(record, settings)
             record.settings = settings
+            context.suspects_loss = True  # the agent verifies the row there
             return True
     return False
 

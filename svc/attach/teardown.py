@@ -32,7 +32,7 @@ def tear_down(
 ) -> SvcError | None:
     """Remove the interface, then release what the attachment has in the datastore or from another IPAM plugin.
 
-    If the datastore fails, and a call of the network (`where`) has other settings for it, use these.
+    If the datastore fails or is locked, and a call of the network (`where`) has other settings for it, use these.
     If the release fails, record it durably as pending and return the failure. Raise SvcError if the datastore is locked
     (nothing is changed then), if the interface stays, or if the journal cannot record the pending release. The caller can
     repeat a failed call.
@@ -41,13 +41,16 @@ def tear_down(
         context.journal.remove(record)
         return None
     held = _read_holdings(context, record, trace)
+    if isinstance(held, (StoreError, CallerError)):
+        if follow(context, record, where):
+            held = _read_holdings(context, record, trace)
+        if isinstance(held, DatastoreLocked):
+            raise held
     with trace.phase("unwire"):
         existed = unwire(context, record)
         if not existed and sandbox is not None and record.peer_index:
             pair = record.peer_index, record.host_index
             existed = remove_inside(sandbox, record.id.ifname, lambda link: (link["index"], link["peer_index"]) == pair)
-    if isinstance(held, (StoreError, CallerError)) and follow(context, record, where):
-        held = _read_holdings(context, record, trace)
     if isinstance(held, SvcError):
         if isinstance(held, CopiedRow):
             trace.warning(f"nothing of {record.handle} is released: {held}")
@@ -183,7 +186,7 @@ def _require_own(context: Context, record: Record) -> None:
 def _read_holdings(context: Context, record: Record, trace: CallTrace) -> Holdings | SvcError:
     """Read the endpoint and the handle with the readiness of the datastore. Return the failure of the first request.
 
-    The caller sends no further request after a failure, because each may time out. Raise DatastoreLocked if it is locked.
+    The caller sends no further request after a failure, because each may time out.
     """
     try:
         if record.boot_id != context.boot_id or not record.generation:
@@ -199,7 +202,5 @@ def _read_holdings(context: Context, record: Record, trace: CallTrace) -> Holdin
                 keys["handle"] = HandleKey(record.handle)
             found = session.require_ready(tuple(keys.values()))
             return Holdings(context, session, record, trace, **dict(zip(keys, found, strict=True)))
-    except DatastoreLocked:
-        raise
     except SvcError as failure:
         return failure

@@ -284,6 +284,9 @@ def test_release_is_not_sent_to_another_datastore(moving: Moving, other_etcd: Cl
     pod.add()
     if not agent:
         node.stop_agent()
+    node.ctl("clusterinfo", "lock")
+    assert by(pod, other).failed("DEL").output["code"] == 105
+    node.ctl("clusterinfo", "unlock")
     with node.cut_off():
         by(pod, other).delete()
         if agent:
@@ -355,3 +358,41 @@ def test_rows_do_not_follow_another_network(moving: Moving, copy: EtcdSite, pod_
     first.delete()
     second.delete()
     assert allocated(copy) == set()
+
+
+def migrate(moving: Moving, new: EtcdSite) -> None:
+    """Copy the content of the node's etcd."""
+    old = moving.node.site
+    assert isinstance(old, EtcdSite)
+    for key, document in old.running.stored(f"{old.names.key_root}/"):
+        new.running.put(key, json.dumps(document))
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+@pytest.mark.parametrize("is_wiped", [False, True], ids=["locked", "wiped"])
+@WITH_OR_WITHOUT
+def test_former_datastore_stays_locked_after_a_migration(
+    moving: Moving, copy: EtcdSite, pod_on: MakePod, *, agent: bool, is_wiped: bool
+) -> None:
+    """DEL, CHECK and GC by the new settings are the first calls after the migration."""
+    node, pods = moving.node, [pod_on(f"web-{number}") for number in range(3)]
+    for pod in pods:
+        pod.add()
+    if not agent:
+        node.stop_agent()
+    migrate(moving, copy)
+    node.ctl("clusterinfo", "lock")
+    if is_wiped:
+        node.site.clear()
+    checked, deleted, unknown = (by(pod, copy.config).copy(result=pod.result) for pod in pods)
+    deleted.delete()
+    assert checked.check().status == 0
+    valid = {"cni.dev/valid-attachments": [{"containerID": checked.container, "ifname": checked.ifname}]}
+    collected = by(unknown, valid).call("GC")
+    assert collected.status == 0, collected
+    assert allocated(copy) == set(checked.addresses)
+    checked.delete()
+    assert (allocated(copy), moving.settings()) == (set(), [])
+    if not is_wiped:
+        node.ctl("clusterinfo", "unlock")
+        assert by(unknown, moving.old | {"cni.dev/valid-attachments": []}).call("GC").status == 0
