@@ -31,7 +31,7 @@ class OtherInstallations:
     @property
     def records(self) -> list[Path]:
         """Return the paths of their records, whether or not they exist."""
-        return [Path(f"{executable}.install") for entry in self.entries for executable in entry.executables]
+        return [_normalized(f"{executable}.install") for entry in self.entries for executable in entry.executables]
 
     @property
     def digests(self) -> dict[Path, str]:
@@ -48,9 +48,8 @@ class OtherInstallations:
 
     def socket(self, run_dir: Path) -> Path | None:
         """Return the recorded socket of the agent of a run directory; None if they record none."""
-        for record in self.records:
-            values = dict(read_lines(record))
-            if values.get("run_dir") == str(run_dir) and "socket" in values:
+        for values in (dict(read_lines(record)) for record in self.records):
+            if is_same(values.get("run_dir", ""), run_dir) and "socket" in values:
                 return Path(values["socket"])
         return None
 
@@ -66,7 +65,7 @@ class OtherInstallations:
 
 
 def other_installations(state_dir: Path, profile: str, bin_dir: Path) -> OtherInstallations:
-    """Return the installations other than that of a names profile in a directory. Raise the errors of `read_installed`."""
+    """Return all installations but that of a profile in a resolved directory. Raise the errors of `read_installed`."""
     return OtherInstallations([entry for entry in read_installed(state_dir) if entry.key != (profile, str(bin_dir))])
 
 
@@ -74,7 +73,7 @@ def known_files(state_dir: Path, own: Path) -> dict[Path, str]:
     """Return every file that svc wrote, with its digest: those of the record `own` and those of the state directory."""
     entries = read_installed(state_dir)
     names = [name for entry in entries for name in (*entry.executables, entry.network_list) if name]
-    return {Path(name): NO_DIGEST for name in names} | OtherInstallations(entries).digests | read_digests(own)
+    return {_normalized(name): NO_DIGEST for name in names} | OtherInstallations(entries).digests | read_digests(own)
 
 
 def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
@@ -82,15 +81,15 @@ def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
     return bin_dir / f"{names.plugin}.install", bin_dir / f"{names.ipam_plugin}.install"
 
 
-def recorded_state_dir(bin_dir: Path, names: Names) -> Path | None:
-    """Return the recorded state directory of the executables; None without a record. Raise PeerError if it cannot be read."""
-    return next((Path(value) for key, value in read_lines(record_paths(bin_dir, names)[0]) if key == "state_dir"), None)
+def recorded_settings(bin_dir: Path, names: Names) -> dict[str, str]:
+    """Return the settings in the record of the executables; none without a record. Raise PeerError if it cannot be read."""
+    return dict(read_lines(record_paths(bin_dir, names)[0]))
 
 
 def read_digests(record: Path) -> dict[Path, str]:
     """Return the files that a record lists, with their digests. Raise PeerError if it cannot be read."""
     files = (value.partition(" ") for key, value in read_lines(record) if key == "file")
-    return {Path(path): digest for digest, _, path in files}
+    return {_normalized(path): digest for digest, _, path in files}
 
 
 def read_lines(record: Path) -> Iterator[tuple[str, str]]:
@@ -109,6 +108,16 @@ def read_lines(record: Path) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
+def is_same(path: str | Path, other: str | Path) -> bool:
+    """Return whether two paths name the same file or directory, also through symbolic links."""
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _normalized(path: str) -> Path:
+    """Return the path of a file in its resolved directory, because several paths may name a directory."""
+    return Path(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
 def digest_of(data: bytes) -> str:
     """Return the digest of a file's content as records have it."""
     return hashlib.sha256(data).hexdigest()[:_DIGITS]
@@ -116,4 +125,4 @@ def digest_of(data: bytes) -> str:
 
 def _updated(key: str, value: str, digests: Mapping[Path, str]) -> tuple[str, str]:
     digest, _, path = value.partition(" ")
-    return (key, f"{digests.get(Path(path), digest)} {path}") if key == "file" else (key, value)
+    return (key, f"{digests.get(_normalized(path), digest)} {path}") if key == "file" else (key, value)

@@ -15,9 +15,17 @@ from typing import Any, Final
 
 import yaml
 
-from svc.admin.install_records import OtherInstallations, known_files, other_installations, record_paths
+from svc.admin.install_records import (
+    OtherInstallations,
+    is_same,
+    known_files,
+    other_installations,
+    record_paths,
+    recorded_settings,
+)
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
+from svc.admin.node_state import read_attachments
 from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
@@ -29,7 +37,7 @@ from svc.model.field_errors import MISSING
 from svc.names import Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.fields import FILE_OPTIONS
-from svc.netconf.installed import FILE_NAME, Installed, add_installed
+from svc.netconf.installed import FILE_NAME, Installed, add_installed, remove_installed
 from svc.netconf.networklist import check_file, read_file, read_others, read_plugin
 from svc.orch.pod_cidrs import config_warning
 from svc.values import dataclass
@@ -125,8 +133,10 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     written, PeerError if a file cannot be written."""
     names = wanted.names
     executable = wanted.executable or find_executable()
+    earlier = _earlier_state_dir(wanted)
     others = other_installations(wanted.state_dir, wanted.profile, wanted.bin_dir)
-    socket = wanted.socket or others.socket(wanted.run_dir) or wanted.run_dir / SOCKET_NAME
+    present = OtherInstallations([wanted.record, *others.entries])
+    socket = wanted.socket or present.socket(wanted.run_dir) or wanted.run_dir / SOCKET_NAME
     settings = InstallSettings(socket.absolute(), Path(sys.executable), wanted.state_dir, wanted.run_dir, wanted.profile)
     if wanted.network_list and not wanted.netconf:
         known = known_files(wanted.state_dir, record_paths(wanted.bin_dir, names)[0])
@@ -137,6 +147,8 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     network = [*wanted.credentials(), *_network_list(wanted, executable, warn)]
     outcomes = install_files(wanted.bin_dir, executable, names, settings, [*unit, *network], prepare)
     is_new = add_installed(wanted.state_dir, wanted.record)
+    if earlier != wanted.state_dir:
+        remove_installed(earlier, wanted.profile, str(wanted.bin_dir))
     for file in unit:
         make_directories([wanted.run_dir, *writable])
         name = file.path.name
@@ -144,6 +156,21 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
             warn(f"note: {file.path} is the unit of the agent of these directories: it serves {names.plugin} too")
         warn(f"start the agent with: systemctl daemon-reload && systemctl enable {name} && systemctl restart {name}")
     return [*outcomes, (wanted.state_dir / FILE_NAME, "installed" if is_new else "unchanged")]
+
+
+def _earlier_state_dir(wanted: Installation) -> Path:
+    """Return the state directory that the executables have until now. Raise CallerError if its attachments need them."""
+    recorded = recorded_settings(wanted.bin_dir, wanted.names)
+    state_dir = Path(recorded.get("state_dir", wanted.state_dir))
+    if is_same(state_dir, wanted.state_dir):
+        return wanted.state_dir
+    if attachments := read_attachments(state_dir, recorded.get("profile", "")):
+        raise CallerError(
+            f"executables in {str(wanted.bin_dir)!r} belong to state directory {str(state_dir)!r}, "
+            f"which has {len(attachments)} attachments",
+            details=f"give --state-dir {state_dir}, or delete these containers first",
+        )
+    return state_dir
 
 
 def _is_elsewhere(settings: InstallSettings) -> bool:

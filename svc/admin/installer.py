@@ -107,7 +107,7 @@ def uninstall(bin_dir: Path, names: Names, others: OtherInstallations) -> list[O
     try:
         done = [(path, _remove(path, digest, is_used=path in used)) for path, digest in reversed(digests.items())]
         done += [(path, "put back: the original") for path in digests if _put_back(path)]
-        for record in (other, own):
+        for record in (path for path in (other, own) if path not in others.records):
             remove(record)
             done.append((record, "removed"))
     except OSError as error:

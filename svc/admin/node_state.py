@@ -28,6 +28,14 @@ def open_journal(state_dir: Path) -> Iterator[Journal]:
         yield journal
 
 
+def read_attachments(state_dir: Path, profile: str) -> list[Record]:
+    """Return the attachments of a names profile, also those with a pending release; none without a journal."""
+    if not (state_dir / _JOURNAL).exists():
+        return []
+    with open_journal(state_dir) as journal:
+        return [record for record in journal.all() if record.profile == profile]
+
+
 def find_release(journal: Journal, wanted: AttachmentId) -> Record:
     """Return a pending release. Raise CallerError if it does not exist."""
     for record in journal.pending_releases():

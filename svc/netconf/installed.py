@@ -42,7 +42,7 @@ class Installed:
 
     @property
     def key(self) -> tuple[str, str]:
-        return self.profile, self.bin_dir
+        return self.profile, os.path.realpath(self.bin_dir)
 
     def find_list(self) -> Path | None:
         """Return the path of the network list if it exists here, else its path on the host; None if none was written."""
@@ -94,7 +94,7 @@ def add_installed(state_dir: Path, added: Installed) -> bool:
 
 
 def remove_installed(state_dir: Path, profile: str, bin_dir: str) -> None:
-    """Remove the entry of an installation, if it exists. Raise the errors of `add_installed`."""
+    """Remove the entry of an installation in a resolved directory, if it exists. Raise the errors of `add_installed`."""
     if not (state_dir / FILE_NAME).exists():
         return
     with _changing(state_dir):

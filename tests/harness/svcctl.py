@@ -12,16 +12,16 @@ from svc.datastore.open import EMBEDDED_FILE
 class Cli:
     """Runs svcctl in this process, with its own state directory. `options` precede every command."""
 
-    def __init__(self, folder: Path, *options: str, fresh: bool = True) -> None:
-        """Use the state directory. With `fresh`, create an embedded store that is ready."""
+    def __init__(self, folder: Path, *options: str, fresh: bool = True, bare: bool = False) -> None:
+        """Use the state directory. With `fresh`, create an embedded store that is ready. With `bare`, give no directories."""
         self.folder = folder
-        self._options = options
+        directories = ("--state-dir", str(folder / "state"), "--run-dir", str(folder / "run"))
+        self._options = options if bare else (*directories, *options)
         if fresh:
             EmbeddedStore(folder / "state" / EMBEDDED_FILE).close()
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
-        fixed = ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]
-        return CliRunner().invoke(main, [*fixed, *self._options, *arguments], input=stdin)
+        return CliRunner().invoke(main, [*self._options, *arguments], input=stdin)
 
     def prints(self, *arguments: str, stdin: str | None = None) -> str:
         result = self(*arguments, stdin=stdin)

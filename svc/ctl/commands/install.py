@@ -2,7 +2,8 @@
 
 import signal
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from svc.admin import installation, installer
-from svc.admin.install_records import other_installations, recorded_state_dir
+from svc.admin.install_records import other_installations, recorded_settings
 from svc.admin.installation import CHAINED, UNIT_DIR, Installation
+from svc.admin.node_state import read_attachments
 from svc.atomic_file import write
+from svc.attach.record import DELETING
 from svc.ctl.cli_context import CliContext, Target, names_option
 from svc.datastore.open import open_backend
 from svc.model import cni_versions
@@ -26,6 +30,7 @@ from svc.netconf.networklist import read_file
 _EMBEDDED = "embedded"
 WATCH_SECONDS = 1.0  # between reads of the service account: two small files
 _OF_THE_NETWORK = ("netconf", "host_conf_dir", "installation", "without", "cni_version")
+_DIRECTORIES = ("state_dir", "run_dir")  # of the agent, in the record of the executables
 _PATH = click.Path(path_type=Path)
 _bin_dir_option = click.option(
     "--bin-dir", type=_PATH, required=True, help="Directory in which the container runtime looks for plugins."
@@ -62,7 +67,7 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
     """Install executables and network, each file atomically. A file of another deployment is kept beside, and
     `svcctl uninstall` puts it back."""
     _require_effect(options, watch=watch, apply_pools=apply_pools)
-    context = context.with_own_names
+    context = _with_recorded(context.with_own_names, options["bin_dir"].resolve())
     folders = {_flag(name): options[name] for name in ("bin_dir", "conf_dir", "unit_dir")}
     installer.require_directories(folders | {"--state-dir": context.state_dir, "--run-dir": context.run_dir})
     wanted = _installation(context, options)
@@ -80,11 +85,26 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
 @click.pass_obj
 def uninstall(context: CliContext, bin_dir: Path) -> None:
     """Remove what `svcctl install` wrote. Put back the files that it replaced, and keep modified ones."""
-    context, folder = context.with_own_names, bin_dir.absolute()
-    state_dir, profile = recorded_state_dir(folder, context.names) or context.state_dir, canonical(context.profile)
-    for path, outcome in installer.uninstall(folder, context.names, other_installations(state_dir, profile, folder)):
+    context, folder = context.with_own_names, bin_dir.resolve()
+    recorded, profile = recorded_settings(folder, context.names), canonical(context.profile)
+    state_dir = Path(recorded.get("state_dir", context.state_dir))
+    others = other_installations(state_dir, profile, folder)
+    for path, outcome in installer.uninstall(folder, context.names, others):
         click.echo(f"{path} {outcome}")
     remove_installed(state_dir, profile, str(folder))
+    with suppress(SvcError):  # a journal that cannot be read: the files are removed
+        attached = [record for record in read_attachments(state_dir, profile) if record.state != DELETING]
+        if attached and all(entry.profile != profile for entry in others.entries):
+            warning = "their DELs will fail until svc is installed again"
+            click.echo(f"warning: {len(attached)} attachments are recorded: {warning}", err=True)
+
+
+def _with_recorded(context: CliContext, bin_dir: Path) -> CliContext:
+    """Return the context with the directories that the executables have until now, except those that the user gives."""
+    recorded, command = recorded_settings(bin_dir, context.names), click.get_current_context()
+    sources = {name: [each.get_parameter_source(name) for each in (command, command.find_root())] for name in _DIRECTORIES}
+    missing = [name for name in _DIRECTORIES if name in recorded and ParameterSource.COMMANDLINE not in sources[name]]
+    return replace(context, **{name: Path(recorded[name]) for name in missing})
 
 
 def _require_effect(options: Mapping[str, Any], *, watch: bool, apply_pools: bool) -> None:
@@ -108,8 +128,8 @@ def _flag(name: str) -> str:
 
 
 def _installation(context: CliContext, options: Mapping[str, Any]) -> Installation:
-    """Return the options with those of the context, and absolute directories."""
-    folders = {name: options[name].absolute() for name in ("bin_dir", "conf_dir", "unit_dir") if options[name]}
+    """Return the options with those of the context, and absolute directories; those of an executable or a list resolved."""
+    folders = {name: options[name].resolve() for name in ("bin_dir", "conf_dir", "unit_dir") if options[name]}
     return Installation(
         **{**options, **folders, "netconf": options["netconf"] or context.netconf},
         names=context.names,
