@@ -113,15 +113,21 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="serve until SIGTERM, in the foreground")
     run.add_argument("--version", action="version", version=f"svc-agent {svc.__version__}")
-    run.add_argument("--config", type=Path, metavar="FILE", help="TOML file with options; command-line options override it")
-    run.add_argument("--socket", type=Path, help=f"where the executable finds the agent (default: RUN_DIR/{SOCKET_NAME})")
-    run.add_argument("--state-dir", type=Path, default=Path(DEFAULT.state_dir), help="journal and embedded store (%(default)s)")
-    run.add_argument("--run-dir", type=Path, default=Path(DEFAULT.run_dir), help="socket and lock (%(default)s)")
+    run.add_argument("--config", type=_path, metavar="FILE", help="TOML file with options; command-line options override it")
+    run.add_argument("--socket", type=_path, help=f"where the executable finds the agent (default: RUN_DIR/{SOCKET_NAME})")
+    run.add_argument("--state-dir", type=_path, default=DEFAULT.state_dir, help="journal and embedded store (%(default)s)")
+    run.add_argument("--run-dir", type=_path, default=DEFAULT.run_dir, help="socket and lock (%(default)s)")
     run.add_argument(
         "--metrics", type=_address, metavar="HOST:PORT", help="address of the Prometheus metrics server (default: none)"
     )
     run.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("a path is empty: give one")
+    return Path(text)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from svc import __version__
+from svc.ctl.path_option import PATH
 from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
 
@@ -130,14 +130,13 @@ def _override(context: click.Context, option: click.Parameter, value: Any) -> No
         context.obj = replace(context.obj, **{str(option.name): value})
 
 
-_PATH = click.Path(path_type=Path)
 _version_option = click.version_option(__version__, prog_name="svcctl", message="%(prog)s %(version)s")
 
 
 @_version_option
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--state-dir", type=_PATH, default=DEFAULT.state_dir, show_default=True, help="The agent's state directory.")
-@click.option("--run-dir", type=_PATH, default=DEFAULT.run_dir, show_default=True, help="Directory of the agent's socket.")
+@click.option("--state-dir", type=PATH, default=DEFAULT.state_dir, show_default=True, help="The agent's state directory.")
+@click.option("--run-dir", type=PATH, default=DEFAULT.run_dir, show_default=True, help="Directory of the agent's socket.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output format."
 )
@@ -147,7 +146,7 @@ _version_option = click.version_option(__version__, prog_name="svcctl", message=
 @click.option(
     "--netconf",
     metavar="FILE",
-    type=_PATH,
+    type=PATH,
     help="Network configuration, or list, that names the datastore.  [default: $SVC_NETCONF, else the installed network]",
 )
 @click.option("--embedded", is_flag=True, help="Use the embedded store of the state directory, not the installed network's.")

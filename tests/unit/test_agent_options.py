@@ -39,6 +39,14 @@ def test_file_can_set_every_option(path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert set(options(monkeypatch)) == {"config", *main.OPTIONS}, "the agent has no other option"
 
 
+@pytest.mark.parametrize("option", ["--state-dir", "--run-dir", "--socket", "--config"])
+def test_empty_path_is_refused(option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be the current directory."""
+    with pytest.raises(SystemExit):
+        options(monkeypatch, option, "")
+    assert f"argument {option}: a path is empty: give one" in capsys.readouterr().err
+
+
 def test_command_line_overrides_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(FILE)
     found = options(monkeypatch, "--run-dir", "/run/of/line", "--config", str(path), "--log-level=ERROR")

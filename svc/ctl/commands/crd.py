@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Final
 
 import click
 
 from svc.ctl.cli_context import CliContext, echo_yaml
+from svc.ctl.path_option import PATH
 from svc.datastore.open import open_client
 from svc.deploy import cluster
 from svc.names import Names
@@ -93,12 +95,16 @@ def print_binding(context: CliContext, service_account: str, namespace: str) -> 
 @crd.command()
 @_group_option
 @click.option(
-    "--kubeconfig", envvar="KUBECONFIG", required=True, help="Kubeconfig of a user who can create CustomResourceDefinitions."
+    "--kubeconfig",
+    type=PATH,
+    envvar="KUBECONFIG",
+    required=True,
+    help="Kubeconfig of a user who can create CustomResourceDefinitions.",
 )
 @click.pass_obj
-def apply(context: CliContext, api_version: str, kubeconfig: str) -> None:
+def apply(context: CliContext, api_version: str, kubeconfig: Path) -> None:
     """Create or update the resource definitions."""
-    with closing(open_client({"kubeconfig": kubeconfig})) as client:
+    with closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
         for name in cluster.apply(client, cluster.definitions(context.names, api_version)):
             click.echo(f"{name} applied")
     click.echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")

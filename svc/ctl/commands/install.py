@@ -20,6 +20,7 @@ from svc.admin.node_state import read_attachments
 from svc.atomic_file import write
 from svc.attach.record import DELETING
 from svc.ctl.cli_context import CliContext, Target, names_option
+from svc.ctl.path_option import PATH
 from svc.datastore.open import open_backend
 from svc.model import cni_versions
 from svc.model.errors import SvcError
@@ -31,16 +32,15 @@ _EMBEDDED = "embedded"
 WATCH_SECONDS = 1.0  # between reads of the service account: two small files
 _OF_THE_NETWORK = ("netconf", "host_conf_dir", "installation", "without", "cni_version")
 _DIRECTORIES = ("state_dir", "run_dir")  # of the agent, in the record of the executables
-_PATH = click.Path(path_type=Path)
 _bin_dir_option = click.option(
-    "--bin-dir", type=_PATH, required=True, help="Directory in which the container runtime looks for plugins."
+    "--bin-dir", type=PATH, required=True, help="Directory in which the container runtime looks for plugins."
 )
 
 
 @click.command(name="install")
 @_bin_dir_option
-@click.option("--conf-dir", type=_PATH, help="Directory in which the runtime looks for networks.  [default: configure none]")
-@click.option("--host-conf-dir", type=_PATH, help="Path of --conf-dir on the host.  [default: the same]")
+@click.option("--conf-dir", type=PATH, help="Directory in which the runtime looks for networks.  [default: configure none]")
+@click.option("--host-conf-dir", type=PATH, help="Path of --conf-dir on the host.  [default: the same]")
 @click.option(
     "--datastore",
     type=click.Choice([_EMBEDDED, "orch"]),
@@ -48,19 +48,19 @@ _bin_dir_option = click.option(
     show_default=True,
     help="Datastore of the network.",
 )
-@click.option("--netconf", type=_PATH, help="Part of svc in the network list, in place of one from --datastore.")
-@click.option("--installation", type=_PATH, help="The operator's resource, whose settings override those of the network.")
+@click.option("--netconf", type=PATH, help="Part of svc in the network list, in place of one from --datastore.")
+@click.option("--installation", type=PATH, help="The operator's resource, whose settings override those of the network.")
 @click.option("--apply-pools", is_flag=True, help="Write the pools that the operator's resource lists to the datastore.")
 @click.option("--without", type=click.Choice(list(CHAINED)), multiple=True, help="Leave a chained plugin out.")
 @click.option(
     "--cni-version", type=click.Choice(cni_versions.SUPPORTED), help="Highest CNI version of the network, for an older runtime."
 )
-@click.option("--service-account", type=_PATH, help="For --datastore orch: directory of the account.  [default: the pod's]")
+@click.option("--service-account", type=PATH, help="For --datastore orch: directory of the account.  [default: the pod's]")
 @click.option("--watch", is_flag=True, help="For --datastore orch: run until SIGTERM, and renew the token.")
-@click.option("--socket", type=_PATH, help="Socket of the agent.  [default: agent.sock in the run directory]")
-@click.option("--executable", type=_PATH, help="Executable to install.  [default: the one installed with this Python]")
+@click.option("--socket", type=PATH, help="Socket of the agent.  [default: agent.sock in the run directory]")
+@click.option("--executable", type=PATH, help="Executable to install.  [default: the one installed with this Python]")
 @click.option("--systemd", is_flag=True, help="Install a systemd unit for the agent, too.")
-@click.option("--unit-dir", type=_PATH, help=f"Directory of the unit.  [default: {UNIT_DIR}]")
+@click.option("--unit-dir", type=PATH, help=f"Directory of the unit.  [default: {UNIT_DIR}]")
 @names_option
 @click.pass_obj
 def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: Any) -> None:
@@ -104,7 +104,8 @@ def _with_recorded(context: CliContext, bin_dir: Path) -> CliContext:
     recorded, command = recorded_settings(bin_dir, context.names), click.get_current_context()
     sources = {name: [each.get_parameter_source(name) for each in (command, command.find_root())] for name in _DIRECTORIES}
     missing = [name for name in _DIRECTORIES if name in recorded and ParameterSource.COMMANDLINE not in sources[name]]
-    return replace(context, **{name: Path(recorded[name]) for name in missing})
+    settings: dict[str, Any] = {name: Path(recorded[name]) for name in missing}
+    return replace(context, **settings)
 
 
 def _require_effect(options: Mapping[str, Any], *, watch: bool, apply_pools: bool) -> None:

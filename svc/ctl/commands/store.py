@@ -10,13 +10,14 @@ import click
 from svc.admin import node_state
 from svc.attach.record import AttachmentId, Record
 from svc.ctl.cli_context import CliContext, Target, describe, output_option, table
+from svc.ctl.path_option import PATH
 from svc.datastore import backup as backups
 from svc.datastore.open import EMBEDDED_FILE
 from svc.model.errors import CallerError
 
 NOTES = "dropped-releases.jsonl"  # in the state directory
 _COLUMNS = ("network", "container", "ifname", "addresses", "datastore")
-_file_argument = click.argument("file", type=click.Path(path_type=Path))
+_file_argument = click.argument("file", type=PATH)
 
 
 @click.group()
