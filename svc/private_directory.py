@@ -22,12 +22,9 @@ def make_private(path: Path, mode: int) -> None:
     Raise OSError if that fails, UnsafeDirectory if it belongs to another user, or if another user may rename it.
     """
     create_directories(path, mode)
-    _require_safe_parents(path.resolve())
-    status = path.stat()
-    if status.st_uid not in (0, os.geteuid()):
-        raise UnsafeDirectory(path, f"belongs to user {status.st_uid}", f"chown root {path}")
-    if stat.S_IMODE(status.st_mode) & ~mode:
-        path.chmod(stat.S_IMODE(status.st_mode) & mode)
+    present = require_safe(path)
+    if present & ~mode:
+        path.chmod(present & mode)
 
 
 def create_directories(path: Path, mode: int = 0o755, parents_mode: int = 0o755) -> None:
@@ -43,11 +40,19 @@ def create_directories(path: Path, mode: int = 0o755, parents_mode: int = 0o755)
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
 
 
-def _require_safe_parents(path: Path) -> None:
-    """Raise UnsafeDirectory if another user may rename a parent. In a sticky directory, such as /tmp, only the owner may."""
-    for parent in path.parents:
-        status = parent.stat()
+def require_safe(path: Path) -> int:
+    """Return the mode of the directory, if it exists. Raise UnsafeDirectory if another user owns it, or may rename a parent.
+
+    In a sticky directory, such as /tmp, only the owner of a directory may rename it."""
+    resolved, mode = path.resolve(), 0
+    for folder in (*resolved.parents, resolved):
+        try:
+            status = folder.stat()
+        except FileNotFoundError:
+            continue
+        mode = stat.S_IMODE(status.st_mode)
         if status.st_uid not in (0, os.geteuid()):
-            raise UnsafeDirectory(parent, f"belongs to user {status.st_uid}", f"chown root {parent}")
-        if status.st_mode & _WRITABLE_BY_OTHERS and not status.st_mode & stat.S_ISVTX:
-            raise UnsafeDirectory(parent, f"has mode {stat.S_IMODE(status.st_mode):04o}", f"chmod go-w {parent}")
+            raise UnsafeDirectory(folder, f"belongs to user {status.st_uid}", f"chown root {folder}")
+        if folder != resolved and mode & _WRITABLE_BY_OTHERS and not mode & stat.S_ISVTX:
+            raise UnsafeDirectory(folder, f"has mode {mode:04o}", f"chmod go-w {folder}")
+    return mode

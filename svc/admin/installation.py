@@ -30,7 +30,7 @@ from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
 from svc.datastore.open import require_packages
-from svc.deploy.systemd import HOST_LOCAL_DIR, make_directories, plugin_of, render_unit, unit_name
+from svc.deploy.systemd import HOST_LOCAL_DIR, find_unit, make_directories, plugin_of, render_unit
 from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.field_errors import MISSING
@@ -100,7 +100,12 @@ class Installation:
         if not self.conf_dir or self.datastore != "orch":
             return []
         account = self.service_account or Path(f"/var/run/secrets/{self.names.orch_domain}/serviceaccount")
-        return credentials(account, os.environ, folder or self.conf_dir, self.names)
+        try:
+            return credentials(account, os.environ, folder or self.conf_dir, self.names)
+        except CallerError as error:
+            if self.netconf:
+                error.details = "leave --datastore orch out: the file given with --netconf names the datastore"
+            raise
 
     def reachable(self, settings: dict[str, str], folder: Path) -> dict[str, str]:
         """Return settings of the network's datastore that work before the installation: with its credentials in `folder`."""
@@ -180,12 +185,12 @@ def _is_elsewhere(settings: InstallSettings) -> bool:
 
 def _unit(wanted: Installation, others: OtherInstallations, settings: InstallSettings, writable: Sequence[Path]) -> File:
     """Return the unit of the agent, which another names profile may have installed already."""
-    own = (wanted.unit_dir or UNIT_DIR) / unit_name(wanted.names.plugin)
+    own = find_unit(wanted.unit_dir or UNIT_DIR, wanted.names.plugin, wanted.state_dir)
     path = own if own.exists() else next(iter(others.units()), own)
     command = [sys.executable, "-I", "-m", "svc.agent.main", "run"]
     command += ["--state-dir", str(wanted.state_dir), "--run-dir", str(wanted.run_dir)]
     command += ["--socket", str(settings.socket)] if _is_elsewhere(settings) else []
-    text = render_unit(plugin_of(path.name), command, wanted.state_dir, wanted.run_dir, writable)
+    text = render_unit(path.name, command, wanted.state_dir, wanted.run_dir, writable)
     return File(path, text.encode(), 0o644)
 
 
@@ -200,8 +205,9 @@ def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[Fi
         warn(f"warning: plugin {plugin['type']!r} is kept in the chain, but only {supported} are supported there")
     folders = [wanted.bin_dir, *(Path(folder) for folder in os.environ.get("CNI_PATH", "").split(":") if folder)]
     programs = {names.plugin: executable} | find_plugins([*chained, *(each["type"] for each in others)], folders)
-    version = common_version(programs, wanted.cni_version or cni_versions.LATEST)
     entry, netconf = wanted.read_netconf(wanted.host_conf_dir or wanted.conf_dir)
+    asked = wanted.cni_version or entry.get("cniVersion")
+    version = common_version(programs, asked or cni_versions.LATEST)
     document = render(entry, chained, version, names, others)
     require_packages(netconf.datastore.kind)
     if netconf.orchestrator and (netconf.policy or not netconf.ipam.is_delegated):  # an ADD reads pods or namespaces
@@ -214,13 +220,9 @@ def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[Fi
     if warning := config_warning(netconf.ipam.type, netconf.datastore.kind, os.environ):
         warn(warning)
     if not cni_versions.at_least(version, _WITH_GC):
-        is_asked = version == wanted.cni_version
-        cause = (
-            "--cni-version asks for"
-            if is_asked
-            else f"{' and '.join([*chained, *(each['type'] for each in others)])} allow only"
-        )
-        remedy = "" if is_asked else f". For {_WITH_GC}: {_NEWER_PLUGINS}"
+        limiting = " and ".join([*chained, *(each["type"] for each in others)])
+        source = "--cni-version asks for" if wanted.cni_version else "--netconf asks for"
+        cause, remedy = (source, "") if version == asked else (f"{limiting} allow only", f". For {_WITH_GC}: {_NEWER_PLUGINS}")
         warn(f"note: {cause} CNI {version}, so the runtime will not call GC and STATUS{remedy}")
     return [File(wanted.conf_dir / names.conflist, document, 0o600)]
 

@@ -24,7 +24,7 @@ from svc.cni.install_record import END
 from svc.model.errors import CallerError, Code, PeerError, reason_of
 from svc.names import DEFAULT, Names
 from svc.netconf.networklist import read_file, type_of
-from svc.private_directory import create_directories
+from svc.private_directory import UnsafeDirectory, create_directories, require_safe
 from svc.values import dataclass
 
 MAX_RECORD_BYTES = 4096  # that the executable reads
@@ -127,7 +127,9 @@ def find_executable() -> Path:
 
 
 def require_directories(directories: Mapping[str, Path | None]) -> None:
-    """Raise CallerError if one of them, given by its option, is another kind of file, or lies below one."""
+    """Raise CallerError if one of them, given by its option, is another kind of file, or lies below one.
+
+    Raise it also if the agent would refuse its state or run directory."""
     for option, path in directories.items():
         if path is None:
             continue
@@ -138,6 +140,12 @@ def require_directories(directories: Mapping[str, Path | None]) -> None:
                 details=f"name a directory with {option}, or move the file away",
                 code=Code.IO_FAILURE,
             )
+        try:
+            if option in ("--state-dir", "--run-dir"):
+                require_safe(path)
+        except UnsafeDirectory as error:
+            msg = f"{option} {str(path)!r} cannot be used: {error.strerror}"
+            raise CallerError(msg, details=error.fix, code=Code.IO_FAILURE) from error
 
 
 def require_own_list(path: Path, recorded: str | None, names: Names) -> None:
@@ -230,6 +238,6 @@ def _read_executable(path: Path) -> bytes:
     except OSError as error:
         details = "name it with --executable"
         raise CallerError(f"cannot read executable {str(path)!r}: {error.strerror}", details=details) from None
-    if not data.startswith(b"\x7fELF"):
-        raise CallerError(f"{str(path)!r} is not a native executable", details="name the one that was built with --executable")
+    if not data.startswith(b"\x7fELF") or _EXECUTABLE not in data:
+        raise CallerError(f"{str(path)!r} is not an executable of svc", details="name the one that was built with --executable")
     return data

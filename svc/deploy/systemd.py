@@ -1,5 +1,6 @@
 """The systemd unit of the agent: one for each state directory, shared by all names profiles that it serves."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,9 @@ HOST_LOCAL_DIR: Final = Path("/var/lib/cni")  # where host-local keeps its addre
 
 # Network interfaces, routes and sysctls; and entering the network namespaces of pods.
 CAPABILITIES: Final = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
+
+_NO_NAME: Final = re.compile(r"[^\w.]+", re.ASCII)  # what a unit's name does not have here
+_COMMAND: Final = " -m svc.agent.main run --state-dir "  # in the unit of each agent
 
 _UNIT: Final = """\
 # Written by `svcctl install --systemd`. Changes belong into a drop-in: systemctl edit {name}
@@ -62,14 +66,19 @@ WantedBy=multi-user.target
 """
 
 
-def unit_name(plugin: str) -> str:
-    """Return the name of the unit that belongs to a main plugin."""
-    return f"{plugin}-agent.service"
+def find_unit(folder: Path, plugin: str, state_dir: Path) -> Path:
+    """Return the path of the unit that belongs to a main plugin and a state directory. Raise OSError.
+
+    Its name has the state directory if the agent of another one has the unit with the name of the plugin alone."""
+    path, own = folder / f"{plugin}-agent.service", folder / f"{plugin}-agent.{_NO_NAME.sub('-', str(state_dir)[1:])}.service"
+    text = path.read_text(errors="replace") if path.exists() else ""
+    is_of_another = _COMMAND in text and f"{_COMMAND}{_word(str(state_dir))} " not in text
+    return own if is_of_another or own.exists() else path
 
 
 def plugin_of(name: str) -> str:
     """Return the main plugin that a unit's name belongs to."""
-    return name.removesuffix("-agent.service")
+    return name.partition("-agent.")[0]
 
 
 def make_directories(paths: Sequence[Path]) -> None:
@@ -85,15 +94,15 @@ def _kind_of(path: Path) -> tuple[str, Path] | None:
     return (_ROOTS[root], path.relative_to(root)) if root else None
 
 
-def render_unit(plugin: str, command: Sequence[str], state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> str:
+def render_unit(name: str, command: Sequence[str], state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> str:
     """Return the unit's text. The agent may write all of these directories.
 
     Those that systemd does not make must exist when the unit starts (see `make_directories`): a missing one of `writable` is
     not writable, and without another one the unit does not start."""
     return _UNIT.format(
-        name=unit_name(plugin),
-        plugin=plugin,
-        command=" ".join(_quote(word).replace("$", "$$") for word in command),
+        name=name,
+        plugin=plugin_of(name),
+        command=" ".join(map(_word, command)),
         paths="\n".join(_path_lines(state_dir, run_dir, writable)),
         capabilities=" ".join(CAPABILITIES),
     )
@@ -107,6 +116,11 @@ def _path_lines(state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> lis
         lines[f"{kind[0]}={_quote(str(kind[1]))}" if kind else f"ReadWritePaths={sign}{_quote(str(path))}"] = None
     is_preserved = any(line.startswith("RuntimeDirectory=") for line in lines)
     return [*lines, "RuntimeDirectoryPreserve=yes"] if is_preserved else [*lines]
+
+
+def _word(text: str) -> str:
+    """Quote a word of a command, in which `$` would begin a variable."""
+    return _quote(text).replace("$", "$$")
 
 
 def _quote(text: str) -> str:

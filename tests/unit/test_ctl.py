@@ -41,7 +41,7 @@ pool6  fd77::/112    /122    no   Never  Never  no        zone == 'a'
 @pytest.fixture
 def executable(tmp_path: Path) -> Path:
     path = tmp_path / "built"
-    path.write_bytes(b"\x7fELF, or at least it begins like one")
+    path.write_bytes(b"\x7fELF: CNI plugin, spec versions ")
     return path
 
 

@@ -297,10 +297,24 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
             ("--cni-version", "0.4.0"),
             "note: --cni-version asks for CNI 0.4.0, so the runtime will not call GC and STATUS\n",
         ),
+        (
+            ("--netconf", "list"),
+            "note: --netconf asks for CNI 0.3.1, so the runtime will not call GC and STATUS\n",
+        ),
+        (
+            ("--netconf", "list", "--cni-version", "1.1.0"),
+            "note: portmap and bandwidth allow only CNI 1.0.0, so the runtime will not call GC and STATUS. ",
+        ),
         (("--without", "portmap", "--without", "bandwidth"), ""),
     ],
 )
-def test_network_without_gc_and_status_causes_a_warning(installer: Installer, options: tuple[str, ...], warning: str) -> None:
+def test_network_without_gc_and_status_causes_a_warning(
+    installer: Installer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], warning: str
+) -> None:
+    """A runtime may know no newer version than that of its present list."""
+    monkeypatch.chdir(tmp_path)
+    entry = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+    Path("list").write_text(json.dumps({"name": "n", "cniVersion": "0.3.1", "plugins": [entry]}))
     done = installer(*options)
     assert done.exit_code == 0, done
     assert warning in done.stderr

@@ -152,7 +152,7 @@ def test_options_may_follow_the_command(tmp_path: Path) -> None:
     exclusive = "--embedded and --netconf exclude each other"
     assert exclusive in cli.fails("--embedded", "pool", "get", "--netconf", etcd, code=2)
     executable = tmp_path / "built"
-    executable.write_bytes(b"\x7fELF")
+    executable.write_bytes(b"\x7fELF: CNI plugin, spec versions ")
     files = ("--bin-dir", str(tmp_path / "bin"), "--executable", str(executable))
     cli.prints("install", *files, "--state-dir", str(tmp_path / "s"))
     assert (tmp_path / "s").is_dir()
@@ -170,7 +170,7 @@ def test_reading_never_creates_a_store(bare: Cli, tmp_path: Path, arguments: tup
 def test_install_records_its_files(bare: Cli, tmp_path: Path) -> None:
     """Each profile and directory has an entry. Uninstall removes its entry from the state directory of the executables."""
     executable = tmp_path / "built"
-    executable.write_bytes(b"\x7fELF, or at least it begins like one")
+    executable.write_bytes(b"\x7fELF: CNI plugin, spec versions ")
     arguments = ("install", "--bin-dir", str(tmp_path / "bin"), "--executable", str(executable))
     bare.prints(*arguments)
     bare.prints(*arguments, "--names", "calico")

@@ -1,5 +1,6 @@
 """svcctl install and uninstall: directories that are given in several ways, or recorded, and those of several agents."""
 
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from harness.svcctl import Cli
 from svc.admin.install_records import read_lines
+from svc.admin.installer import find_executable
 from svc.attach.journal import Journal
 from svc.attach.record import ADDED, DELETING, AttachmentId, Record
 from svc.netconf.installed import read_installed
@@ -155,3 +157,109 @@ def test_records_stay_with_executables_in_use(cli: Cli, install: tuple[str, ...]
     assert "removed" not in cli.prints("uninstall", "--bin-dir", str(bin_dir))
     assert {path.name for path in bin_dir.iterdir()} == present
     assert cli.prints("uninstall", "--names", str(profile), "--bin-dir", str(bin_dir)).count("removed") == 4
+
+
+# units
+
+
+@pytest.mark.parametrize(("name", "unit"), [("second", "second"), ("a b%c$d", "a-b-c-d")])
+def test_agents_of_different_directories_have_different_units(
+    cli: Cli, install: tuple[str, ...], tmp_path: Path, name: str, unit: str
+) -> None:
+    """This holds for the same names profile. Each unit stays the agent's own, until the last installation is removed."""
+    units, second, bin_dirs = tmp_path / "units", Cli(tmp_path / name), (str(tmp_path / "bin"), str(tmp_path / "bin2"))
+    systemd = (*install, "--systemd", "--unit-dir", str(units))
+    cli.prints(*systemd)
+    (first,) = units.iterdir()
+    before = first.read_bytes()
+    enabled = second(*systemd, "--bin-dir", bin_dirs[1]).stderr
+    (other,) = set(units.iterdir()) - {first}
+    assert f"systemctl enable {other.name} " in enabled
+    assert first.name == "svc-agent.service"
+    assert other.name == f"svc-agent.{str(tmp_path)[1:].replace('/', '-')}-{unit}-state.service"
+    second.prints(*systemd, "--bin-dir", bin_dirs[1], "--names", "calico")
+    cli.prints("uninstall", "--bin-dir", bin_dirs[0])
+    assert list(units.iterdir()) == [other]
+    assert f"{other} unchanged" in second.prints(*systemd, "--bin-dir", bin_dirs[1])
+    cli.prints(*systemd)
+    assert first.read_bytes() == before
+    for profile in ("calico", "svc"):
+        second.prints("uninstall", "--bin-dir", bin_dirs[1], "--names", profile)
+    assert list(units.iterdir()) == [first]
+
+
+# paths that cannot be used
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--bin-dir",
+        "--conf-dir",
+        "--host-conf-dir",
+        "--netconf",
+        "--installation",
+        "--service-account",
+        "--socket",
+        "--executable",
+        "--unit-dir",
+        "--state-dir",
+        "--run-dir",
+    ],
+)
+def test_empty_path_is_refused(
+    cli: Cli, install: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """It would be the current directory. Variables of shells that are not set are empty."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert f"Invalid value for '{option}': is empty: give a path" in cli.fails(*install, option, "", code=2)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--state-dir", "", "pool", "get"),
+        ("--run-dir", "", "pool", "get"),
+        ("--netconf", "", "pool", "get"),
+        ("store", "backup", ""),
+        ("crd", "apply", "--kubeconfig", ""),
+    ],
+)
+def test_empty_path_is_refused_by_each_command(cli: Cli, arguments: tuple[str, ...]) -> None:
+    assert "is empty: give a path" in cli.fails(*arguments, code=2)
+
+
+@pytest.mark.parametrize("option", ["--state-dir", "--run-dir"])
+@pytest.mark.parametrize("below", ["agent", "a/b/agent"])
+def test_directory_that_the_agent_would_refuse_is_refused(
+    cli: Cli, install: tuple[str, ...], bin_dir: Path, tmp_path: Path, option: str, below: str
+) -> None:
+    parent = tmp_path / "open"
+    parent.mkdir()
+    parent.chmod(0o777)
+    expected = f"'{parent}' has mode 0777, so that other users may replace its files: chmod go-w {parent}"
+    assert expected in cli.fails(*install, option, str(parent / below))
+    assert (bin_dir.exists(), list(parent.iterdir())) == (False, [])
+    parent.chmod(0o755)
+    (parent / "agent").mkdir(mode=0o777)
+    os.chown(parent / "agent", 1, 1)
+    assert "belongs to user 1" in cli.fails(*install, option, str(parent / "agent"))
+    cli.prints(*install, option, str(parent / "other"))
+
+
+def test_service_account_is_not_needed_with_a_network(cli: Cli, install: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "netconf").write_text('{"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}')
+    network = ("--conf-dir", str(tmp_path / "net.d"), "--without", "portmap", "--without", "bandwidth")
+    failed = cli.fails(
+        *install,
+        *network,
+        "--executable",
+        str(find_executable()),
+        "--netconf",
+        str(tmp_path / "netconf"),
+        "--datastore",
+        "orch",
+    )
+    assert "leave --datastore orch out: the file given with --netconf names the datastore" in failed

@@ -19,7 +19,7 @@ from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
 
-ELF = b"\x7fELF, or at least it begins like one"
+ELF = b"\x7fELF: CNI plugin, spec versions "
 
 
 @pytest.fixture
@@ -195,12 +195,14 @@ def test_unreadable_records_are_refused(tmp_path: Path, executable: Path, change
     assert not (tmp_path / "bin").exists()
 
 
-def test_only_native_executables_are_installed(tmp_path: Path) -> None:
-    """A script would need an interpreter that the host may not have."""
-    (tmp_path / "script").write_text("#!/bin/sh\n")
-    for name, message in (("script", "is not a native executable"), ("missing", "cannot read executable")):
+def test_only_executables_of_svc_are_installed(tmp_path: Path) -> None:
+    """A script would need an interpreter that the host may not have. Another program would answer each call with success."""
+    (tmp_path / "script").write_bytes(b"#!/bin/sh\n" + ELF)
+    other = "is not an executable of svc"
+    for name, message in (("script", other), ("/bin/true", other), ("missing", "cannot read executable")):
         with pytest.raises(CallerError, match=message):
             installer.install(tmp_path / "bin", tmp_path / name, DEFAULT, plan())
+    assert not (tmp_path / "bin").exists()
 
 
 def test_executable_of_svc_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,13 @@ def cli(tmp_path: Path) -> Cli:
 @pytest.fixture
 def executable(tmp_path: Path) -> Path:
     path = tmp_path / "built"
-    path.write_bytes(b"\x7fELF, or at least it begins like one")
+    path.write_bytes(b"\x7fELF: CNI plugin, spec versions ")
     return path
 
 
 def render(state_dir: str = "/var/lib/svc", run_dir: str = "/var/run/svc", *command: str) -> list[str]:
     return render_unit(
-        "svc", command or ("/usr/bin/python3",), Path(state_dir), Path(run_dir), [Path("/var/log/svc")]
+        "svc-agent.service", command or ("/usr/bin/python3",), Path(state_dir), Path(run_dir), [Path("/var/log/svc")]
     ).splitlines()
 
 
@@ -86,7 +86,7 @@ def unit(tmp_path: Path) -> Path:
         pytest.skip(NO_ANALYZE)
     path = tmp_path / "svc-agent.service"
     command = [sys.executable, "-I", "-m", "svc.agent.main", "run"]
-    path.write_text(render_unit("svc", command, Path("/var/lib/svc"), Path("/var/run/svc"), [Path("/var/log/svc")]))
+    path.write_text(render_unit(path.name, command, Path("/var/lib/svc"), Path("/var/run/svc"), [Path("/var/log/svc")]))
     return path
 
 
