@@ -105,20 +105,25 @@ def _claim(context: Context, session: DatastoreSession, record: Record, trace: C
 def _release_outdated(context: Context, session: DatastoreSession, record: Record, trace: CallTrace) -> bool:
     """Release outdated allocations of the attachment's addresses. An older copy of the datastore may contain them.
 
-    Their handles are of containers that this node had, and that have no row any more. Return whether any was released.
+    Their handles are of containers that this node had, in any of its networks, and that have no row any more. Return whether
+    any was released.
     """
     if session.claim is not None and session.claim.had_recent_predecessor():
         return False
+    rows = context.journal.all()
+    networks = {row.id.network for row in rows}.union(network for _, network in context.configured)
+    known = {handle for row in rows for handle in (row.handle, row.older_handle)}
     outdated = []
     for address in record.address_list():
         _, handle = session.ipam.pool_and_handle(address)
-        container = container_of(session.names, record.id.network, handle)
-        owner = session.ipam.owners_of(handle).get(address, {}) if container else {}
-        if owner.get("node") == session.node and not context.journal.of_container(record.id.network, container):
+        container = next(filter(None, (container_of(session.names, network, handle) for network in networks)), "")
+        owner = session.ipam.owners_of(handle).get(address, {}) if container and handle not in known else {}
+        if owner.get("node") == session.node:
             outdated.append((container, ReleaseTarget(address, handle)))
     for container, held in outdated:
         trace.warning(f"{held.address} of {held.handle} is released: this node has no such attachment any more")
-        drop_endpoints_of(session, container)
+        if not any(row.id.container_id == container for row in rows):
+            drop_endpoints_of(session, container)
     return bool(outdated and session.ipam.release_addresses([held for _, held in outdated]).freed)
 
 

@@ -30,7 +30,7 @@ from svc.attach.sources.own import BYPASS
 from svc.call_trace import CallTrace
 from svc.datastore.api import Backend, StoreError
 from svc.datastore.embedded import EmbeddedStore
-from svc.ipam.requests import Assign, AssignResult
+from svc.ipam.requests import Assign, AssignResult, Release
 from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND, Workload
 from svc.model.errors import PeerError
@@ -217,14 +217,32 @@ def test_lost_endpoint_is_written_again_without_addresses_of_the_pools(host: Hos
     assert host.audit().allocations == {}
 
 
-def test_allocation_of_an_earlier_container_is_released(host: Host, sandbox: Sandbox) -> None:
-    """An older copy of the datastore has it. No row of this node tells of its container any more."""
+@pytest.mark.parametrize("network", ["net", "second", "unknown"])
+def test_allocation_of_an_earlier_container_is_released(host: Host, sandbox: Sandbox, network: str) -> None:
+    """An older copy of the datastore has it. No row of this node tells of its container any more.
+
+    An allocation in a network that this node does not have may be of another program.
+    """
+    host.context.configured["", "second"] = WHERE
     host.add(sandbox)
     (row,) = host.context.journal.all()
     lose_allocations(host)
-    IpamService(host.store, "node1").assign(Assign("net.c9", {"node": "node1"}, addresses=row.address_list()))
+    IpamService(host.store, "node1").assign(Assign(f"{network}.c9", {"node": "node1"}, addresses=row.address_list()))
+    is_known = network != "unknown"
+    assert restore(host.context, KEY, host.trace) is is_known
+    assert (f"{network}.c9 is released" in "".join(host.trace.lines)) is is_known
+    assert (host.audit().disagreements(host.links()) == []) is is_known
+
+
+def test_outdated_allocation_of_a_container_keeps_its_other_endpoints(host: Host, sandbox: Sandbox, other: Sandbox) -> None:
+    """The container is attached to another network still."""
+    host.context.configured["", "second"] = WHERE
+    host.add(sandbox)
+    host.add(other, container="c9")
+    (address, *_) = (row.address_list()[0] for row in host.context.journal.all() if row.id == KEY)
+    host.context.session(WHERE).ipam.release(Release("net.c1"))
+    IpamService(host.store, "node1").assign(Assign("second.c9", {"node": "node1"}, addresses=(address,)))
     assert restore(host.context, KEY, host.trace)
-    assert "net.c9 is released" in "".join(host.trace.lines)
     assert host.audit().disagreements(host.links()) == []
 
 
