@@ -91,6 +91,9 @@ def main() -> int:
     options = parser.parse_args()
     if os.geteuid():
         parser.error("it makes network namespaces: run it as root")
+    for program in ("svcctl", "svc-agent"):
+        if not os.access(options.programs / program, os.X_OK):
+            parser.error(f"{options.programs / program} is not a program: name the directory of the other build's programs")
     logs: dict[str, list[float]] = {}
     busy = busy_share()
     for number in range(options.repetitions):

@@ -90,11 +90,11 @@ def count_used(block: Block) -> int:
     return block.ordinals.used - count_windows_reserved(block)
 
 
-def count_of_node(block: Block, node: str) -> int:
-    """Return how many addresses of a block workloads of this node hold, whichever host has the block."""
+def addresses_of_node(block: Block, node: str) -> list[str]:
+    """Return the addresses of a block that workloads of this node hold, whichever host has the block."""
     attributes = enumerate(block.attributes or ())
     held = [tag for tag, attribute in attributes if (attribute.secondary or {}).get("node") == node]
-    return sum(len(block.ordinals.tagged(tag)) for tag in held)
+    return [str(block.cidr.address(ordinal)) for tag in held for ordinal in block.ordinals.tagged(tag)]
 
 
 def _no_cooldown() -> Cooldown:

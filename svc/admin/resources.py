@@ -3,6 +3,7 @@
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, Final, TypeVar
 from svc.admin import block_release
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, StoreError, Update
 from svc.ipam.cache import read_blocks
+from svc.ipam.errors import shortened
 from svc.ipam.pools import RESERVATION, read_entries
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import MISSING, FieldError
@@ -49,10 +51,13 @@ def require(backend: Backend, kind: str, name: str) -> Entry[Resource]:
     """Return the entry of a resource. Raise CallerError, with the existing names, if it does not exist."""
     if entry := backend.find(ResourceKey(kind, name)):
         return entry
-    known = [resource.name for resource in get(backend, kind)]
+    raise _missing(kind, name, [resource.name for resource in get(backend, kind)])
+
+
+def _missing(kind: str, name: str, known: Sequence[str]) -> CallerError:
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     listed = f"known: {', '.join(known[:_MAX_LISTED])}{more}" if known else "the datastore has none"
-    raise CallerError(f"{NOUNS[kind]} {name!r} does not exist", details=listed, code=_code_of(kind))
+    return CallerError(f"{NOUNS[kind]} {name!r} does not exist", details=listed, code=_code_of(kind))
 
 
 def get(backend: Backend, kind: str, name: str = "") -> list[Resource]:
@@ -164,21 +169,25 @@ def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, no
 
 
 def delete_node(backend: Backend, name: str) -> None:
-    """Release the node's blocks, then delete the node. Raise CallerError while its workloads hold addresses."""
-    require(backend, NODE, name)
-    used = sum(block_release.count_of_node(block, name) for block in read_blocks(backend))
+    """Release the node's blocks, then delete the node. Raise CallerError while its workloads hold addresses.
+
+    In a store that needs no registered nodes, it may be a node that only has blocks."""
+    get_nodes(backend, name)
+    used = [address for block in read_blocks(backend) for address in block_release.addresses_of_node(block, name)]
     if used:
-        raise CallerError(f"node {name!r} is in use: {used} addresses are held there", details="delete its workloads first")
+        details = f"delete the workloads of {', '.join(shortened(used))} first"
+        raise CallerError(f"node {name!r} is in use: {len(used)} addresses are held there", details=details)
     # A store whose nodes belong to Kubernetes refuses to write even an unchanged one, before a block is released.
     backend.update(ResourceKey(NODE, name), lambda node: node and replace(node))
     for key in block_release.affinities(backend):
         if (key.kind, key.host) == (NODE_HOST, name):
             block_release.end_affinity(backend, key)
     block_release.remove_host_entries(backend, name)
-    delete(backend, NODE, name)
+    with suppress(NotFound):
+        backend.write([Delete(ResourceKey(NODE, name))], durable=True)
 
 
-def get_nodes(backend: Backend, name: str, own: str) -> list[Resource]:
+def get_nodes(backend: Backend, name: str, own: str = "") -> list[Resource]:
     """Return all nodes in the order of their names, or the one of this name.
 
     A store that needs no registered nodes also has the node `own` and those with blocks. Raise as `require`."""
@@ -188,7 +197,7 @@ def get_nodes(backend: Backend, name: str, own: str) -> list[Resource]:
     known = {host: Resource(NODE, {"name": host}) for host in hosts}
     known |= {node.name: node for node in get(backend, NODE)}
     if name and name not in known:
-        require(backend, NODE, name)
+        raise _missing(NODE, name, sorted(known))
     return [known[each] for each in sorted(known) if name in ("", each)]
 
 

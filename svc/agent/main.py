@@ -115,12 +115,18 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--version", action="version", version=f"svc-agent {svc.__version__}")
     run.add_argument("--config", type=_path, metavar="FILE", help="TOML file with options; command-line options override it")
     run.add_argument("--socket", type=_path, help=f"where the executable finds the agent (default: RUN_DIR/{SOCKET_NAME})")
-    run.add_argument("--state-dir", type=_path, default=DEFAULT.state_dir, help="journal and embedded store (%(default)s)")
-    run.add_argument("--run-dir", type=_path, default=DEFAULT.run_dir, help="socket and lock (%(default)s)")
+    state_help, run_help = "journal and embedded store (default: %(default)s)", "socket and lock (default: %(default)s)"
+    run.add_argument("--state-dir", type=_path, default=DEFAULT.state_dir, help=state_help)
+    run.add_argument("--run-dir", type=_path, default=DEFAULT.run_dir, help=run_help)
     run.add_argument(
         "--metrics", type=_address, metavar="HOST:PORT", help="address of the Prometheus metrics server (default: none)"
     )
-    run.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    run.add_argument(
+        "--log-level",
+        default="INFO",
+        choices=["DEBUG", "INFO", "WARNING", "ERROR"],
+        help="least severe message to log (default: %(default)s)",
+    )
     return parser
 
 

@@ -1,5 +1,6 @@
 """The agent's life cycle: start, serve, drain."""
 
+import errno
 import logging
 import os
 import signal
@@ -50,7 +51,7 @@ PERIOD_SECONDS = 30.0  # between retries of releases, searches for missing rows,
 IDLE_SECONDS = 900.0  # a session that no call has used for this time is closed
 
 _DIRECTORY = "name a directory that root can write with {option}, or move the file of this name away"
-_SOCKET = "name a path of at most 107 bytes with {option}, in a directory that root can write, and not that of another file"
+_SOCKET = "name a path with {option} in a directory that root can write, and not that of another file"
 _ADDRESS = "name an address of this node and a port that is free with {option}; `ss -ltnp` shows which program has a port"
 
 log = logging.getLogger("svc.agent")
@@ -252,6 +253,8 @@ def _blaming(option: str, value: object, remedy: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            remedy = "name a shorter path with {option}"
         raise CallerError(
             f"{option} {str(value)!r} cannot be used: {error.strerror or error}",
             details=error.fix if isinstance(error, UnsafeDirectory) else remedy.format(option=option),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
@@ -64,6 +65,13 @@ class Target:
         return f"{describe(self.settings, self.file)}{f', from {self.origin}' if self.origin else ''}"
 
 
+def rehearse(target: Target, step: Callable[[Backend], object]) -> None:
+    """Take a step in a draft if the embedded store does not exist, so that a refused step makes no store."""
+    if target.is_embedded and not target.file.exists():
+        with TemporaryDirectory() as folder, closing(open_backend(target.settings, Path(folder), target.names)) as draft:
+            step(draft)
+
+
 @dataclass(frozen=True, slots=True)
 class CliContext:
     """The global options. `profile` is the names profile's name or path, `netconf` the file that names the datastore."""
@@ -98,7 +106,11 @@ class CliContext:
             return Target(names, _EMBEDDED, self.state_dir, origin="--embedded")
         path, origin = self._named_netconf(names)
         if path:
-            check_file(path)
+            try:
+                check_file(path)
+            except CallerError as error:
+                error.details += f" ({origin})" if origin != str(path) else ""
+                raise
             return self._target_of(InstalledNetwork(path, "", names, read_netconf(path, names)), origin)
         networks = self._networks(names)
         if any(network.netconf.datastore != networks[0].netconf.datastore for network in networks):

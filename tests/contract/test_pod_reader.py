@@ -38,7 +38,7 @@ def test_pod_is_read_with_its_namespace(reader: PodReader) -> None:
     assert reader.read("default", "web-0", uid, lambda: None).pod == info.pod
     with pytest.raises(PeerError, match="web-0 is another one by now"):
         reader.read("default", "web-0", "another-uid", lambda: None)
-    with pytest.raises(Missing, match="404"):
+    with pytest.raises(Missing, match="does not know pod default/web-9"):
         reader.read("default", "web-9", "", lambda: None)
     assert steps == ["step"]
 

@@ -118,9 +118,10 @@ def test_host_local_list_works(empty_node: ClusterNode, sandbox: Callable[[], Ne
 
 @embedded
 def test_installation_resource_works(empty_node: ClusterNode, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
-    """svcctl applies its pools, and the network waits for policy."""
+    """svcctl applies its pools beside the other example pools, and the network waits for policy."""
+    empty_node.ctl("pool", "apply", "-f", str(EXAMPLES / "pools.yaml"))
     config = install(empty_node, tmp_path, "--installation", str(EXAMPLES / "installation.yaml"), "--apply-pools")
     assert config["policy_setup_timeout_seconds"] == 30
     v4, v6 = attach(empty_node, sandbox(), {**config, "nodename": empty_node.name})
-    assert v4.startswith("10.244.")
-    assert v6.startswith("fd10:244::")
+    assert v4.startswith("10.247.")
+    assert v6.startswith("fd10:247::")

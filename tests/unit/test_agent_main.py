@@ -81,3 +81,12 @@ def test_agent_that_cannot_run_logs_the_cause(
 def test_bug_ends_the_agent_with_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="a bug"):
         run(monkeypatch, tmp_path, RuntimeError("a bug"))
+
+
+def test_help_names_each_default(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["svc-agent", "run", "--help"])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main.main()
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f"(default: {value})" in text for value in ("/var/lib/svc", "/var/run/svc", "none", "INFO"))

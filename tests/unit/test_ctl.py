@@ -122,7 +122,9 @@ def test_network_configuration_selects_the_datastore(
     file.write_text(json.dumps({"plugins": [{"type": "portmap"}]}))
     assert "has no plugin of type 'svc'" in cli.fails(*arguments, "pool", "get")
     file.unlink()
-    assert "cannot be read: No such file" in cli.fails(*arguments, "pool", "get")
+    output = cli.fails(*arguments, "pool", "get")
+    assert "cannot be read: No such file" in output
+    assert ("which $SVC_NETCONF names" in output) == (how == "environment")
 
 
 def test_install_records_the_directories(cli: Cli, tmp_path: Path, executable: Path) -> None:
@@ -138,6 +140,33 @@ def test_install_records_the_directories(cli: Cli, tmp_path: Path, executable: P
     assert cli.prints(*arguments).count("unchanged") == 5
     cli.prints(*arguments, "--socket", "/other.sock")
     assert (folder / "svc.install").read_text().startswith("socket=/other.sock\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pool", "apply", "-f", "-"),
+        ("node", "apply", "n1", "--label", "a b=1"),
+        ("ipam", "configure", "--max-blocks-per-host", "2"),
+    ],
+)
+def test_refused_change_makes_no_store(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    cli = Cli(tmp_path, fresh=False)
+    (tmp_path / "state").mkdir()
+    cli.fails(*arguments, stdin=MANIFEST.replace("10.", "127."))
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_each_view_of_ipam_is_shown_alone(cli: Cli) -> None:
+    output = cli.fails("ipam", "show", "--show-blocks", "--show-configuration", code=2)
+    assert "--show-blocks, --show-borrowed and --show-configuration exclude each other: give one of them" in output
+
+
+def test_kubeconfig_of_the_resource_definitions_may_be_a_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Help and error name it."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert "env var: KUBECONFIG" in cli.prints("crd", "apply", "--help")
+    assert "env var: 'KUBECONFIG'" in cli.fails("crd", "apply", code=2)
 
 
 def test_version_needs_no_datastore(tmp_path: Path) -> None:

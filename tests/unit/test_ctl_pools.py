@@ -317,22 +317,28 @@ def test_unknown_node_and_invalid_name_are_refused(store: Recorder) -> None:
         resources.apply_node(store, "N_1", {}, NOW)
 
 
-def test_deleting_a_node_releases_its_blocks(store: Recorder) -> None:
-    """Blocks with addresses of other nodes stay, but are unclaimed."""
-    resources.apply_node(store, "node1", {}, NOW)
+@pytest.mark.parametrize("registered", [True, False])
+def test_deleting_a_node_releases_its_blocks(store: Recorder, registered: bool) -> None:
+    """Blocks with addresses of other nodes stay, but are unclaimed. The name may be mistyped, so that it only has blocks."""
+    if registered:
+        resources.apply_node(store, "node1", {}, NOW)
     claim(store, "10.0.0.0/26")
     claim(store, "10.0.0.64/26", allocation("node2"))
     claim(store, "10.0.0.128/26", host="node2")
     resources.delete_node(store, "node1")
     assert [entry.key for entry in store.list(AffinityQuery())] == [AffinityKey("node2", Cidr("10.0.0.128/26"))]
     assert [str(block.cidr) for block in read_blocks(store)] == ["10.0.0.128/26", "10.0.0.64/26"]
+    with pytest.raises(CallerError, match=r"node 'node1' does not exist: known: node2$"):
+        resources.delete_node(store, "node1")
 
 
 def test_node_with_workloads_is_not_deleted(store: Recorder) -> None:
     """Addresses from blocks of other nodes count as well."""
     resources.apply_node(store, "node1", {}, NOW)
     claim(store, "10.0.0.64/26", allocation(), host="node2")
-    with pytest.raises(CallerError, match="node 'node1' is in use: 1 addresses"):
+    with pytest.raises(
+        CallerError, match=r"node 'node1' is in use: 1 addresses .* delete the workloads of 10\.0\.0\.\d+ first"
+    ):
         resources.delete_node(store, "node1")
 
 

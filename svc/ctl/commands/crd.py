@@ -98,6 +98,7 @@ def print_binding(context: CliContext, service_account: str, namespace: str) -> 
     "--kubeconfig",
     type=PATH,
     envvar="KUBECONFIG",
+    show_envvar=True,
     required=True,
     help="Kubeconfig of a user who can create CustomResourceDefinitions.",
 )

@@ -19,7 +19,7 @@ from svc.admin.installation import CHAINED, UNIT_DIR, Installation
 from svc.admin.node_state import read_attachments
 from svc.atomic_file import write
 from svc.attach.record import DELETING
-from svc.ctl.cli_context import CliContext, Target, names_option
+from svc.ctl.cli_context import CliContext, Target, names_option, rehearse
 from svc.ctl.path_option import PATH
 from svc.datastore.open import open_backend
 from svc.model import cni_versions
@@ -150,10 +150,8 @@ def _apply_pools(wanted: Installation) -> None:
     listed = operator_resource.read_pools(read_file(wanted.installation), str(wanted.installation), names)
     settings = wanted.read_netconf(wanted.conf_dir)[1].datastore.to_json()
     target = Target(names, settings, wanted.state_dir, origin=str(wanted.network_list))
+    rehearse(target, lambda draft: operator_resource.apply_pools(draft, listed, names, now))
     with TemporaryDirectory() as folder:
-        if target.is_embedded and not target.file.exists():  # refused pools make no store
-            with closing(open_backend(settings, Path(folder), names)) as draft:
-                operator_resource.apply_pools(draft, listed, names, now)
         with closing(open_backend(wanted.reachable(settings, Path(folder)), wanted.state_dir, names)) as store:
             for name, outcome in operator_resource.apply_pools(store, listed, names, now):
                 click.echo(f"pool {name} {outcome}")

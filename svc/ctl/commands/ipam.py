@@ -10,7 +10,8 @@ from svc._core.cidr import Address
 from svc.admin import owner_attributes
 from svc.admin.resources import POOL
 from svc.admin.usage import ORPHANS, Borrowed, Usage, read_borrowed, usage
-from svc.ctl.cli_context import CliContext, listed_errors, output_option, table
+from svc.ctl.cli_context import CliContext, listed_errors, output_option, rehearse, table
+from svc.datastore.api import Backend
 from svc.ipam import settings
 from svc.ipam.pools import read_pools
 from svc.model.ipam import Attribute, IpamConfig
@@ -59,6 +60,8 @@ def ipam() -> None:
 @click.pass_obj
 def show(context: CliContext, address: Address | None, blocks: bool, borrowed: bool, configuration: bool) -> None:
     """Show the use of the pools, or what an option names. An address in cooldown is in use, and fails --ip."""
+    if blocks + borrowed + configuration > 1:
+        raise click.UsageError("--show-blocks, --show-borrowed and --show-configuration exclude each other: give one of them")
     with context.store() as store:
         if address is not None:
             answer = _format_holder(address, owner_attributes.find(store, address))
@@ -89,7 +92,10 @@ class _Boolean(click.types.BoolParamType):
 )
 @click.option("--auto-allocate-blocks", type=_Boolean(), metavar="true|false", help="Nodes claim blocks when they need them.")
 @click.option(
-    "--max-blocks-per-host", type=int, metavar="NUMBER", help="1000000 at most; 0: 20, and any number in an embedded store."
+    "--max-blocks-per-host",
+    type=int,
+    metavar="NUMBER",
+    help="Blocks of a node. 0 means the default: 20, or no limit on an embedded store. At most 1000000.",
 )
 @click.option(
     "--kubevirt-ip-persistence",
@@ -110,8 +116,13 @@ def configure(context: CliContext, /, **given: bool | int | str | None) -> None:
     wanted: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     if not wanted:
         raise click.UsageError("nothing to change: give at least one option")
+
+    def update(store: Backend) -> tuple[IpamConfig, IpamConfig]:
+        return settings.update_settings(store, lambda present: replace(present, **wanted), _give_option)
+
+    rehearse(context.target, update)
     with context.changing(create=True) as store:
-        before, after = settings.update_settings(store, lambda present: replace(present, **wanted), _give_option)
+        before, after = update(store)
         for field in wanted:
             kept = getattr(before, field) == getattr(after, field)
             click.echo(f"{_PROPERTIES[field]} {'is' if kept else 'set to'} {_text_of(getattr(after, field))}")

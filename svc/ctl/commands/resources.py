@@ -9,7 +9,7 @@ import click
 
 from svc.admin import manifest, pools, resources
 from svc.admin.resources import CIDRS, POOL, READY, UNCHANGED, UPDATED
-from svc.ctl.cli_context import CliContext, Column, listed_errors, output_option
+from svc.ctl.cli_context import CliContext, Column, listed_errors, output_option, rehearse
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION, read_pools, read_reserved
 from svc.model.pool import TEXT_FIELDS
@@ -84,8 +84,10 @@ def _add_apply(
     @click.pass_obj
     def apply(context: CliContext, file: IO[bytes]) -> None:
         wanted = manifest.read(file.read(), getattr(file, "name", "<stdin>"), context.names.api_version, kind, texts)
+        now = datetime.now(timezone.utc)
+        rehearse(context.target, lambda draft: apply_all(draft, wanted, now))
         with context.changing(create=True) as store:
-            outcomes = apply_all(store, wanted, datetime.now(timezone.utc))
+            outcomes = apply_all(store, wanted, now)
             for resource, outcome in zip(wanted, outcomes, strict=True):
                 click.echo(f"{resource.name} {outcome}")
             changed = [resource.name for resource, outcome in zip(wanted, outcomes, strict=True) if outcome == UPDATED]
@@ -150,9 +152,10 @@ def apply_node(context: CliContext, name: str, labels: Sequence[str], no_labels:
     """Create a node, or replace its labels. Without an option the labels stay as they are."""
     if labels and no_labels:
         raise click.UsageError("--label and --no-labels exclude each other: give one of them")
-    pairs = _pairs(labels) if labels or no_labels else None
+    pairs, now = _pairs(labels) if labels or no_labels else None, datetime.now(timezone.utc)
+    rehearse(context.target, lambda draft: resources.apply_node(draft, name, pairs, now))
     with context.changing(create=True) as store:
-        click.echo(f"{name} {resources.apply_node(store, name, pairs, datetime.now(timezone.utc))}")
+        click.echo(f"{name} {resources.apply_node(store, name, pairs, now)}")
 
 
 @node.command("get")
