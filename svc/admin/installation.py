@@ -17,6 +17,7 @@ import yaml
 
 from svc.admin.install_records import (
     OtherInstallations,
+    digest_of,
     is_same,
     known_files,
     other_installations,
@@ -30,7 +31,7 @@ from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
 from svc.datastore.open import require_packages
-from svc.deploy.systemd import HOST_LOCAL_DIR, find_unit, make_directories, plugin_of, render_unit
+from svc.deploy.systemd import HOST_LOCAL_DIR, directory_line, find_unit, make_directories, plugin_of, render_unit
 from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.field_errors import MISSING
@@ -176,6 +177,18 @@ def _earlier_state_dir(wanted: Installation) -> Path:
             details=f"give --state-dir {state_dir}, or delete these containers first",
         )
     return state_dir
+
+
+def drop_log_directory(names: Names, others: OtherInstallations) -> None:
+    """Remove the line of these names from the units of other installations, except modified ones. Raise OSError."""
+    folder = Path(names.log_dir).parent
+    is_used = any(Path(each.log_dir).parent == folder for each in others.names())
+    for unit in () if is_used else others.units():
+        data = unit.read_bytes()
+        if others.digests[unit] == digest_of(data):
+            file = File(unit, data.replace(os.fsencode(f"{directory_line(folder)}\n"), b""), 0o644)
+            write(file)
+            others.update({unit: digest_of(file.data)})
 
 
 def _is_elsewhere(settings: InstallSettings) -> bool:

@@ -110,12 +110,15 @@ def render_unit(name: str, command: Sequence[str], state_dir: Path, run_dir: Pat
 
 def _path_lines(state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> list[str]:
     lines = {f"ReadWritePaths={_quote(str(state_dir))}": None}  # in order, each once
-    for path in (run_dir, *writable):
-        kind = _kind_of(path)
-        sign = "" if path == run_dir else "-"
-        lines[f"{kind[0]}={_quote(str(kind[1]))}" if kind else f"ReadWritePaths={sign}{_quote(str(path))}"] = None
+    lines |= {directory_line(path, "" if path == run_dir else "-"): None for path in (run_dir, *writable)}
     is_preserved = any(line.startswith("RuntimeDirectory=") for line in lines)
     return [*lines, "RuntimeDirectoryPreserve=yes"] if is_preserved else [*lines]
+
+
+def directory_line(path: Path, sign: str = "-") -> str:
+    """Return the line of a unit whose agent may write a directory; with the sign, the directory may be missing."""
+    kind = _kind_of(path)
+    return f"{kind[0]}={_quote(str(kind[1]))}" if kind else f"ReadWritePaths={sign}{_quote(str(path))}"
 
 
 def _word(text: str) -> str:

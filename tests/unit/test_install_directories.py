@@ -188,6 +188,27 @@ def test_agents_of_different_directories_have_different_units(
     assert list(units.iterdir()) == [first]
 
 
+@pytest.mark.parametrize("profiles", [("svc", "calico"), ("calico", "svc")], ids=" ".join)
+def test_unit_has_the_log_directories_of_installed_names_only(
+    cli: Cli, install: tuple[str, ...], bin_dir: Path, tmp_path: Path, profiles: tuple[str, str]
+) -> None:
+    """It is removed with the last names. A modified unit stays as it is."""
+    systemd = (*install, "--systemd", "--unit-dir", str(tmp_path / "units"))
+    last = ("uninstall", "--bin-dir", str(bin_dir), "--names", profiles[0])
+    first = (*last[:-1], profiles[1])
+    for change, expected in (
+        ("", {f"LogsDirectory={profiles[0]}"}),
+        ("# mine\n", {"LogsDirectory=svc", "LogsDirectory=calico"}),
+    ):
+        for profile in profiles:
+            cli.prints(*systemd, "--names", profile)
+        (unit,) = (tmp_path / "units").iterdir()
+        unit.write_text(unit.read_text() + change)
+        cli.prints(*first)
+        assert {line for line in unit.read_text().splitlines() if line.startswith("LogsDirectory")} == expected
+        assert f"{unit} {'kept (modified)' if change else 'removed'}" in cli.prints(*last)
+
+
 # paths that cannot be used
 
 

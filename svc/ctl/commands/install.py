@@ -91,6 +91,7 @@ def uninstall(context: CliContext, bin_dir: Path) -> None:
     others = other_installations(state_dir, profile, folder)
     for path, outcome in installer.uninstall(folder, context.names, others):
         click.echo(f"{path} {outcome}")
+    installation.drop_log_directory(context.names, others)
     remove_installed(state_dir, profile, str(folder))
     with suppress(SvcError):  # a journal that cannot be read: the files are removed
         attached = [record for record in read_attachments(state_dir, profile) if record.state != DELETING]
