@@ -63,7 +63,7 @@ def move_rows(context: Context, old: SessionKey, rows: Iterable[AttachmentId], s
 
 
 def is_alternative(context: Context, old: SessionKey, session: DatastoreSession, *, or_unknown: bool = False) -> bool:
-    """Return whether the session reaches the datastore of `old` by other settings, with the same names and node.
+    """Return whether the session reaches the datastore of `old`, or a copy, by other settings, with the same names and node.
 
     With `or_unknown`, also return True if this node has never reached a datastore by the settings of `old`.
     """
@@ -72,4 +72,4 @@ def is_alternative(context: Context, old: SessionKey, session: DatastoreSession,
     if (names, old.node, old.datastore.get("kind")) != here or settings == old.datastore:
         return False
     known = stored_identity(context.journal, note_name(names.plugin, old.datastore))
-    return or_unknown if known is None else known.guid != "" and known.guid == session.identity.guid
+    return or_unknown if known is None else known.is_or_was(session.identity.guid)

@@ -29,6 +29,7 @@ class Known:
     """The stored identity of a datastore. `changed` is the Unix time of the last data loss.
 
     `pending` is true if live attachments have not been claimed again since then, `without_pools` if no pool has been seen.
+    `former` is the clusterGUID before that loss: a copy of the lost data has it.
     """
 
     guid: str
@@ -37,6 +38,11 @@ class Known:
     changed: float = 0.0
     pending: bool = False
     without_pools: bool = False
+    former: str = ""
+
+    def is_or_was(self, guid: str) -> bool:
+        """Return whether the datastore has this clusterGUID, or had it before its last loss."""
+        return guid != "" and guid in (self.guid, self.former)
 
 
 def note_name(plugin: str, settings: Settings) -> str:
@@ -79,7 +85,8 @@ class StoreIdentity:
             _log.warning("%s has lost data: %s; ADDs are held for %g s, live attachments are claimed again",
                          self._place, reason, HOLD_SECONDS)  # fmt: skip
             self.changes += 1
-            self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True), before)
+            former = "" if known is None else known.guid or known.former
+            self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True, former), before)
 
     def has_moved(self, backend: Backend) -> bool:
         """Return whether answers since the last observation show that data was lost. Sends no request."""
@@ -143,8 +150,8 @@ class StoreIdentity:
     def _under_other_settings(self, guid: str, position: Position) -> Known | None:
         """Return the identity of the same datastore under its former settings, such as replaced endpoints, if any."""
         notes = self._journal.notes(self._others) if self._journal is not None and guid else ()
-        found = (known for known in map(_decoded, notes) if known is not None and known.guid == guid)
-        return max(found, key=lambda known: (known.cluster == position.cluster, known.revision), default=None)
+        found = (known for known in map(_decoded, notes) if known is not None and known.is_or_was(guid))
+        return max(found, key=lambda each: (each.guid == guid, each.cluster == position.cluster, each.revision), default=None)
 
     def _setback(self, backend: Backend, position: Position) -> str:
         before, setbacks = self._setbacks

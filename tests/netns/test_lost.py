@@ -11,12 +11,13 @@ from harness.add_requests import netconf
 from harness.blocking import run_blocking
 from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host, opened
-from harness.ipam import IPAM_QUERIES, free, put_pool, wipe
+from harness.ipam import IPAM_QUERIES, free, put, put_pool, wipe
 from harness.netns import Netns
 from harness.node import POOL4
 from svc.attach.add import add
 from svc.attach.check import check
 from svc.attach.context import Context
+from svc.attach.datastore_ready import KEY as READY
 from svc.attach.delete import delete
 from svc.attach.gc import collect_garbage
 from svc.attach.journal import IntentLost, Journal
@@ -35,6 +36,7 @@ from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND, Workload
 from svc.model.errors import PeerError
 from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.names import DEFAULT, Names
 
@@ -344,3 +346,15 @@ def test_rows_move_to_other_settings_of_their_datastore(context: Context, sites:
     assert move_rows(context, sites.where[0], [KEY], session) is False
     (row,) = context.journal.all()
     assert row.session_key == sites.where[is_same]
+
+
+@pytest.mark.parametrize("sites", ["different"], indirect=True)
+def test_rows_move_to_a_copy_of_what_their_datastore_was(context: Context, sites: Sites) -> None:
+    """Their datastore was wiped and initialised again since."""
+    first, second = (context.session(where) for where in sites.where)
+    for session, guid in ((second, first.identity.guid), (first, "fresh")):
+        put(session.backend, READY, Resource(READY.kind, {"name": READY.name}, {"datastoreReady": True, "clusterGUID": guid}))
+        session.require_ready()
+    assert move_rows(context, sites.where[0], [KEY], second)
+    (row,) = context.journal.all()
+    assert row.session_key == sites.where[1]

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from svc.attach.journal import Journal
-from svc.attach.store_identity import StoreIdentity, note_name
+from svc.attach.store_identity import StoreIdentity, note_name, stored_identity
 from svc.datastore.api import Backend, Position
 
 PATTERN = "datastore svc *kind=etcdv3*"
@@ -75,3 +75,14 @@ def test_pending_claims_stay_pending(journal: Journal) -> None:
     identity = observe(journal, "http://c", "guid", "c2", 5)
     assert identity.changes == 0
     assert identity.is_pending
+
+
+def test_copy_of_what_a_datastore_was_is_recognised(journal: Journal) -> None:
+    """The datastore was wiped and initialised again, before its copy was observed."""
+    observe(journal, "http://a", "guid", "c1", 100)
+    assert observe(journal, "http://a", "fresh", "c1", 120).changes == 1
+    copy = observe(journal, "http://b", "guid", "c2", 90)
+    assert (copy.changes, copy.is_pending) == (1, True)
+    known = stored_identity(journal, note_name("svc", {"kind": "etcdv3", "etcd_endpoints": "http://a"}))
+    assert known is not None
+    assert [known.is_or_was(guid) for guid in ("guid", "fresh", "other", "")] == [True, True, False, False]
