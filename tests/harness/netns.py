@@ -5,8 +5,11 @@ import json
 import os
 import secrets
 import subprocess
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
+
+from harness.enter_netns import create, delete
 
 MARK = f"{os.getpid()}-{secrets.token_hex(4)}"  # part of the names and aliases that this process uses on the machine
 _numbers = itertools.count()
@@ -15,10 +18,16 @@ _numbers = itertools.count()
 class Netns:
     """A network namespace under /run/netns, deleted at the end of the `with` block."""
 
+    has_files = False  # in /etc/netns. `ip netns exec` mounts them over those of /etc
+
     def __init__(self, label: str) -> None:
-        self.name = f"svc-{label}-{MARK}-{next(_numbers)}"
+        number = next(_numbers)
+        self.name = f"svc-{label}-{MARK}-{number}"
         self.path = f"/run/netns/{self.name}"
-        run("ip", "netns", "add", self.name)
+        if number:
+            create(self.path)
+        else:  # this also prepares the directory
+            run("ip", "netns", "add", self.name)
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return run("ip", "netns", "exec", self.name, *command, check=check)
@@ -43,7 +52,8 @@ class Netns:
         return self.run("cat", f"/proc/sys/{path}").stdout.strip()
 
     def delete(self) -> None:
-        subprocess.run(["ip", "netns", "delete", self.name], capture_output=True, check=False)
+        with suppress(OSError):  # the test has deleted it
+            delete(self.path)
 
     def __enter__(self) -> "Netns":
         return self
