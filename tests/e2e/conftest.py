@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness import forks
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
 from harness.datastores import Site, furnish
@@ -27,6 +28,13 @@ MakePod = Callable[..., Pod]
 LOCAL_RANGE = "10.71.0.0/24"
 
 _numbers = count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_servers(nothing_left_at_the_end: None) -> Iterator[None]:
+    """Start the servers that fork agents and svcctl, before the checks of the first test."""
+    with forks.serving(forks.MODULES, forks.CLUSTER_MODULES, forks.CTL_MODULES):
+        yield
 
 
 @contextmanager

@@ -29,8 +29,9 @@ def named_node(etcd: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     furnish(site, "node1")
     site.config["etcd_endpoints"] = f"http://{HOST}:{site.port}"
     with ClusterNode(tmp_path / "node", "node1", site, agent=False) as node:
-        folder = Path("/etc/netns", node.netns.name)  # `ip netns exec` mounts these files over those of /etc
+        folder = Path("/etc/netns", node.netns.name)
         folder.mkdir(parents=True)
+        node.netns.has_files = True
         try:
             (folder / "hosts").write_text(f"127.0.0.1 localhost {HOST}\n")
             (folder / "resolv.conf").write_text(f"nameserver {SILENT}\n")

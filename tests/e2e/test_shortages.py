@@ -44,7 +44,7 @@ def fresh_node(etcd_site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     try:
         with ClusterNode(tmp_path / "node", "node1", etcd_site, agent=False) as node:
             (node.state_dir / "installed.json").unlink(missing_ok=True)
-            node.start_agent()
+            node.start_agent(str(BIN / "svc-agent"))
             yield node
     finally:
         etcd_site.clear()

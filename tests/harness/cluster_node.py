@@ -7,6 +7,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+from harness import forks
 from harness.audit import IpamAudit
 from harness.datastores import Site, discard_claim, session
 from harness.netns import Netns
@@ -35,6 +36,7 @@ class ClusterNode(Node):
     ) -> None:
         self.name = name
         self.site = sites[0]
+        self._agent_modules = forks.CLUSTER_MODULES if self.site.port else forks.MODULES
         self._ways: dict[int, PortForward] = {}
         discard_claim(self.site, name)
         super().__init__(directory, agent=agent, agent_program=agent_program)

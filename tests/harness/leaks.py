@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 5.0  # the kernel and threads may still be removing what was e
 _POLL = 0.02
 
 _NAMESPACES = Path("/run/netns")
-_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+_SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of prctl(2)
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,12 @@ def adopt_orphans() -> None:
     """
     if not _children():
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def adopts_orphans() -> bool:
+    adopts = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    return bool(adopts.value)
 
 
 def left_since(before: Footprint, *, timeout: float = TIMEOUT_SECONDS) -> list[str]:
@@ -145,9 +151,10 @@ def _run(*command: str) -> str:
 
 
 def _mounts(folder: Path | None) -> list[str]:
-    if folder is None:
+    text = Path("/proc/self/mountinfo").read_text()
+    if folder is None or f" {folder}/" not in text:
         return []
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    points = [line.split()[4] for line in text.splitlines()]
     return [point for point in points if point.startswith(f"{folder}/")]
 
 

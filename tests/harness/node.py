@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from harness import forks
+from harness.forks import Forked
 from harness.netns import Netns, run
 from svc.ctl.main import main
 
@@ -87,6 +89,7 @@ class Node:
     """A node. `directory` contains its state, its socket and its executables; `netns` contains its interfaces."""
 
     programs = BIN  # the directory of its svcctl and svc-agent
+    _agent_modules: tuple[str, ...] = forks.MODULES  # of the server that forks its agents
 
     def __init__(self, directory: Path, *, agent: bool = True, agent_program: tuple[str, ...] = ()) -> None:
         self.directory = directory
@@ -95,7 +98,7 @@ class Node:
         self.socket = self.run_dir / "agent.sock"
         self.log = directory / "agent.log"
         self.netns = Netns("node")
-        self._agent: subprocess.Popen[bytes] | None = None
+        self._agent: subprocess.Popen[bytes] | Forked | None = None
         try:
             self._give_uplink()
             self._install()
@@ -124,7 +127,11 @@ class Node:
 
     def svcctl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         command = [str(self.programs / "svcctl"), *self._directories, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
+        server = forks.servers.get(forks.CTL_MODULES) if self.programs == BIN else None
+        if server is None:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
+        else:
+            done = server.run("import svc.ctl.main; raise SystemExit(svc.ctl.main.main())", command, stdin)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}: {done.stdout}{done.stderr}")
         return done
@@ -141,21 +148,38 @@ class Node:
     def start_agent(self, *program: str, options: tuple[str, ...] = (), recovered: bool = True, **environment: str) -> None:
         """Start the agent, and wait until it answers and has `recovered` interrupted calls.
 
-        `program` replaces svc-agent, and `environment` is added to the test's own.
+        `program` replaces svc-agent, and `environment` is added to the test's own. Without both, the agent is forked if a
+        server of forks runs.
         """
         logged = self.log.stat().st_size if self.log.exists() else 0
-        program = program or self._agent_program or (str(self.programs / "svc-agent"),)
-        command = [*program, "run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir), *options]
+        program = program or self._agent_program
+        arguments = ["run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir), *options]
         with self.log.open("ab") as log:
-            self._agent = subprocess.Popen(
-                ["ip", "netns", "exec", self.netns.name, *command], stderr=log, env={**os.environ, **environment}
-            )
+            self._agent = self._fork_agent(program, arguments, log.fileno(), environment)
+            if self._agent is None:
+                inside = "ip", "netns", "exec", self.netns.name
+                command = [*inside, *(program or [str(self.programs / "svc-agent")]), *arguments]
+                self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
         deadline = time.monotonic() + START_SECONDS
         while not (self.is_answered() and (not recovered or b"recovery ended" in self.log.read_bytes()[logged:])):
             if self._agent.poll() is not None or time.monotonic() > deadline:
                 self.kill_agent()
                 raise RuntimeError(f"the agent did not start: {self.log.read_text()}")
             time.sleep(0.005)
+
+    def _fork_agent(
+        self, program: tuple[str, ...], arguments: Sequence[str], stderr: int, environment: Mapping[str, str]
+    ) -> Forked | None:
+        """Fork svc-agent or a program of `agent_with`. Return None if the agent differs in more, or without a server."""
+        server = forks.servers.get(self._agent_modules)
+        if server is None or environment or self.netns.has_files:
+            return None
+        match program:
+            case [str(python), "-c", str(code)] if python == sys.executable:
+                return server.start(code, ["-c", *arguments], (0, 1, stderr), self.netns.path)
+            case [] if self.programs == BIN:
+                return server.start(agent_with({})[-1], ["svc-agent", *arguments], (0, 1, stderr), self.netns.path)
+        return None
 
     def is_answered(self) -> bool:
         """Return whether a process listens on the agent's socket; a killed agent leaves the file behind."""
@@ -168,7 +192,6 @@ class Node:
 
     @property
     def agent_pid(self) -> int:
-        """`ip netns exec` becomes the agent: the pid is the agent's own."""
         assert self._agent is not None
         return self._agent.pid
 

@@ -1,0 +1,80 @@
+"""Server that forks agents: most of the time of their start is the import of svc, which happens here once.
+
+    python -I fork_server.py MODULE...
+
+Standard input is a socket. Each datagram orders a process: a JSON object, and the descriptors of its standard input, output and
+error, and of its network namespace. The reply is its process ID. The process is an orphan, so the subreaper is its parent.
+"""
+
+import ctypes
+import importlib
+import itertools
+import json
+import os
+import random
+import socket
+import sys
+from typing import Any
+
+_MAX_BYTES = 1 << 20
+_CLONE_NEWNET = 0x40000000
+
+
+def main() -> None:
+    """Fork until the client closes its socket. In a forked process, run its program and return."""
+    before = dict(os.environ)
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    added = {name: value for name, value in os.environ.items() if name not in before}  # by svc, for gRPC
+    orders = socket.socket(fileno=0)
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(orders, _MAX_BYTES, 4)
+        if not text:
+            return None
+        if (pid := _fork_orphan()) == 0:
+            orders.detach()
+            return _run(json.loads(text), descriptors, added)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        orders.send(str(pid).encode())
+
+
+def _fork_orphan() -> int:
+    """Return the process ID of a grandchild whose parent has ended, and 0 in the grandchild."""
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        if pid := os.fork():
+            os.write(writer, str(pid).encode())
+            os._exit(0)
+        os.close(reader)
+        os.close(writer)
+        return 0
+    os.close(writer)
+    os.waitpid(parent, 0)
+    pid = int(os.read(reader, 20))
+    os.close(reader)
+    return pid
+
+
+def _run(order: dict[str, Any], descriptors: list[int], added: dict[str, str]) -> None:
+    for number, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, number)
+    if ctypes.CDLL(None, use_errno=True).setns(descriptors[3], _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
+    for descriptor in descriptors:
+        os.close(descriptor)
+    os.chdir(order["directory"])
+    os.umask(order["umask"])
+    os.environ.clear()
+    os.environ.update(added | order["environment"])
+    sys.argv = order["arguments"]
+    if wire := sys.modules.get("svc.dataplane.wire"):  # the only state that each agent chooses when it is imported
+        vars(wire)["_indexes"] = itertools.count(random.randrange(1 << 17, 1 << 29))
+    with open("/proc/self/comm", "w") as name:  # for ps
+        name.write(os.path.basename(sys.argv[0]))
+    exec(order["program"], {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    main()
