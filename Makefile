@@ -16,7 +16,7 @@ KUBE_PROGRAMS := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick unit e2e test cover sanitize simulate bench kube-programs clean
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate bench kube-programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,11 +29,15 @@ help: ## list the targets
 demo: $(VENV)/.installed ## connect two network namespaces with the executable and the agent, and ping between them
 	$(BIN)/python tests/demo.py
 
-lint: $(VENV)/.installed ## check style and types
+lint: style types ## check style and types
+
+style: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/cython-lint _core svc/_core
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
 	$(BIN)/stubtest --allowlist tests/harness/stubtest.allow $(addprefix svc._core.,bitmap cidr netns rtnl)
 
 quick: lint ## lint, unit tests, and the contract tests that need no server: for every change
@@ -45,7 +49,10 @@ unit: $(VENV)/.installed ## run the unit tests
 e2e: $(VENV)/.installed kube-programs ## run the tests that execute the installed plugin
 	$(PYTEST) tests/e2e
 
-test: lint kube-programs ## lint and every test that this machine can run
+test: style kube-programs ## lint and every test that this machine can run
+	@$(MAKE) --no-print-directory --jobs=2 types suite  # mypy needs one processor for half a minute
+
+suite:
 	$(PYTEST)
 
 cover: $(VENV)/.installed kube-programs ## measure the branch coverage of unit, netns and contract tests and simulated regressions
@@ -81,6 +88,7 @@ ifdef LOCKED
 	$(BIN)/pip install --quiet --require-hashes -r requirements/ci.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 else
-	$(BIN)/pip install --quiet -e . --group test --group lint --group bench
+	$(BIN)/pip install --quiet --group test --group lint --group bench
+	$(BIN)/pip install --quiet --no-build-isolation -e .
 endif
 	@touch $@

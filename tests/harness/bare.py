@@ -21,9 +21,9 @@ from harness.shim import ROOT
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel. If the build directory stays in the checkout, the next build compiles less."""
-    settings = "--no-build-isolation", "--config-settings=build-dir=build/wheel"
-    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *settings, "--wheel-dir", str(folder), str(ROOT))
+    """Build the wheel, in the build directory of the editable installation, so that it compiles only what has changed."""
+    options = "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)
+    _run(sys.executable, "-m", "pip", "wheel", *options, str(ROOT))
     (wheel,) = folder.glob("*.whl")
     return wheel
 
