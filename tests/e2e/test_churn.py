@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 CLIENTS = 8
 PODS_PER_CLIENT = 3
-DURATION_SECONDS = 9.0
+DURATION_SECONDS = 5.0
 TIMEOUT_SECONDS = 120.0
 KILLED = "the agent closed the connection before the end of its reply"  # also for a one-shot call that forwards to the agent
 NETCONF = netconf(ipam={"assign_ipv6": "true", "ipv4_pools": ["small"], "ipv6_pools": ["small6"]})

@@ -206,12 +206,12 @@ def test_embedded_store_loses_no_address(tmp_path: Path, nodes: tuple[str, str])
         with closing(open_store()) as store:
             put_node(store, node)
 
-    require_nothing_lost(Workload({"kind": "embedded"}, tmp_path, put, open_store, 8000, life=(200, 1500)), nodes)
+    require_nothing_lost(Workload({"kind": "embedded"}, tmp_path, put, open_store, 5000, life=(150, 1000)), nodes)
 
 
 def test_etcd_loses_no_address(etcd_site: Site, tmp_path: Path) -> None:
     settings = {"kind": "etcdv3", "etcd_endpoints": etcd_site.config["etcd_endpoints"]}
-    workload = Workload(settings, tmp_path, etcd_site.add_node, etcd_site.open, 4000, life=(150, 800))
+    workload = Workload(settings, tmp_path, etcd_site.add_node, etcd_site.open, 2500, life=(100, 500))
     with cleared(etcd_site):
         require_nothing_lost(workload, TWO)
 
@@ -221,7 +221,7 @@ def test_custom_resources_lose_no_address(orch_site: OrchSite, tmp_path: Path) -
     settings = {"kind": "orch", "kubeconfig": str(orch_site.kubeconfig)}
     families = ((4,), (6,), (4, 6), (4, 4, 6, 6), (4, 4, 4, 4, 6, 6, 6, 6))
     workload = Workload(
-        settings, tmp_path, orch_site.add_node, orch_site.open, 5000, life=(200, 1000), threads=16, handles=1, families=families
+        settings, tmp_path, orch_site.add_node, orch_site.open, 2500, life=(100, 500), threads=16, handles=1, families=families
     )
     with cleared(orch_site):
         require_nothing_lost(workload, TWO)
