@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import ForwardingSysctls
 from svc.metrics import Metrics
 from svc.model.claim import Claimant
+from svc.model.errors import CallerError
 from svc.names import Names
 
 if TYPE_CHECKING:
@@ -95,7 +97,10 @@ class Context:
     def close_idle(self, seconds: float) -> None:
         """Close what no call has used for this time, but no session with attachments, because it keeps the node claim."""
         stores = {record.session_key.store for record in self.journal.all()}
-        keep = {store_key(self.names_of(profile), self.tokens.with_token(dict(settings))) for profile, settings in stores}
+        keep = set()
+        for profile, settings in stores:
+            with suppress(CallerError):  # the file of the names profile was removed, so no call uses its session
+                keep.add(store_key(self.names_of(profile), self.tokens.with_token(dict(settings))))
         self.sessions.close_idle(seconds, keep)
         self.orchestrators.close_idle(seconds)
 
