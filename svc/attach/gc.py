@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 
 from svc.attach.context import Context
-from svc.attach.moved_store import is_alternative
+from svc.attach.moved_store import can_follow
 from svc.attach.record import ADDING, DELETING, WAITING, Record, SessionKey
 from svc.attach.recovery import Teardowns, store_of
 from svc.attach.restore import restore_rows
@@ -54,21 +54,21 @@ def _tear_down_unknown(
 ) -> list[str]:
     """Tear down the unknown attachments, and return the failures."""
     failures, teardowns = [], Teardowns(context)
-    for record in context.journal.of_network(network):
-        if (record.id.container_id, record.id.ifname) in valid or _is_under_way(context, record):
+    for found in context.journal.of_network(network):
+        if (found.id.container_id, found.id.ifname) in valid or _is_under_way(context, found):
+            continue
+        record = context.journal.get(found.id)
+        if record is None or record.generation != found.generation:  # another call has removed or replaced it
             continue
         try:
-            if record.state == DELETING and store_of(record) != (where.store, "") and not _can_follow(context, record, session):
+            is_elsewhere = record.state == DELETING and store_of(record) != (where.store, "")
+            if is_elsewhere and (session is None or not can_follow(context, record, session)):
                 continue  # its release is retried outside of calls
             trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
             teardowns.tear_down(record, trace, where if session is not None else None)
         except SvcError as failure:
             failures.append(f"{record.id.container_id} {record.id.ifname}: {failure}")
     return failures
-
-
-def _can_follow(context: Context, record: Record, session: DatastoreSession | None) -> bool:
-    return session is not None and is_alternative(context, record.session_key, session, or_unknown=True)
 
 
 def _is_under_way(context: Context, record: Record) -> bool:

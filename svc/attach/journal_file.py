@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from svc.attach.record import Record
 from svc.datastore import sqlite
@@ -55,12 +56,21 @@ def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection,
 
 
 def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
-    """Move a damaged file aside, and open a new one with its readable rows. Raise sqlite3.Error or OSError if that fails."""
+    """Move a damaged file aside, and open a new one with its readable rows and notes.
+
+    Raise sqlite3.Error or OSError if that fails.
+    """
     kept = _move_aside(path, reason)
     numbered = [(*row, number) for number, row in enumerate(_salvage(kept), 1)]
+    notes = list(_readable(kept, "SELECT name, value FROM about"))
     sqlite.create(path, _create)
     connection = _opened(path)
-    sqlite.in_transaction(connection, lambda: connection.executemany(INSERT, numbered))
+
+    def insert() -> None:
+        connection.executemany(INSERT, numbered)
+        connection.executemany("INSERT OR IGNORE INTO about VALUES (?, ?)", notes)  # the epoch and the release are new
+
+    sqlite.in_transaction(connection, insert)
     return connection
 
 
@@ -216,7 +226,7 @@ def _salvage(kept: Path) -> list[tuple[str, str, str, str, bytes]]:
     return list(found.values())
 
 
-def _readable(kept: Path, statement: str) -> Iterator[tuple[str, str, str, str, bytes]]:
+def _readable(kept: Path, statement: str) -> Iterator[Any]:
     with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(kept)) as connection:
         yield from connection.execute(statement)
 

@@ -24,16 +24,13 @@ _log = logging.getLogger(__name__)
 
 
 def follow(context: Context, record: Record, where: SessionKey | None) -> bool:
-    """Give a row whose datastore has failed the settings of a call of its network, and return whether that was done.
-
-    They must reach the same datastore, or this node has never reached one by the settings of the row, which were mistyped then.
-    """
+    """Give a row whose datastore has failed the settings of a call of its network, and return whether that was done."""
     if where is None or where.store == record.session_key.store:
         return False
     with suppress(SvcError), deadline.limit(ANSWER_SECONDS):
         session = context.session(where)
         session.require_ready()
-        if is_alternative(context, record.session_key, session, or_unknown=True):
+        if can_follow(context, record, session):
             settings = without_secrets(session.settings)
             with suppress(StoreError):  # the journal's disk is full: the row follows at the next call
                 context.journal.change_settings(record, settings)
@@ -41,6 +38,15 @@ def follow(context: Context, record: Record, where: SessionKey | None) -> bool:
             context.suspects_loss = True  # the agent verifies the row there
             return True
     return False
+
+
+def can_follow(context: Context, record: Record, session: DatastoreSession) -> bool:
+    """Return whether the session reaches the datastore of the row, or the settings of the row were mistyped.
+
+    Only a DEL without a row may have written mistyped settings. An ADD writes its row after it has reached its datastore.
+    """
+    is_of_del = record.is_restored and not (record.host_index or record.versions)
+    return is_alternative(context, record.session_key, session, or_unknown=is_of_del)
 
 
 def move_rows(context: Context, old: SessionKey, rows: Iterable[AttachmentId], session: DatastoreSession) -> bool:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from svc.attach.context import Context
+from svc.attach.moved_store import follow
 from svc.attach.record import ADDED, ADDING, DELETING, WAITING, AttachmentId, Record, SessionKey, StoreSettings
 from svc.attach.sources.select import source_of
 from svc.attach.teardown import record_pending_release, tear_down, unwire
@@ -27,7 +28,8 @@ def interrupted(context: Context) -> Sequence[Record]:
 class Teardowns:
     """Teardowns of several attachments. Thread-safe.
 
-    After a datastore has failed, perhaps with a timeout, it gets no further request: its other releases stay pending.
+    After a datastore has failed, perhaps with a timeout, it gets no further request: its other releases use the settings of the
+    call, if these reach the same datastore, or stay pending.
     """
 
     def __init__(self, context: Context) -> None:
@@ -37,13 +39,17 @@ class Teardowns:
     def tear_down(self, record: Record, trace: CallTrace, where: SessionKey | None = None) -> bool:
         """Tear the attachment down, and return whether no release is pending. Raise SvcError as `teardown.tear_down`."""
         store = store_of(record)
+        if store in self._failing and follow(self._context, record, where):
+            store = store_of(record)
         if store in self._failing:
             unwire(self._context, record)
             record_pending_release(self._context, record)
             return False
         done = tear_down(self._context, record, trace, where=where) is None
-        if not done:
+        if store_of(record) != store:  # the former datastore has failed
             self._failing.add(store)
+        if not done:
+            self._failing.add(store_of(record))
         return done
 
     def recover(self, record: Record, trace: CallTrace) -> bool:

@@ -1,6 +1,7 @@
 """A datastore that is reached by other settings than before: older attachments are verified and released there."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
@@ -297,6 +298,45 @@ def test_release_is_not_sent_to_another_datastore(moving: Moving, other_etcd: Cl
         assert remains([node]) != []
     by(pod, other).delete()
     assert remains([node]) == []
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+@WITH_OR_WITHOUT
+def test_release_is_not_sent_to_another_datastore_after_damage(
+    moving: Moving, other_etcd: Cluster, pod_on: MakePod, *, agent: bool
+) -> None:
+    """The journal has lost which datastores this node has reached."""
+    node, other = moving.node, {"etcd_endpoints": other_etcd.endpoints}
+    with session(EtcdSite(other_etcd)) as store:
+        _identify(store, "another-guid")
+    moving.reach(other_etcd.members[0].ports[0])
+    pod = pod_on()
+    pod.add()
+    node.stop_agent()
+    with node.cut_off():
+        with closing(sqlite3.connect(node.state_dir / "journal.db")) as journal:
+            journal.execute("DELETE FROM about WHERE name GLOB 'datastore *'")
+            journal.commit()
+        if agent:
+            node.start_agent(recovered=False)
+        by(pod, other).delete()
+        assert moving.settings() == [moving.old["etcd_endpoints"]]
+    by(pod, other).delete()
+    assert remains([node]) == []
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_gc_succeeds_while_the_former_server_is_silent(moving: Moving, pod_on: MakePod) -> None:
+    pods = [pod_on(f"web-{number}") for number in range(6)]
+    for pod in pods:
+        pod.add()
+    moving.open_new()
+    with moving.node.silenced(moving.node.site):
+        since = time.monotonic()
+        collected = by(pods[0], moving.new | {"cni.dev/valid-attachments": []}).call("GC")
+        assert collected.status == 0, collected
+        assert time.monotonic() - since < 8.0, "it has waited for the former server once, for 2 s"
+    assert remains([moving.node]) == []
 
 
 @pytest.fixture

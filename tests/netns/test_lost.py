@@ -23,8 +23,8 @@ from svc.attach.gc import collect_garbage
 from svc.attach.journal import IntentLost, Journal
 from svc.attach.moved_store import move_rows
 from svc.attach.reclaim import lost, restore, without_endpoint
-from svc.attach.record import ADDING, DELETING, AttachmentId, SessionKey
-from svc.attach.recovery import retry_release
+from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, Record, SessionKey
+from svc.attach.recovery import Teardowns, retry_release
 from svc.attach.request import AddRequest, Attachment, Sandbox
 from svc.attach.restore import restore_for_call
 from svc.attach.sources.own import BYPASS
@@ -39,6 +39,7 @@ from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.names import DEFAULT, Names
+from svc.netconf.names_profiles import Profiles
 
 pytestmark = pytest.mark.root
 
@@ -289,6 +290,7 @@ class Sites:
     def __init__(self, folder: Path, *files: str) -> None:
         self.where = [SessionKey({"kind": "etcdv3", "etcd_endpoints": f"http://{place}"}, "node1") for place in "ab"]
         self.down: set[str] = set()
+        self.refused = 0  # attempts to open an unreachable one
         self._files = dict(zip("ab", files, strict=True))
         self._folder = folder
         for file in set(files):
@@ -298,6 +300,7 @@ class Sites:
     def open(self, settings: dict[str, str], _names: Names) -> Backend:
         place = settings["etcd_endpoints"][-1]
         if place in self.down:
+            self.refused += 1
             raise StoreError("unreachable", details="the test wants it so")
         return EmbeddedStore(self._folder / self._files[place])
 
@@ -337,6 +340,66 @@ def test_check_and_gc_follow_the_settings_of_their_network(context: Context, sit
     check(context, KEY, None, Result.from_json(row.result), CallTrace("test"), lambda: sites.where[1])
     collect_garbage(context, "net", [], sites.where[1], CallTrace("test"))
     assert context.journal.all() == []
+
+
+def add_second(context: Context, sites: Sites) -> None:
+    request = AddRequest(AttachmentId("net", "c2", "eth0"), Workload("c2"), None, sites.where[0], netconf((4,)))
+    run_blocking(add(context, request, CallTrace("test")))
+
+
+def test_gc_asks_a_failed_datastore_once(context: Context, sites: Sites, request: pytest.FixtureRequest) -> None:
+    """It may not answer, and each request waits for a timeout then."""
+    is_same = request.node.callspec.params["sites"] == "same"
+    add_second(context, sites)
+    context.sessions.close_idle(0.0)
+    sites.down.add("a")
+    collect_garbage(context, "net", [], sites.where[1], CallTrace("test"))
+    assert [record.state for record in context.journal.all()] == ([] if is_same else [DELETING] * 2)
+    assert sites.refused == 1
+
+
+@pytest.mark.parametrize("sites", ["same"], indirect=True)
+def test_gc_spares_an_attachment_that_was_added_again(context: Context, sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GC has read the row of the earlier attachment."""
+    add_second(context, sites)
+    tear_down = Teardowns.tear_down
+
+    def replace_the_other(self: Teardowns, record: Record, trace: CallTrace, where: SessionKey | None = None) -> bool:
+        if record.id == KEY:
+            delete(context, Attachment(AttachmentId("net", "c2", "eth0"), Workload("c2"), None, sites.where[0]), trace)
+            add_second(context, sites)
+        return tear_down(self, record, trace, where)
+
+    monkeypatch.setattr(Teardowns, "tear_down", replace_the_other)
+    collect_garbage(context, "net", [], sites.where[0], CallTrace("test"))
+    (row,) = context.journal.all()
+    assert (row.id.container_id, row.state) == ("c2", ADDED)
+    assert context.session(sites.where[0]).ipam.addresses_of(row.handle) == row.address_list()
+
+
+def test_release_stays_in_its_datastore_without_a_stored_identity(context: Context, sites: Sites, tmp_path: Path) -> None:
+    """A damaged journal has lost the identity. The row of an ADD shows that its datastore was reached."""
+    context.sessions.close_idle(0.0)
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as journal:
+        journal.execute("DELETE FROM about WHERE name GLOB 'datastore *'")
+        journal.commit()
+    sites.down.add("a")
+    for _ in range(2):
+        delete(context, Attachment(KEY, Workload("c1"), None, sites.where[1]), CallTrace("test"))
+        (row,) = context.journal.all()
+        assert (row.state, row.session_key) == (DELETING, sites.where[0])
+
+
+def test_row_of_a_missing_names_profile_keeps_no_session_open(context: Context, sites: Sites) -> None:
+    """The file of the profile was removed. The sessions of other rows stay open."""
+    add_second(context, sites)
+    row, _ = context.journal.all()
+    row.profile = "/missing.toml"
+    context.journal.update(row)
+    opened = [context.session(where) for where in sites.where]
+    context.names_of = Profiles().get
+    context.close_idle(0.0)
+    assert [context.session(where) is session for where, session in zip(sites.where, opened, strict=True)] == [True, False]
 
 
 def test_rows_move_to_other_settings_of_their_datastore(context: Context, sites: Sites, request: pytest.FixtureRequest) -> None:

@@ -99,6 +99,17 @@ def test_damage_of_an_open_file_is_repaired(journal: Journal, path: Path) -> Non
     assert journal.losses
 
 
+def test_notes_survive_damage_of_the_rows(path: Path) -> None:
+    with closing(Journal(path)) as journal:
+        journal.put_note("datastore svc kind=embedded", "known")
+        for number in range(40):
+            journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
+    damage_a_page(path)
+    with closing(Journal(path)) as journal:
+        assert journal.losses
+        assert journal.note("datastore svc kind=embedded") == "known"
+
+
 def test_failed_repair_raises_the_cause(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what happens to the journal. It suggests no backup, because backups contain only the store."""
 
