@@ -14,7 +14,6 @@ from typing import Final
 
 from svc.attach.context import Context
 from svc.attach.journal import Journal
-from svc.attach.record import SessionKey
 from svc.attach.status import dependencies
 from svc.cni.verbs import session_key
 from svc.imports import whole_imports
@@ -51,20 +50,18 @@ def preload(state_dir: Path, journal: Journal) -> None:
     gc.freeze()  # as `main` does for modules loaded before
 
 
-def probe_dependencies(context: Context, state_dir: Path, seen: dict[tuple[str, str], SessionKey]) -> None:
+def probe_dependencies(context: Context, state_dir: Path) -> None:
     """Begin a probe of each dependency, so that STATUS reports failures before the first ADD. Skip unreadable networks.
 
-    `seen` is the datastore of each network at the last probe; note a changed one, which the rows of the network follow.
+    Note the datastore of a network list that has changed. The rows of the network follow it.
     """
     with suppress(SvcError):
         for network in read_networks(state_dir)[0]:
             with suppress(SvcError):
                 where = session_key(network.netconf, network.names, network.profile)
-                key = network.profile, network.netconf.name
-                if seen.get(key) != where:
-                    seen[key] = context.configured[key] = where
                 for dependency in dependencies(context, network.netconf, where):
                     context.health.begin(dependency)
+                context.networks.note_listed((network.profile, network.netconf.name), where)
 
 
 def _networks(state_dir: Path) -> list[NetConf]:

@@ -11,7 +11,7 @@ from svc.agent.lanes import Lane
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.datastore_ready import KEY
-from svc.attach.moved_store import move_rows
+from svc.attach.moved_store import avoid_others, move_rows
 from svc.attach.reclaim import lost, restore, without_endpoint
 from svc.attach.record import AttachmentId, Record, SessionKey
 from svc.attach.sessions import DatastoreSession
@@ -47,13 +47,14 @@ class Restoring:
         self._put = put
         self._states: dict[SessionKey, _State] = {}
         self._seen: tuple[int, dict[tuple[str, str], SessionKey]] = -1, {}
+        self._records: Sequence[Record] = ()
         self._former: dict[SessionKey, dict[SessionKey, list[AttachmentId]]] = {}
 
     def look(self) -> None:
         """Queue one job for each datastore and node with attachments, unless the last one is still in flight."""
-        seen = self._context.journal.changes, dict(self._context.configured)
+        seen = self._context.journal.changes, dict(self._context.networks.present)
         if seen != self._seen:
-            records = self._context.journal.all()
+            records = self._records = self._context.journal.all()
             self._former = self._rows_with_former_settings(records)
             stores = {record.session_key for record in records} | self._former.keys()
             self._states = {store: self._states.get(store) or _State() for store in stores}
@@ -71,7 +72,7 @@ class Restoring:
         found: dict[SessionKey, dict[SessionKey, list[AttachmentId]]] = {}
         for record in records:
             own = record.session_key
-            where = self._context.configured.get((own.profile, record.id.network), own)
+            where = self._context.networks.present.get((own.profile, record.id.network), own)
             if where.store != own.store and where.node == own.node:
                 found.setdefault(where, {}).setdefault(own, []).append(record.id)
         return found
@@ -84,6 +85,7 @@ class Restoring:
                 for old, rows in self._former.get(store, {}).items():
                     if move_rows(self._context, old, rows, session):
                         self._context.suspects_loss = True
+                self._avoid_others(store, session)
                 if session.identity.is_pending or state.retry or time.monotonic() >= state.verify_at:
                     self._verify(store, session, state)
             state.failing = False
@@ -93,6 +95,12 @@ class Restoring:
             state.failing = True
         finally:
             state.in_flight = False
+
+    def _avoid_others(self, store: SessionKey, session: DatastoreSession) -> None:
+        """Keep addresses from being assigned whose rows name a datastore with the same data by other settings."""
+        if len(self._states) > 1:
+            others = {each for each in self._states if each.store != store.store and each.node == store.node}
+            avoid_others(self._context, session, others, self._records)
 
     def _observe(self, session: DatastoreSession, state: _State) -> None:
         """Read the datastore's identity again if it may have changed."""

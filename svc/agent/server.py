@@ -36,7 +36,7 @@ from svc.cni.handler import handle_call
 from svc.cni.locks import AGENT, SocketLock, StateLock
 from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
-from svc.model.errors import CallerError, Code
+from svc.model.errors import CallerError, Code, SvcError
 from svc.names import Names
 from svc.netconf.names_profiles import Profiles
 from svc.private_directory import UnsafeDirectory
@@ -103,6 +103,8 @@ class Agent:
         stack.callback(self._context.close)
         if settings.metrics is not None:
             self._serve_metrics(stack, *settings.metrics)
+        with suppress(SvcError):
+            self._context.networks.load()
         own_version()  # read it before an upgrade can replace it on the disk
         self._begin_recovery()
         with _blaming("--socket", settings.socket, _SOCKET):
@@ -118,7 +120,7 @@ class Agent:
     def _tasks(self) -> Sequence[Task]:
         """Return the periodic tasks. Those that must not wait for their first period run at once."""
         context, state_dir = self._context, self._settings.state_dir
-        probe = partial(probe_dependencies, context, state_dir, {})
+        probe = partial(probe_dependencies, context, state_dir)
         missing = MissingRows(context, self._put, state_dir)
         places = Places(
             self._state_lock, context.journal, self._settings.socket, self._socket_lock, self._listener, self._end.request

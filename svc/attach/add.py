@@ -7,7 +7,7 @@ from svc.attach.context import Context
 from svc.attach.datastore_ready import StoreReplaced
 from svc.attach.endpoints import require_endpoint_support
 from svc.attach.intent import pass_gates, previous_row, recorded_result, tear_down_previous, wait_for_policy_again
-from svc.attach.reclaim import ATTEMPTS, avoid_lost, restore_lost
+from svc.attach.reclaim import ATTEMPTS, adopt_rows, avoid_lost, restore_lost
 from svc.attach.record import WAITING, Record
 from svc.attach.request import AddCall, AddRequest
 from svc.attach.restore import restore_own
@@ -33,6 +33,8 @@ def add(context: Context, request: AddRequest, trace: CallTrace, *, restored: bo
     call = AddCall(context, context.session(request.where), request, trace, restored)
     if request.sandbox is not None:
         require_endpoint_support(call.session, request.workload)
+    if context.networks.former:
+        adopt_rows(call)
     previous = previous_row(call)
     if previous is None and restore_own(context, call.session, request, trace):
         previous = previous_row(call)

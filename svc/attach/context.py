@@ -10,6 +10,7 @@ from svc._core import netns
 from svc.attach.api_clients import ApiClientPool
 from svc.attach.health import Health
 from svc.attach.journal import Journal
+from svc.attach.network_stores import NetworkStores
 from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
 from svc.attach.sessions import DatastoreSession, OpenBackend, SessionPool, store_key
 from svc.attach.token_cache import TokenCache
@@ -63,7 +64,7 @@ class Context:
         self.health = Health()
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
-        self.configured: dict[tuple[str, str], SessionKey] = {}  # by profile and network: as its last ADD, STATUS or GC had it
+        self.networks = NetworkStores(self.journal)
         self.conflicts: dict[AttachmentId, str] = {}  # live attachments with an address that another handle has allocated
         self._gates: GateMonitor | None = None
         self._status_files: EndpointStatusFiles | None = None

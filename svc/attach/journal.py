@@ -19,6 +19,7 @@ import orjson
 
 from svc.attach.journal_file import (
     COLUMNS,
+    DATASTORES,
     INSERT,
     REMOVE,
     ROW,
@@ -31,7 +32,7 @@ from svc.attach.journal_file import (
     set_aside,
     write_back,
 )
-from svc.attach.record import DELETING, AttachmentId, Record
+from svc.attach.record import DELETING, AttachmentId, Record, SessionKey
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import WalCheckpointer
@@ -172,6 +173,10 @@ class Journal:
         """Return the attachments with a pending release."""
         return [record for record in self.all() if record.state == DELETING]
 
+    def datastores(self) -> set[tuple[str, SessionKey]]:
+        """Return the networks of all attachments, each with the keys of its datastore sessions."""
+        return {(str(network), SessionKey(*orjson.loads(text))) for network, text in self._read(DATASTORES, ())}
+
     def of_network(self, network: str) -> list[Record]:
         return self._records("network = ?", (network,))
 
@@ -225,9 +230,11 @@ class Journal:
         rows = self._read("SELECT value, 0 FROM about WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else ""
 
-    def notes(self, pattern: str) -> list[str]:
-        """Return the texts that `put_note` stored under the names that match the GLOB pattern."""
-        return [str(text) for text, _ in self._read("SELECT value, 0 FROM about WHERE name GLOB ?", (pattern,))]
+    def notes(self, pattern: str) -> dict[str, str]:
+        """Return the texts that `put_note` stored under the names that match the GLOB pattern, by name."""
+        return {
+            str(name): str(text) for name, text in self._read("SELECT name, value FROM about WHERE name GLOB ?", (pattern,))
+        }
 
     def put_note(self, name: str, text: str) -> None:
         """Store a text under a name, outside of the attachment rows."""

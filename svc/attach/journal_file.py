@@ -32,6 +32,8 @@ _SET_ASIDE = """CREATE TABLE set_aside (
 )"""
 ROW = "network = ? AND container = ? AND ifname = ? AND generation = ?"
 REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
+DATASTORES = """SELECT DISTINCT network, json_extract(CAST(record AS TEXT), '$.settings', '$.node', '$.profile')
+    FROM attachments WHERE json_type(CAST(record AS TEXT), '$.settings') = 'object'"""  # faster than decoding records
 _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 

@@ -5,7 +5,7 @@ clusterGUID, which the journal has for each combination of settings.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from svc import deadline
@@ -52,10 +52,13 @@ def can_follow(context: Context, record: Record, session: DatastoreSession) -> b
 def move_rows(context: Context, old: SessionKey, rows: Iterable[AttachmentId], session: DatastoreSession) -> bool:
     """Give these rows the settings of an observed session of their network if it reaches their datastore.
 
-    Return whether a row was changed. Raise StoreError if the journal fails.
+    If it reaches a copy of that, treat it as a datastore that has lost data. Return whether a row was changed. Raise StoreError
+    if the journal fails.
     """
     if not is_alternative(context, old, session):
         return False
+    if _is_copy(context, old, session):
+        session.identity.note_copy(datastore_place(old.datastore))
     settings, moved = without_secrets(session.settings), 0
     for key in rows:
         record = context.journal.get(key)
@@ -79,3 +82,16 @@ def is_alternative(context: Context, old: SessionKey, session: DatastoreSession,
         return False
     known = stored_identity(context.journal, note_name(names.plugin, old.datastore))
     return or_unknown if known is None else known.is_or_was(session.identity.guid)
+
+
+def avoid_others(context: Context, session: DatastoreSession, others: Iterable[SessionKey], rows: Sequence[Record]) -> None:
+    """Do not assign the addresses of rows that name other datastores with the same data, for some time."""
+    same = {old for old in others if is_alternative(context, old, session)}
+    if same:
+        session.ipam.avoid(address for record in rows if record.session_key in same for address in record.address_list())
+
+
+def _is_copy(context: Context, old: SessionKey, session: DatastoreSession) -> bool:
+    """Return whether the servers of this alternative are other ones than those of `old`, as of a restored snapshot."""
+    known, present = stored_identity(context.journal, note_name(session.names.plugin, old.datastore)), session.identity.known
+    return bool(known and present and known.cluster and present.cluster and known.cluster != present.cluster)

@@ -14,13 +14,12 @@ from svc.attach.endpoints import (
     write_endpoint,
 )
 from svc.attach.handles import container_of
-from svc.attach.moved_store import is_alternative
+from svc.attach.moved_store import avoid_others, move_rows
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import AddCall
 from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import Addressing
 from svc.attach.sources.select import source_of
-from svc.attach.token_cache import without_secrets
 from svc.call_trace import CallTrace
 from svc.dataplane.wire import AddressInUse
 from svc.datastore.api import NotFound, StoreError
@@ -198,6 +197,27 @@ def avoid_lost(call: AddCall, addressing: Addressing, refusal: AddressInUse) -> 
     return True
 
 
+def adopt_rows(call: AddCall) -> None:
+    """Before an ADD, compare the network's datastore with those that it had, and that rows of other networks have.
+
+    If one has the same data, the network's rows move, and the addresses of other rows are not assigned. Raise StoreError if the
+    datastore or the journal fails.
+    """
+    context, session, network = call.context, call.session, (call.request.where.profile, call.request.id.network)
+    former = context.networks.former.get(network)
+    if former is None:
+        return
+    session.held_seconds()  # reads the identity of the datastore
+    rows = context.journal.all()
+    for old in former.own:
+        moving = [record.id for record in rows if record.session_key == old and record.id.network == network[1]]
+        move_rows(context, old, moving, session)
+    avoid_others(context, session, former.others, rows)
+    context.networks.settle(network)
+    if session.identity.is_pending and not context.resident:
+        restore_lost(call)
+
+
 def restore_lost(call: AddCall) -> None:
     """Claim the addresses of all live attachments in the datastore again, if no agent does it later. Log a failure.
 
@@ -206,9 +226,6 @@ def restore_lost(call: AddCall) -> None:
     context, session, trace = call.context, call.session, call.trace
     where = call.request.where
     try:
-        for record in context.journal.of_network(call.request.id.network):
-            if is_alternative(context, record.session_key, session):
-                context.journal.change_settings(record, without_secrets(session.settings))
         records = lost(context, session, (each for each in context.journal.all() if each.session_key.store == where.store))
         session.ipam.avoid(address for record in records for address in record.address_list())
         for record in records:

@@ -88,6 +88,13 @@ class StoreIdentity:
             former = "" if known is None else known.guid or known.former
             self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True, former), before)
 
+    def note_copy(self, of: str) -> None:
+        """Treat the datastore as one that has lost data: it is a copy of another one that has attachments of this node."""
+        _log.warning("%s is a copy of %s: ADDs are held for %g s, live attachments are claimed here",
+                     self._place, of, HOLD_SECONDS)  # fmt: skip
+        self.changes += 1
+        self._change(lambda known: replace(known, changed=time.time(), pending=True, without_pools=True))
+
     def has_moved(self, backend: Backend) -> bool:
         """Return whether answers since the last observation show that data was lost. Sends no request."""
         before, setbacks = self._setbacks
@@ -149,7 +156,7 @@ class StoreIdentity:
 
     def _under_other_settings(self, guid: str, position: Position) -> Known | None:
         """Return the identity of the same datastore under its former settings, such as replaced endpoints, if any."""
-        notes = self._journal.notes(self._others) if self._journal is not None and guid else ()
+        notes = self._journal.notes(self._others).values() if self._journal is not None and guid else ()
         found = (known for known in map(_decoded, notes) if known is not None and known.is_or_was(guid))
         return max(found, key=lambda each: (each.guid == guid, each.cluster == position.cluster, each.revision), default=None)
 

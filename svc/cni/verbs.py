@@ -62,7 +62,8 @@ class Invocation:
 
     def note_where(self) -> SessionKey:
         """Return `where`, and note it as the present datastore of the network, which its rows follow."""
-        where = self.context.configured[self.inputs.profile, self.netconf.name] = self.where
+        where = self.where
+        self.context.networks.note((self.inputs.profile, self.netconf.name), where)
         return where
 
     def args(self) -> Args:

@@ -1,0 +1,86 @@
+"""The datastores that network configurations name, and the former ones that rows of the journal still have.
+
+Rows follow the configuration of their own network (see `moved_store`). The journal keeps the present datastore of each network,
+so that a restarted agent and the next one-shot call know a move that they have not seen.
+"""
+
+from contextlib import suppress
+
+import orjson
+
+from svc.attach.journal import Journal
+from svc.attach.record import SessionKey
+from svc.attach.token_cache import without_secrets
+from svc.datastore.api import StoreError
+from svc.values import dataclass
+
+Network = tuple[str, str]  # profile and name
+
+_NOTE = "network "
+_LISTED = "installed "
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """Datastores that are not the present one of a network: those that it had, and those of the rows of other networks."""
+
+    own: frozenset[SessionKey]
+    others: frozenset[SessionKey]
+
+
+class NetworkStores:
+    """The datastore of each network, as its last ADD, STATUS or GC had it, or an installed network list that was changed.
+
+    `former` has networks whose next ADD must compare former datastores with the present one.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.present: dict[Network, SessionKey] = {}
+        self.former: dict[Network, Former] = {}
+
+    def load(self) -> None:
+        """Read the datastores of all networks from the journal. Raise StoreError if it fails."""
+        for name, text in self._journal.notes(_NOTE + "*").items():
+            profile, network = orjson.loads(name.removeprefix(_NOTE))
+            self._set((profile, network), SessionKey(*orjson.loads(text)), None)
+
+    def note(self, network: Network, where: SessionKey) -> None:
+        """Note the datastore that the configuration of a network names. Raise StoreError if the journal cannot be read."""
+        if self.present.get(network) != where:
+            text = self._journal.note(_note_of(network))
+            self._set(network, where, SessionKey(*orjson.loads(text)) if text else None)
+            if network not in self.former:
+                self.settle(network)
+
+    def note_listed(self, network: Network, where: SessionKey) -> None:
+        """Do as `note` for an installed network list, if it has changed since this was called. Raise StoreError."""
+        name, text = _LISTED + _note_of(network), _encoded(where)
+        if self._journal.note(name) != text:
+            self._journal.put_note(name, text)
+            self.note(network, where)
+
+    def settle(self, network: Network) -> None:
+        """Store the present datastore of a network, after its former ones were compared with it."""
+        self.former.pop(network, None)
+        name, text = _note_of(network), _encoded(self.present[network])
+        with suppress(StoreError):  # the disk is full: the next process compares again
+            if self._journal.note(name) != text:
+                self._journal.put_note(name, text)
+
+    def _set(self, network: Network, where: SessionKey, before: SessionKey | None) -> None:
+        rows = {*self._journal.datastores(), *([(network[1], before)] if before else ())}
+        known = {(name, each) for name, each in rows if each.profile == network[0] and each.node == where.node}
+        others = {(name, each) for name, each in known if each.store != where.store}
+        if others:
+            own = frozenset(each for name, each in others if name == network[1])
+            self.former[network] = Former(own, frozenset(each for _, each in others) - own)
+        self.present[network] = where
+
+
+def _note_of(network: Network) -> str:
+    return _NOTE + orjson.dumps(network).decode()
+
+
+def _encoded(where: SessionKey) -> str:
+    return orjson.dumps([without_secrets(where.datastore), where.node, where.profile]).decode()
