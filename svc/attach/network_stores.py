@@ -22,7 +22,7 @@ _LISTED = "installed "
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """Datastores that are not the present one of a network: those that it had, and those of the rows of other networks."""
+    """The datastores, except the present one, that a network had (`own`), and that the rows of other networks have."""
 
     own: frozenset[SessionKey]
     others: frozenset[SessionKey]
@@ -70,11 +70,11 @@ class NetworkStores:
 
     def _set(self, network: Network, where: SessionKey, before: SessionKey | None) -> None:
         rows = {*self._journal.datastores(), *([(network[1], before)] if before else ())}
-        known = {(name, each) for name, each in rows if each.profile == network[0] and each.node == where.node}
-        others = {(name, each) for name, each in known if each.store != where.store}
-        if others:
-            own = frozenset(each for name, each in others if name == network[1])
-            self.former[network] = Former(own, frozenset(each for _, each in others) - own)
+        here = where.profile, where.node
+        former = {(name, each) for name, each in rows if (each.profile, each.node) == here and each.store != where.store}
+        if former:
+            own = frozenset(each for name, each in former if name == network[1])
+            self.former[network] = Former(own, frozenset(each for name, each in former if name != network[1]))
         self.present[network] = where
 
 

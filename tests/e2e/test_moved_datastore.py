@@ -21,7 +21,7 @@ from harness.pod import Pod
 from harness.polling import wait_until
 from harness.port_forward import PortForward
 from svc.agent import maintenance, server
-from svc.attach import teardown
+from svc.attach import store_identity, teardown
 from svc.attach.datastore_ready import KEY as READY
 from svc.attach.journal import Journal
 from svc.datastore.api import Backend
@@ -39,6 +39,7 @@ AGENT = agent_with(
         f"{server.__name__}.LOOK_SECONDS": 0.5,
         f"{maintenance.__name__}.RETRY_SECONDS": 0.5,
         f"{teardown.__name__}.ANSWER_SECONDS": 2.0,
+        f"{store_identity.__name__}.HOLD_SECONDS": 2.0,
     }
 )
 SECONDS = 3.0  # in which such an agent looks several times
@@ -77,9 +78,13 @@ class Moving:
             self.node.start_agent(recovered=False)
 
     def install_new(self) -> None:
-        """Record the network with the new settings as `svcctl install` does: only the agent uses it."""
+        """Record the network with the new settings."""
+        self.install(self.new)
+
+    def install(self, settings: dict[str, Any]) -> None:
+        """Record the network with these settings as `svcctl install` does: only the agent uses it."""
         path = self.node.directory / "net.conflist"
-        plugin = self.node.netconf(**self.new)
+        plugin = self.node.netconf(**settings)
         path.write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": [plugin]}))
         add_installed(self.node.state_dir, Installed("", str(self.node.bin_dir), (), str(path)))
 
@@ -436,3 +441,48 @@ def test_former_datastore_stays_locked_after_a_migration(
     if not is_wiped:
         node.ctl("clusterinfo", "unlock")
         assert by(unknown, moving.old | {"cni.dev/valid-attachments": []}).call("GC").status == 0
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+@WITH_OR_WITHOUT
+def test_networks_move_to_a_copy_one_after_the_other(moving: Moving, copy: EtcdSite, pod_on: MakePod, *, agent: bool) -> None:
+    """The ADDs assign no address of a pod whose row still names the former datastore.
+
+    The pods have interfaces of another main plugin, so that no route of the host prevents it.
+    """
+    pods: list[Pod] = []
+
+    def add(network: str, settings: dict[str, Any]) -> None:
+        pod = pod_on(f"pod-{len(pods)}", name=network, **settings)
+        pods.append(pod.copy(plugin="svc-ipam", config=pod.config | {"type": "bridge"}))
+        pods[-1].add()
+
+    for network in ("net", "second"):
+        add(network, moving.old)
+    if not agent:
+        moving.node.stop_agent()
+    for network in ("net", "net", "second") if agent else ("net", "net"):
+        add(network, copy.config)
+    held = {address for pod in pods for address in pod.addresses}
+    assert len(held) == sum(len(pod.addresses) for pod in pods)
+    if agent:
+        wait_until(lambda: allocated(copy) == held)
+    for pod in pods:
+        by(pod, copy.config).delete()
+    assert allocated(copy) == set()
+    for pod in pods[:2]:  # the former datastore keeps what it has
+        assert by(pod, moving.old | {"cni.dev/valid-attachments": []}).call("GC").status == 0
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_restarted_agent_follows_calls_before_an_older_list(moving: Moving, copy: EtcdSite, pod_on: MakePod) -> None:
+    moving.install(moving.old)
+    time.sleep(SECONDS)
+    pod = pod_on(**copy.config)
+    pod.add()
+    moving.node.kill_agent()
+    moving.node.start_agent()
+    time.sleep(SECONDS)
+    assert moving.settings() == [copy.config["etcd_endpoints"]]
+    pod.delete()
+    assert allocated(copy) == set()
