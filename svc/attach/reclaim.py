@@ -110,7 +110,7 @@ def _release_outdated(context: Context, session: DatastoreSession, record: Recor
     if session.claim is not None and session.claim.had_recent_predecessor():
         return False
     rows = context.journal.all()
-    networks = {row.id.network for row in rows}.union(network for _, network in context.configured)
+    networks = {row.id.network for row in rows}.union(network for _, network in context.networks.present)
     known = {handle for row in rows for handle in (row.handle, row.older_handle)}
     outdated = []
     for address in record.address_list():

@@ -226,7 +226,7 @@ def test_allocation_of_an_earlier_container_is_released(host: Host, sandbox: San
 
     An allocation in a network that this node does not have may be of another program.
     """
-    host.context.configured["", "second"] = WHERE
+    host.context.networks.note(("", "second"), WHERE)
     host.add(sandbox)
     (row,) = host.context.journal.all()
     lose_allocations(host)
@@ -239,7 +239,7 @@ def test_allocation_of_an_earlier_container_is_released(host: Host, sandbox: San
 
 def test_outdated_allocation_of_a_container_keeps_its_other_endpoints(host: Host, sandbox: Sandbox, other: Sandbox) -> None:
     """The container is attached to another network still."""
-    host.context.configured["", "second"] = WHERE
+    host.context.networks.note(("", "second"), WHERE)
     host.add(sandbox)
     host.add(other, container="c9")
     (address, *_) = (row.address_list()[0] for row in host.context.journal.all() if row.id == KEY)
