@@ -42,6 +42,8 @@ _KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _RESTORE = f"INSERT OR IGNORE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
+_SETTINGS = "json_extract(CAST(record AS TEXT), '$.settings')"
+_UPDATE_REST = f"UPDATE attachments SET record = CAST(json_set(CAST(? AS TEXT), '$.settings', {_SETTINGS}) AS BLOB) WHERE {ROW}"  # noqa: S608
 _MOVE = f"UPDATE attachments SET record = CAST(json_set(CAST(record AS TEXT), '$.settings', json(?)) AS BLOB) WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 
@@ -121,10 +123,13 @@ class Journal:
 
         return self._write(insert, durable=durable)
 
-    def update(self, record: Record, *, durable: bool = False) -> None:
-        """Write the record in its row. Raise IntentLost if the row does not exist any more; never create one."""
-        parameters = (record.to_bytes(), *_row(record))
-        if not self._write(lambda: self._connection.execute(_UPDATE, parameters).rowcount, durable=durable):
+    def update(self, record: Record, *, durable: bool = False, keeps_settings: bool = False) -> None:
+        """Write the record in its row. Raise IntentLost if the row does not exist any more; never create one.
+
+        With `keeps_settings`, the row keeps the settings of its datastore, which may have changed since the record was read.
+        """
+        statement, parameters = _UPDATE_REST if keeps_settings else _UPDATE, (record.to_bytes(), *_row(record))
+        if not self._write(lambda: self._connection.execute(statement, parameters).rowcount, durable=durable):
             raise IntentLost(record.id)
 
     def change_settings(self, record: Record, settings: dict[str, str]) -> None:
@@ -150,7 +155,7 @@ class Journal:
         was_pending = record.state == DELETING and record.generation
         record.state = DELETING
         try:
-            self.update(record, durable=True)
+            self.update(record, durable=True, keeps_settings=True)
         except IntentLost:
             if self.get(record.id) is not None:
                 raise

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -144,8 +145,9 @@ class FaultyJournal(Journal):
     def begin(self, record: Record, *, after: Record | None = None, durable: bool = False) -> None:
         self._faults.carry_out("begin", lambda: super(FaultyJournal, self).begin(record, after=after, durable=durable))
 
-    def update(self, record: Record, *, durable: bool = False) -> None:
-        self._faults.carry_out("update", lambda: super(FaultyJournal, self).update(record, durable=durable))
+    def update(self, record: Record, *, durable: bool = False, keeps_settings: bool = False) -> None:
+        update = partial(super().update, record, durable=durable, keeps_settings=keeps_settings)
+        self._faults.carry_out("update", update)
 
     def remove(self, record: Record) -> None:
         self._faults.carry_out("remove", lambda: super(FaultyJournal, self).remove(record))

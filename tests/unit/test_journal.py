@@ -327,6 +327,23 @@ def test_change_of_settings_keeps_the_other_fields(journal: Journal) -> None:
     assert found == written
 
 
+def test_pending_release_keeps_changed_settings(journal: Journal) -> None:
+    """A release by the former settings fails after the row has got other ones."""
+    read = record()
+    journal.begin(read)
+    moved = journal.get(ID)
+    assert moved is not None
+    settings = {"kind": "etcdv3", "etcd_endpoints": "http://new"}
+    journal.change_settings(moved, settings)
+    read.addresses = ["10.0.0.1"]
+    journal.record_pending_release(read)
+    found = journal.get(ID)
+    assert found is not None
+    assert (found.state, found.settings, found.addresses) == (DELETING, settings, ["10.0.0.1"])
+    found.settings = read.settings
+    assert found == read
+
+
 def test_change_of_settings_does_not_restore_a_removed_row(journal: Journal) -> None:
     written = record()
     journal.begin(written)
