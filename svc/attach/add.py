@@ -1,5 +1,6 @@
 """ADD: from the row of an earlier call, through the waits, to a transaction that attaches the sandbox."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from svc.attach.addressing import read_pod, resolve_current_addressing
@@ -7,7 +8,7 @@ from svc.attach.context import Context
 from svc.attach.datastore_ready import StoreReplaced
 from svc.attach.endpoints import require_endpoint_support
 from svc.attach.intent import pass_gates, previous_row, recorded_result, tear_down_previous, wait_for_policy_again
-from svc.attach.reclaim import ATTEMPTS, adopt_rows, avoid_lost, restore_lost
+from svc.attach.reclaim import ATTEMPTS, adopt_rows, avoid_lost, restore, restore_lost
 from svc.attach.record import WAITING, Record
 from svc.attach.request import AddCall, AddRequest
 from svc.attach.restore import restore_own
@@ -43,6 +44,10 @@ def add(context: Context, request: AddRequest, trace: CallTrace, *, restored: bo
         pod = read_pod(call)  # the row may describe an earlier pod of the same name
         call.session.require_ready()
         result = recorded_result(call, previous)
+        if result is None and call.session.identity.is_pending:  # its addresses may not have been claimed again yet
+            with suppress(SvcError):
+                restore(context, previous.id, trace)
+                result = recorded_result(call, previous)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
             yield from wait_for_policy_again(call, previous)

@@ -205,6 +205,19 @@ def test_add_claims_lost_allocations_of_live_attachments_again(host: Host, sandb
     host.check(sandbox, first)
 
 
+def test_repeated_add_keeps_the_interface_after_a_loss(host: Host, sandbox: Sandbox) -> None:
+    """It claims its own addresses again, and does not wait until the other attachments have done so."""
+    result, links = host.add(sandbox), host.links()
+    lose_allocations(host)
+    session = host.context.session(WHERE)
+    put(host.store, READY, Resource(READY.kind, {"name": READY.name}, {"datastoreReady": True, "clusterGUID": "fresh"}))
+    session.require_ready()
+    assert session.identity.is_pending
+    assert host.add(sandbox).to_json() == result.to_json()
+    assert host.links() == links
+    host.check(sandbox, result)
+
+
 def test_lost_endpoint_is_written_again_without_addresses_of_the_pools(host: Host, sandbox: Sandbox) -> None:
     """Another source has assigned the addresses, so the datastore has nothing else to claim."""
     result = host.add(sandbox)
