@@ -32,22 +32,11 @@ def add(context: Context, request: AddRequest, trace: CallTrace, *, restored: bo
     `restored` is true in the second attempt, after the row of an interface was found to be lost.
     """
     call = AddCall(context, context.session(request.where), request, trace, restored)
-    if request.sandbox is not None:
-        require_endpoint_support(call.session, request.workload)
-    if context.networks.former:
-        adopt_rows(call)
-    previous = previous_row(call)
-    if previous is None and restore_own(context, call.session, request, trace):
-        previous = previous_row(call)
+    previous = _previous(call)
     intent, pod = None, None
     if previous is not None and previous.state != WAITING:
         pod = read_pod(call)  # the row may describe an earlier pod of the same name
-        call.session.require_ready()
-        result = recorded_result(call, previous)
-        if result is None and call.session.identity.is_pending:  # its addresses may not have been claimed again yet
-            with suppress(SvcError):
-                restore(context, previous.id, trace)
-                result = recorded_result(call, previous)
+        result = _recorded(call, previous)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
             yield from wait_for_policy_again(call, previous)
@@ -74,6 +63,29 @@ def add(context: Context, request: AddRequest, trace: CallTrace, *, restored: bo
         return attached
     yield from attached.wait_for_policy()
     return attached.result
+
+
+def _previous(call: AddCall) -> Record | None:
+    """Return the row of an earlier ADD, after rows were moved that name a former datastore, and lost ones were restored."""
+    if call.request.sandbox is not None:
+        require_endpoint_support(call.session, call.request.workload)
+    if call.context.networks.former:
+        adopt_rows(call)
+    previous = previous_row(call)
+    if previous is None and restore_own(call.context, call.session, call.request, call.trace):
+        previous = previous_row(call)
+    return previous
+
+
+def _recorded(call: AddCall, previous: Record) -> Result | None:
+    """Return the recorded result if the attachment exists; None if it must be attached again. Raise SvcError."""
+    call.session.require_ready()
+    result = recorded_result(call, previous)
+    if result is None and call.session.identity.is_pending:  # its addresses may not have been claimed again yet
+        with suppress(SvcError):
+            restore(call.context, previous.id, call.trace)
+            result = recorded_result(call, previous)
+    return result
 
 
 def _attach(call: AddCall, previous: Record | None, intent: Record | None, pod: PodInfo | None) -> "AddTransaction | Result":

@@ -6,8 +6,7 @@ from contextlib import suppress
 from svc._core import netns
 from svc.attach.addressing import read_pod, resolve_current_addressing
 from svc.attach.endpoints import endpoint_matches
-from svc.attach.journal import IntentLost
-from svc.attach.record import ADDED, WAITING, Record
+from svc.attach.record import ADDED, WAITING, IntentLost, Record
 from svc.attach.request import AddCall, AddRequest, Sandbox
 from svc.attach.shared_interface import interface_owner
 from svc.attach.sources.select import source_of

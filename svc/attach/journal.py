@@ -32,11 +32,10 @@ from svc.attach.journal_file import (
     set_aside,
     write_back,
 )
-from svc.attach.record import DELETING, AttachmentId, Record, SessionKey
+from svc.attach.record import DELETING, AttachmentId, IntentLost, Record, SessionKey
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import WalCheckpointer
-from svc.model.errors import Code, PeerError
 
 _KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
@@ -53,18 +52,6 @@ _DAMAGED = (
 )
 
 _log = logging.getLogger(__name__)
-
-
-class IntentLost(PeerError):
-    """The error if a row does not exist any more, or another ADD has replaced it. The call on the old row must roll back."""
-
-    code = Code.UNKNOWN_CONTAINER
-
-    def __init__(self, key: AttachmentId) -> None:
-        super().__init__(
-            f"ADD cancelled: container {key.container_id!r} was deleted or added again while its ADD waited",
-            details="nothing of it is left: if the container is still wanted, repeat the ADD",
-        )
 
 
 class Journal:
@@ -237,9 +224,7 @@ class Journal:
 
     def notes(self, pattern: str) -> dict[str, str]:
         """Return the texts that `put_note` stored under the names that match the GLOB pattern, by name."""
-        return {
-            str(name): str(text) for name, text in self._read("SELECT name, value FROM about WHERE name GLOB ?", (pattern,))
-        }
+        return dict(self._read("SELECT name, value FROM about WHERE name GLOB ?", (pattern,)))
 
     def put_note(self, name: str, text: str) -> None:
         """Store a text under a name, outside of the attachment rows."""

@@ -42,14 +42,13 @@ class NetworkStores:
     def load(self) -> None:
         """Read the datastores of all networks from the journal. Raise StoreError if it fails."""
         for name, text in self._journal.notes(_NOTE + "*").items():
-            profile, network = orjson.loads(name.removeprefix(_NOTE))
-            self._set((profile, network), SessionKey(*orjson.loads(text)), None)
+            if (where := _decoded(text)) is not None:
+                self._set(tuple(orjson.loads(name.removeprefix(_NOTE))), where, None)
 
     def note(self, network: Network, where: SessionKey) -> None:
         """Note the datastore that the configuration of a network names. Raise StoreError if the journal cannot be read."""
         if self.present.get(network) != where:
-            text = self._journal.note(_note_of(network))
-            self._set(network, where, SessionKey(*orjson.loads(text)) if text else None)
+            self._set(network, where, _decoded(self._journal.note(_note_of(network))))
             if network not in self.former:
                 self.settle(network)
 
@@ -84,3 +83,11 @@ def _note_of(network: Network) -> str:
 
 def _encoded(where: SessionKey) -> str:
     return orjson.dumps([without_secrets(where.datastore), where.node, where.profile]).decode()
+
+
+def _decoded(text: str) -> SessionKey | None:
+    try:
+        settings, node, profile = orjson.loads(text)
+        return SessionKey(dict(settings), node, profile)
+    except (ValueError, TypeError):
+        return None

@@ -13,6 +13,7 @@ from svc.attach.handles import handle_of, plain_handle
 from svc.attach.token_cache import without_secrets
 from svc.dataplane.plan import VethSpec
 from svc.model.endpoint import Workload, endpoint_key
+from svc.model.errors import Code, PeerError
 from svc.model.keys import ResourceKey
 from svc.names import Names
 from svc.timestamps import to_nanoseconds
@@ -35,6 +36,18 @@ class AttachmentId:
     network: str
     container_id: str
     ifname: str
+
+
+class IntentLost(PeerError):
+    """The error if a row does not exist any more, or another ADD has replaced it. The call on the old row must roll back."""
+
+    code = Code.UNKNOWN_CONTAINER
+
+    def __init__(self, key: AttachmentId) -> None:
+        super().__init__(
+            f"ADD cancelled: container {key.container_id!r} was deleted or added again while its ADD waited",
+            details="nothing of it is left: if the container is still wanted, repeat the ADD",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from svc.attach.addressing import require_mtu
 from svc.attach.datastore_ready import DatastoreLocked, StoreReplaced
 from svc.attach.endpoints import creation, delete_endpoint, endpoint_of, ensure_profile, needs_endpoint, write_endpoint
 from svc.attach.intent import new_record, wired_result
-from svc.attach.journal import IntentLost
-from svc.attach.record import ADDED, Record
+from svc.attach.record import ADDED, IntentLost, Record
 from svc.attach.request import AddCall, Sandbox
 from svc.attach.restore import lacks_row
 from svc.attach.sources.base import Addressing, AssignedAddresses, Assignment, Holdings

@@ -20,10 +20,10 @@ from svc.attach.context import Context
 from svc.attach.datastore_ready import KEY as READY
 from svc.attach.delete import delete
 from svc.attach.gc import collect_garbage
-from svc.attach.journal import IntentLost, Journal
+from svc.attach.journal import Journal
 from svc.attach.moved_store import move_rows
 from svc.attach.reclaim import lost, restore, without_endpoint
-from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, Record, SessionKey
+from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, IntentLost, Record, SessionKey
 from svc.attach.recovery import Teardowns, retry_release
 from svc.attach.request import AddRequest, Attachment, Sandbox
 from svc.attach.restore import restore_for_call

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from harness.journal_rows import ID, record
-from svc.attach.journal import IntentLost, Journal
-from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, Record
+from svc.attach.journal import Journal
+from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, IntentLost, Record
 from svc.datastore.api import StoreError
 from svc.model.errors import Code
 
@@ -104,7 +104,7 @@ def test_records_survive_a_killed_process(journal: Journal, path: Path) -> None:
     script = f"""
 import os
 from pathlib import Path
-from svc.attach.journal import IntentLost, Journal
+from svc.attach.journal import Journal
 from svc.attach.record import AttachmentId
 journal = Journal(Path({str(path)!r}))
 (present,) = journal.all()
@@ -146,7 +146,7 @@ def test_only_durable_writes_are_flushed(path: Path, tmp_path: Path) -> None:
     script = f"""
 import os
 from pathlib import Path
-from svc.attach.journal import IntentLost, Journal
+from svc.attach.journal import Journal
 from svc.attach.record import AttachmentId, Record
 journal = Journal(Path({str(path)!r}))
 for durable in (False, False, True, False):
