@@ -219,17 +219,18 @@ def adopt_rows(call: AddCall) -> None:
 
 
 def restore_lost(call: AddCall) -> None:
-    """Claim the addresses of all live attachments in the datastore again, if no agent does it later. Log a failure.
+    """Claim the addresses of all live attachments again, and write their endpoints, if no agent does it later. Log a failure.
 
     Addresses that could not be claimed are not assigned by this call either.
     """
     context, session, trace = call.context, call.session, call.trace
     where = call.request.where
     try:
-        records = lost(context, session, (each for each in context.journal.all() if each.session_key.store == where.store))
+        rows = [record for record in context.journal.all() if record.session_key.store == where.store]
+        records = lost(context, session, rows)
         session.ipam.avoid(address for record in records for address in record.address_list())
-        for record in records:
-            restore(context, record.id, trace)
+        for key in dict.fromkeys(record.id for record in (*records, *without_endpoint(context, session, rows))):
+            restore(context, key, trace)
         session.identity.on_restored()
     except SvcError as failure:
         trace.warning(f"live attachments cannot claim their addresses again now: {failure}")

@@ -205,6 +205,16 @@ def test_add_claims_lost_allocations_of_live_attachments_again(host: Host, sandb
     host.check(sandbox, first)
 
 
+def test_add_writes_lost_endpoints_of_other_sources_again(host: Host, sandbox: Sandbox, other: Sandbox) -> None:
+    result = host.add(sandbox)
+    (row,) = host.context.journal.all()
+    BYPASS.mark(row)
+    host.context.journal.update(row)
+    lose_allocations(host)
+    host.add(other, container="c2")
+    host.check(sandbox, result)
+
+
 def test_repeated_add_keeps_the_interface_after_a_loss(host: Host, sandbox: Sandbox) -> None:
     """It claims its own addresses again, and does not wait until the other attachments have done so."""
     result, links = host.add(sandbox), host.links()
