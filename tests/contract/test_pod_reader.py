@@ -8,6 +8,7 @@ import pytest
 
 from harness.kube import Kube
 from harness.orch import put_core_node, put_pod
+from harness.polling import wait_until
 from svc.datastore.open import open_client
 from svc.model.errors import PeerError
 from svc.orch.pods import Forbidden, Missing, PodReader
@@ -56,7 +57,7 @@ def test_caller_without_permissions(clean_kube: Kube, tmp_path: Path) -> None:
     """A namespace that it may not read has no labels, with a warning. A pod is required."""
     kubeconfig = clean_kube.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin")
     with closing(PodReader(open_client({"kubeconfig": str(kubeconfig)}))) as reader:
-        assert "grant the verb get on namespaces" in reader.check_namespaces()
+        wait_until(lambda: "grant the verb get on namespaces" in reader.check_namespaces())  # roles end later
         namespace = reader.namespace("default")
         assert (namespace.labels, "403" in namespace.warning) == ({}, True)
         with pytest.raises(Forbidden):

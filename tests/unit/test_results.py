@@ -233,7 +233,7 @@ def test_anything_but_an_object_is_refused(data: object) -> None:
         (
             "1.1.0",
             {"ips": [{"address": "::/0", "interface": 0.5}]},
-            "ips[0].interface = 0.5 is a number",
+            "ips[0].interface = 0.5 is a decimal number",
             "give a whole number",
         ),
         ("0.4.0", {"ips": [{"address": "::/0", "version": "4"}]}, "ips[0].version = '4' does not fit '::/0'", 'give "6"'),
