@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
-WORKERS ?= $(shell expr $$(nproc) + 2)
+WORKERS ?= $(shell expr $$(nproc) + 3)
 SCHEDULES ?= 1000000
 SEED ?= 0
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
@@ -21,7 +21,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 	@echo
-	@echo "WORKERS=$(WORKERS)               processes that run tests in parallel: half of their time they wait"
+	@echo "WORKERS=$(WORKERS)               processes that run tests in parallel: more than processors, because tests wait for servers"
 	@echo "ARGS='-k text -x'       options for pytest"
 	@echo "SCHEDULES=N SEED=N      which schedules are simulated, see tests/simulation"
 	@echo "LOCKED=1                install the exact distributions of requirements/ci.txt, checked by their hashes"
