@@ -14,7 +14,8 @@ import pytest
 
 from contract.samples import block, handle
 from harness.api_proxy import ApiProxy, Fate, Order
-from harness.kube import ADMIN_TOKEN, Kube, free_port
+from harness.etcd import free_ports
+from harness.kube import ADMIN_TOKEN, Kube
 from harness.orch import VERBS, grant_role, open_store, put_core_node, put_pod, revoke_role, wire
 from svc import deadline
 from svc._core.cidr import Cidr
@@ -282,7 +283,7 @@ def test_error_names_a_wrong_authority(clean_kube: Kube, tmp_path: Path) -> None
 
 def test_error_names_the_url_of_an_unreachable_server() -> None:
     """The error also names the reason."""
-    root = f"http://127.0.0.1:{free_port()}"
+    root = f"http://127.0.0.1:{free_ports(1)[0]}"
     with closing(OrchStore({"orch_api_root": root}, DEFAULT)) as store:
         with pytest.raises(Unreachable, match=rf"API server {root} does not answer: .*Connection refused"):
             store.list(POOLS)

@@ -1,7 +1,9 @@
 """Real etcd servers on loopback, with one or several members, with or without TLS. Tests kill, restart and read them."""
 
 import http.client
+import itertools
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -171,9 +173,23 @@ def cluster(
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on loopback without a listener."""
-    probes = [socket.create_server((_HOST, 0)) for _ in range(count)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    """Return ports on loopback without a listener.
+
+    The kernel gives none of them to a connection before a server has bound it, and no other worker of the tests gets it.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = next(_PORTS)
+        with suppress(OSError), socket.create_server((_HOST, port)):
+            found.append(port)
+    return found
+
+
+def _ports_of_this_worker() -> Iterator[int]:
+    """Yield ports below those of outgoing connections (ip_local_port_range), over and over again."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 10_000 + 1_000 * (number % 20)
+    return itertools.cycle(range(first, first + 1_000))
+
+
+_PORTS = _ports_of_this_worker()

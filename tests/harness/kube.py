@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import threading
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from harness.etcd import free_ports
 
 Json = dict[str, Any]
 
@@ -207,7 +208,7 @@ class Kube:
         others = [f"token-of-{name},{name},{number}" for number, name in enumerate(("plugin", "nobody", "reader"), 2)]
         users = [f'{ADMIN_TOKEN},{ADMIN},1,"system:masters"', *others]
         (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
-        peer = free_port()
+        (peer,) = free_ports(1)
         addresses = [f"--listen-client-urls=http://127.0.0.1:{self.etcd_port}", f"--listen-peer-urls=http://127.0.0.1:{peer}"]
         advertised = [f"--advertise-client-urls=http://127.0.0.1:{self.etcd_port}", f"--data-dir={self.folder}/etcd"]
         self._run("etcd", ["etcd", *addresses, *advertised, "--unsafe-no-fsync"])
@@ -258,11 +259,6 @@ class Kube:
         return (self.folder / f"{name}.log").read_text()[-2000:]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def running(folder: Path) -> Iterator[Kube]:
     """Run an empty API server. Skip the test if its programs are missing."""
@@ -270,7 +266,8 @@ def running(folder: Path) -> Iterator[Kube]:
         pytest.skip("needs etcd (Debian: etcd-server)")
     if not (CACHE / "bin" / "kube-apiserver").exists():
         pytest.skip("needs an API server: `make kube-programs` builds it")
-    kube = Kube(folder, free_port(), free_port())
+    port, etcd_port = free_ports(2)
+    kube = Kube(folder, port, etcd_port)
     try:
         kube.start()
         yield kube
