@@ -101,7 +101,7 @@ def test_pod_cidr_of_another_node_can_be_used(kube_node: ClusterNode, sandbox: S
     [
         ("bare", ("usePodCidr",), "node 'bare' has no IPv4 pod CIDR for usePodCidr"),
         ("single", ("usePodCidr", "usePodCidrIPv6"), "node 'single' has no IPv6 pod CIDR for usePodCidrIPv6"),
-        ("nobody", ("usePodCidr",), "does not know node nobody"),
+        ("absent", ("usePodCidr",), "does not know node absent"),
     ],
 )
 def test_error_names_the_node_without_a_pod_cidr(
@@ -119,7 +119,7 @@ def test_error_names_the_node_without_a_pod_cidr(
 
 
 def test_network_without_pod_cidrs_does_not_read_the_node(kube_node: ClusterNode, sandbox: Sandbox) -> None:
-    pod = pod_of(kube_node, sandbox(), "10.71.8.0/24", orch={**kube_node.site.config["orch"], "node_name": "nobody"})
+    pod = pod_of(kube_node, sandbox(), "10.71.8.0/24", orch={**kube_node.site.config["orch"], "node_name": "absent"})
     pod.add()
     assert pod.addresses[0].startswith("10.71.8.")
     pod.delete()

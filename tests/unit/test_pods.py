@@ -17,7 +17,7 @@ class Server(Client):
         pass
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing: the stub opens no connection."""
 
     @property
     def place(self) -> str:
