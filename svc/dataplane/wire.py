@@ -64,6 +64,7 @@ def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, pair: VethPair) -> N
         _write_sysctls(ns_fd, plan.sandbox_sysctls(wiring), kernel.procfs)
         with netns.Socket(ns_fd) as sandbox:
             _set_up_sandbox(sandbox, wiring, pair.peer_index)
+        _activate(kernel, pair.host_index)
 
 
 @contextmanager
@@ -125,6 +126,16 @@ def interface_exists(ifname: str) -> CallerError:
         details="delete it, or ask for another CNI_IFNAME",
         code=Code.INTERFACE_EXISTS,
     )
+
+
+def _activate(kernel: Kernel, host_index: int) -> None:
+    """Ask for the host side, so that the kernel (since Linux 6.9) activates its queue before the answer.
+
+    The queue drops all packets until the kernel has processed that the sandbox side came up. It defers this to a work item.
+    """
+    request = rtnl.Batch()
+    request.get_link(host_index)
+    kernel.host().query(request)
 
 
 def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.VethSpec, index: int) -> None:

@@ -9,6 +9,7 @@ from harness.podman import NO_CNI
 NO_ANALYZE = "systemd-analyze is not installed"
 NO_SYSTEMD = "systemd is not installed"
 NO_CGROUP2 = "control groups of version 2 are not writable"
+OLD_KERNEL = "the kernel is older than 6.9: it does not activate the queue of a link when it is asked for the link"
 ONE_PROCESSOR = "this machine has one processor"
 
 # The reason that the test gives, and why the skip is allowed where the whole suite must run.
@@ -17,6 +18,7 @@ EXPECTED: dict[str, str] = {
     NO_ANALYZE: "images of containers have no systemd",
     NO_SYSTEMD: "images of containers have no systemd",
     NO_CGROUP2: "containers may not write the control groups of their host",
+    OLD_KERNEL: "Debian 12 has Linux 6.1, where the first packets to a pod can be lost",
     ONE_PROCESSOR: "what spreads threads over processors, or gathers them, has nothing to do there",
 }
 

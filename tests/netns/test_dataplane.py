@@ -2,17 +2,23 @@
 
 import errno
 import os
+import platform
+import re
+import socket
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
 
 import pytest
 
+from harness.enter_netns import entered
 from harness.netns import Netns, run
+from harness.skips import OLD_KERNEL
 from svc._core import rtnl
 from svc._core.cidr import Address
-from svc._core.netns import Procfs, write_sysctls
+from svc._core.netns import Procfs, Socket, write_sysctls
 from svc.attach.request import Sandbox
 from svc.dataplane import plan
 from svc.dataplane import wire as wiring_module
@@ -24,6 +30,7 @@ from svc.model.errors import CallerError, Code, PeerError
 
 pytestmark = pytest.mark.root
 
+KERNEL = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
 MAC = bytes.fromhex("0200000000aa")
 ADDRESS4, ADDRESS6 = "10.65.0.7", "fd65::7"
 BOTH = VethSpec("svc0123456789a", "eth0", MAC, (Address(ADDRESS4), Address(ADDRESS6)))
@@ -84,6 +91,45 @@ def test_wired_pod_reaches_the_host(netns: Netns, pod: Netns, kernel: Kernel, sa
     for version, target in ((4, "192.0.2.1"), (6, "2001:db8::1")):
         if wiring.has(version):
             pod.run("ping", "-c", "1", "-W", "1", target)
+
+
+@pytest.mark.skipif(KERNEL < (6, 9), reason=OLD_KERNEL)
+def test_first_packet_to_a_pod_arrives(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """The kernel activates the host side's queue in a work item, which other requests delay. The ADD does not wait for that."""
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+    enable_forwarding(ONLY4)
+    with entered(pod):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with receiver, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender, requests_all_the_time(sandbox):
+        receiver.bind(("", 9))
+        receiver.settimeout(0.5)  # a lost packet is sent again after 1 s
+        for number in range(30):
+            wired = wire(kernel, ONLY4, sandbox.fd)
+            sender.sendto(bytes([number]), (ADDRESS4, 9))
+            assert receiver.recv(9) == bytes([number])
+            delete_link(kernel.host(), wired.host_index)
+
+
+@contextmanager
+def requests_all_the_time(sandbox: Sandbox) -> Iterator[None]:
+    """Occupy the kernel's lock for links with requests that change nothing."""
+    batch, ended = rtnl.Batch(), threading.Event()
+    for _ in range(50):
+        batch.set_link(1, up=True)
+
+    def send() -> None:
+        with Socket(sandbox.fd) as other:
+            while not ended.is_set():
+                other.execute(batch)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_wired_interfaces_have_mtu_and_queues(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
