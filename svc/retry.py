@@ -34,9 +34,10 @@ class Backoff:
 
 def attempts(count: int = ATTEMPTS) -> Iterator[int]:
     """Yield the numbers of the attempts of a compare-and-swap. Sleep before every fourth one, at most 0.5 s in total."""
+    yield 0  # usually the only one
     backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF, jitter=1)
-    for number in range(count):
-        if number and is_after_backoff(number):
+    for number in range(1, count):
+        if is_after_backoff(number):
             backoff.sleep()
         yield number
 

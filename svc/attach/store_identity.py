@@ -10,23 +10,22 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 
 from svc.attach.journal import Journal
 from svc.attach.token_cache import Settings, without_secrets
 from svc.datastore.api import Backend, Position, StoreError
-from svc.values import dataclass
 
 HOLD_SECONDS = 20.0
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Known:
-    """The stored identity of a datastore. `changed` is the Unix time of the last data loss.
+    """The stored identity of a datastore. `changed` is the Unix time of the last data loss. Only `revision` is modified.
 
     `pending` is true if live attachments have not been claimed again since then, `without_pools` if no pool has been seen.
     `former` is the clusterGUID before that loss: a copy of the lost data has it.
@@ -186,10 +185,10 @@ def _difference(known: Known | None, guid: str, position: Position) -> str:
 
 
 def _updated(known: Known | None, guid: str, position: Position) -> Known:
+    """Return the identity after an observation. With each write of a call only the revision changes, so it is modified."""
     if known is None:
         return Known(guid, position.cluster, position.revision)
-    revision = max(known.revision, position.revision)
-    same = guid in ("", known.guid) and position.cluster in ("", known.cluster)
-    if same and revision == known.revision:
+    known.revision = max(known.revision, position.revision)
+    if guid in ("", known.guid) and position.cluster in ("", known.cluster):
         return known
-    return replace(known, guid=guid or known.guid, cluster=position.cluster or known.cluster, revision=revision)
+    return replace(known, guid=guid or known.guid, cluster=position.cluster or known.cluster)

@@ -12,6 +12,7 @@ Rule 3. A thread is started if all existing ones wait for barriers. Idle threads
 
 import errno
 import itertools
+import socket
 import threading
 from contextlib import suppress
 
@@ -73,9 +74,10 @@ class Reaper:
 
         The link has this index and name. With `peer_index`, it may be renamed if it is a host side of svc with that peer.
         """
-        link = self._kernel.find_link(index=index)
-        if link is None or not (link["name"] == name or (peer_index and is_host_side(link, peer_index))):
-            return False
+        if _name_of(index) != name:
+            link = self._kernel.find_link(index=index)
+            if link is None or not (link["name"] == name or (peer_index and is_host_side(link, peer_index))):
+                return False
         removal = self._ask(index)
         timeout = deadline.remaining(timeout)
         if not removal.wait(timeout):
@@ -194,3 +196,11 @@ class Reaper:
             self._complete(removal, None if is_gone else kernel_error(failure))
         else:
             self._complete(removal)
+
+
+def _name_of(index: int) -> str:
+    """Return the name of the link, or an empty string. Unlike a netlink request, this never waits for a deletion."""
+    try:
+        return socket.if_indextoname(index)
+    except OSError:
+        return ""

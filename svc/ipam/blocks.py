@@ -139,7 +139,7 @@ def is_empty(block: Block) -> bool:
     if block.ordinals.used == 0:
         return True
     attributes = block.attributes or []
-    return all(tag is None or is_windows_reserved(attributes[tag]) for tag in block.ordinals.allocations())
+    return all(is_windows_reserved(attributes[tag]) for tag in set(block.ordinals.allocations()) if tag is not None)
 
 
 def is_of_windows(block: Block) -> bool:
