@@ -16,7 +16,7 @@ from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
 
 _MODULES: Final = {  # of each group, which has the name of the group there
-    **{name: name for name in ("crd", "install", "ipam", "store")},
+    **{name: name for name in ("crd", "explain", "install", "ipam", "store")},
     **dict.fromkeys(("clusterinfo", "node", "pool", "reservation"), "resources"),
     "pending": "store",
     "uninstall": "install",

@@ -34,7 +34,7 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
         return cache.pools().named(names, version, request.use)
     pools = cache.selected(version, request.namespace_labels, request.use)
     if not pools:
-        reasons = [f"{pool.name} {reason}" for pool, reason in _rejections(plan, version, request)]
+        reasons = [f"{pool.name} {reason}" for pool, reason in rejections(plan, version, request)]
         reasons += [f"{error} (it cannot be used)" for error in cache.pools().unreadable.values()]
         details = f"{'; '.join(errors.shortened(reasons))}: see `svcctl pool get`"
         if not reasons:
@@ -104,8 +104,8 @@ class _Assignment:
     def _considered(self, version: int, pools: Sequence[Pool]) -> str:
         """Return the text of a trace line: the pools used, the pools dropped with reasons, and the blocks of this host."""
         names = [pool.name for pool in pools]
-        rejections = _rejections(self._plan, version, self._request)
-        dropped = [f"{pool.name} {reason or 'is not asked for'}" for pool, reason in rejections if pool.name not in names]
+        verdicts = rejections(self._plan, version, self._request)
+        dropped = [f"{pool.name} {reason or 'is not asked for'}" for pool, reason in verdicts if pool.name not in names]
         own = [str(cidr) for cidr in self._plan.cache.own_blocks(version)]
         parts = ("pools", names), ("dropped", dropped), (f"blocks of {self._plan.host.name}", own)
         return f"IPv{version}: " + "; ".join(f"{what}: {', '.join(found) or 'none'}" for what, found in parts)
@@ -158,7 +158,7 @@ class _Assignment:
         return held
 
 
-def _rejections(plan: Plan, version: int, request: Assign) -> list[tuple[Pool, str]]:
+def rejections(plan: Plan, version: int, request: Assign) -> list[tuple[Pool, str]]:
     """Return the pools of the family, each with the reason if it does not serve a request without pool names."""
     labels, namespace = plan.cache.node_labels(), request.namespace_labels
     given = [pool for pool in plan.cache.pools().all if pool.cidr.version == version]
