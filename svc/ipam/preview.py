@@ -18,7 +18,7 @@ from svc.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """A block of the node. Addresses in `cooldown` are not free. `problem` says why the block cannot be used; empty if it can."""
+    """A block of the node. Addresses in `cooldown` are not free. `problem` says why no address comes from it; mostly empty."""
 
     cidr: Cidr
     used: int = 0
