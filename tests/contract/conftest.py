@@ -14,6 +14,7 @@ from harness.orch import AdministratorStore, install, wipe
 from harness.site_fixtures import etcd, etcd_site, home, orch_site, site
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.overlay import Overlay
 from svc.names import DEFAULT, Names
 
 __all__ = ["etcd", "etcd_site", "home", "orch_site", "site"]
@@ -46,6 +47,21 @@ class KeyByKey(Embedded):
 
     def open(self, folder: Path) -> Backend:
         return NonAtomic(super().open(folder))
+
+
+class Planned(Embedded):
+    """An overlay of the embedded store, which keeps what is written in memory. All sessions of a test share it."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Path, Overlay] = {}
+
+    def open(self, folder: Path) -> Backend:
+        if folder not in self._opened:
+            self._opened[folder] = Overlay(super().open(folder), DEFAULT)
+        return self._opened[folder]
+
+    def clear(self) -> None:
+        self._opened.clear()
 
 
 class Etcd:
@@ -81,13 +97,15 @@ class Orch:
 STORES: dict[str, Callable[[pytest.FixtureRequest, ExitStack, Path], Datastore]] = {
     "embedded": lambda request, opened, folder: Embedded(),
     "piecemeal": lambda request, opened, folder: KeyByKey(),
+    "overlay": lambda request, opened, folder: Planned(),
     "etcdv3": lambda request, opened, folder: Etcd(opened.enter_context(cluster(folder))),
     "orch": lambda request, opened, folder: Orch(request.getfixturevalue("kube"), DEFAULT.crd_api_version),
     "orch, plain group": lambda request, opened, folder: Orch(request.getfixturevalue("kube"), DEFAULT.api_version),
 }
-WITHOUT_SERVER = ("embedded", "piecemeal")
+WITHOUT_SERVER = ("embedded", "piecemeal", "overlay")
 MODULES_OF_STORE = {
-    "orch, plain group": ("test_backend", "test_watch")
+    "overlay": ("test_backend", "test_update"),
+    "orch, plain group": ("test_backend", "test_watch"),
 }  # layers above the store do not distinguish the API groups
 STORES_OF_MODULE = {"test_ipam_partial": ("embedded",)}  # splits the writes of a store, and fails each of them
 
