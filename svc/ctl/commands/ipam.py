@@ -11,6 +11,7 @@ from svc.admin import owner_attributes
 from svc.admin.resources import POOL
 from svc.admin.usage import ORPHANS, Borrowed, Usage, read_borrowed, usage
 from svc.ctl.cli_context import CliContext, listed_errors, output_option, rehearse, table
+from svc.ctl.commands.ipam_layout import map_command, split_command
 from svc.datastore.api import Backend
 from svc.ipam import settings
 from svc.ipam.pools import read_pools
@@ -43,6 +44,10 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
 @click.group()
 def ipam() -> None:
     """Use of the pools, addresses and settings of all nodes."""
+
+
+ipam.add_command(split_command)
+ipam.add_command(map_command)
 
 
 @ipam.command()
