@@ -19,6 +19,7 @@ _MODULES: Final = {  # of each group, which has the name of the group there
     **{name: name for name in ("crd", "explain", "install", "ipam", "store")},
     **dict.fromkeys(("clusterinfo", "node", "pool", "reservation"), "resources"),
     "pending": "store",
+    "test": "connection",
     "uninstall": "install",
 }
 _REPEATED: Final = ("state_dir", "run_dir", "profile", "netconf", "embedded")  # options of svcctl, also after the command
