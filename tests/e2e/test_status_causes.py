@@ -254,7 +254,7 @@ def test_space_alarm_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tmp_p
         stack.enter_context(closing(PortForward(node.netns, site.port)))
         furnish(site, "node1")
         config = netconf(nodename="node1", **site.config)
-        assert status(node, config).status == 0
+        wait_until(lambda: status(node, config).status == 0)
         with suppress(subprocess.CalledProcessError):
             for number in range(100):
                 running.put(f"/filler/{number}", "x" * 100_000)

@@ -62,7 +62,7 @@ def test_every_named_command_exists() -> None:
         ("--names calico pool get NAME", ""),
         ("node apply NAME --label rack=a", ""),
         ("ipam", "ipam is a group"),
-        ("ipam map", "no 'map'"),
+        ("ipam draw", "no 'draw'"),
         ("nothing", "no 'nothing'"),
         ("ipam show --nothing", "no option --nothing"),
         ("node apply NAME --nothing", "no option --nothing"),

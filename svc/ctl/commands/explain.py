@@ -51,7 +51,7 @@ def _network(target: Target) -> Network:
     if target.netconf is None:
         raise CallerError(
             "no network configuration is known, and an ADD depends on it",
-            details="name one with --netconf, such as /etc/cni/net.d/10-svc.conflist",
+            details="name one with --netconf, or repeat `svcctl install` with --conf-dir",
         )
     return Network(target.names, target.netconf, target.state_dir)
 

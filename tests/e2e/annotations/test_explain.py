@@ -53,7 +53,7 @@ def stored(node: ClusterNode) -> list[tuple[str, str]]:
     """Return everything that an ADD may write, with revisions."""
     queries = (
         *(BlockQuery(0), HandleQuery(), AffinityQuery()),
-        *(ResourceQuery(kind) for kind in ("WorkloadEndpoint", "Node", "IPPool", "Profile")),
+        *(ResourceQuery(kind) for kind in ("WorkloadEndpoint", "Node", "IPPool")),
     )
     with session(node.site) as store:
         return [(str(entry.key), entry.revision) for query in queries for entry in store.list(query)]
