@@ -22,7 +22,7 @@ LEGEND: Final = (
     "o own, f of another host, u without an affinity, . no block; a capital letter: other nodes have borrowed from it\n"
     "0 to 8: eighths in use; c: has addresses in cooldown, r: has reserved addresses, *: both"
 )
-MAX_CELLS: Final = 1 << 20
+MAX_RESERVED: Final = 1 << 14  # cells that are there only because addresses are reserved
 _CELL: Final = 3  # characters
 _SIDE, _GAP = 14, 2  # pixels of a cell in the SVG
 _COLOURS: Final = {NONE: "#eeeeee", OWN: "#2c7fb8", FOREIGN: "#d95f0e", UNCLAIMED: "#999999"}
@@ -48,10 +48,10 @@ class Cell:
 
     @property
     def text(self) -> str:
-        mark = "*" if self.cooldown and self.reserved else "c" if self.cooldown else "r" if self.reserved else " "
+        mark = "*" if self.cooldown and self.reserved else "c" if self.cooldown else "r" if self.reserved else ""
         if self.kind == NONE:
-            return f"..{mark.strip() or '.'}"
-        return f"{self.kind.upper() if self.borrowed else self.kind}{self.eighths}{mark.strip() or '-'}"
+            return f"..{mark or '.'}"
+        return f"{self.kind.upper() if self.borrowed else self.kind}{self.eighths}{mark or '-'}"
 
     @property
     def title(self) -> str:
@@ -107,8 +107,8 @@ def _number(pool: Pool, cidr: Cidr) -> int:
 
 
 def _reserved_blocks(pool: Pool, reserved: Reserved) -> Iterator[Cidr]:
-    """Yield the blocks with reserved addresses, at most MAX_CELLS."""
-    left = MAX_CELLS
+    """Yield the blocks with reserved addresses, at most MAX_RESERVED."""
+    left = MAX_RESERVED
     for cidr in reserved.ranges_in(pool.cidr):
         inner = cidr.block_count(pool.block_size) if cidr.length <= pool.block_size else 1
         for number in range(min(inner, left)):
@@ -138,7 +138,7 @@ def _cell(block: Block, reserved: Reserved, node: str) -> Cell:
 
 def text_lines(found: BlockMap, columns: int) -> Iterator[str]:
     """Yield the lines of the map for a terminal of this width. Each row begins with its first block."""
-    label = max((len(str(found.cell(number).cidr)) for number in (0, found.count - 1)), default=0)
+    label = max(len(str(found.cell(number).cidr)) for number in (0, found.count - 1))
     width = max(1, (columns - label - 1) // (_CELL + 1))
     width = 1 << (width.bit_length() - 1)
     yield f"IP pool {found.pool.name} {found.pool.cidr}: {found.count} blocks of /{found.pool.block_size}"
@@ -146,7 +146,7 @@ def text_lines(found: BlockMap, columns: int) -> Iterator[str]:
         if numbers:
             cells = [found.cell(number) for number in numbers]
             yield f"{str(cells[0].cidr).ljust(label)} {' '.join(cell.text for cell in cells)}"
-        elif row * width < found.count:
+        else:
             yield f"{str(found.cell(row * width).cidr).ljust(label)} ... no blocks"
     yield from (part for line in LEGEND.splitlines() for part in wrap(line, columns))
 

@@ -17,6 +17,7 @@ from svc.values import dataclass
 MAX_PARTS: Final = 1024
 _LONGEST_NAME: Final = 253  # of an object of Kubernetes
 _ROOM_FOR_NUMBER: Final = 8
+_KEPT: Final = ("labels", "annotations")
 _AGAIN: Final = "repeat the split when the datastore answers"
 
 
@@ -39,8 +40,7 @@ def split(backend: Backend, name: str, number: int, now: datetime) -> SplitPool:
     missing = [part for part in parts if not _is_there(backend, part)]
     for part in missing:
         set_identity(part, now, new_uid())
-    writes: list[Write] = [Create(ResourceKey(POOL, part.name), part) for part in missing]
-    _write(backend, guard, writes, Delete(entry.key, entry.revision))
+    _write(backend, guard, missing, Delete(entry.key, entry.revision))
     return SplitPool(name, tuple(parts))
 
 
@@ -79,7 +79,7 @@ def _part(pool: Resource, cidr: Cidr, index: int) -> Resource:
     name = f"split-{pool.name}-{index}"
     if len(name) > _LONGEST_NAME:
         name = f"split-{pool.name}"[: _LONGEST_NAME - _ROOM_FOR_NUMBER].rstrip("-.") + f"-{index}"
-    metadata = {"name": name} | ({"labels": dict(pool.labels)} if pool.labels else {})
+    metadata = {"name": name} | {field: dict(pool.metadata[field]) for field in _KEPT if pool.metadata.get(field)}
     return with_defaults(Resource(POOL, metadata, pool.spec | {"cidr": str(cidr)}))
 
 
@@ -97,37 +97,39 @@ def _is_there(backend: Backend, part: Resource) -> bool:
     return True
 
 
-def _write(backend: Backend, guard: Entry[Resource], creations: Sequence[Write], deletion: Delete) -> None:
+def _write(backend: Backend, guard: Entry[Resource], created: Sequence[Resource], deletion: Delete) -> None:
     """Write all, in one transaction if it has room; else in several, and undo the first ones if a later one fails."""
-    lock, writes = Check(guard.key, guard.revision), [*creations, deletion]
+    lock = Check(guard.key, guard.revision)
+    writes: list[Write] = [*(Create(ResourceKey(POOL, part.name), part) for part in created), deletion]
     room = MAX_WRITES - 1 if backend.atomic else 1
-    done: list[Entry] = []
     try:
         for start in range(0, len(writes), room):
-            written = backend.write([lock, *writes[start : start + room]], durable=True)
-            done += [entry for entry in written if entry is not None]
+            backend.write([lock, *writes[start : start + room]], durable=True)
     except SvcError as failure:
-        if not _is_deleted(backend, deletion, failure):
-            _undo(backend, done, failure)
+        if not _is_done(backend, created, deletion, failure):
+            _undo(backend, created, failure)
             raise
 
 
-def _is_deleted(backend: Backend, deletion: Delete, failure: SvcError) -> bool:
-    """Return whether the pool is gone although its deletion failed, because an answer was lost. Raise `failure` if unknown."""
+def _is_done(backend: Backend, created: Sequence[Resource], deletion: Delete, failure: SvcError) -> bool:
+    """Return whether all is written although a write failed, because an answer was lost. Raise `failure` if unknown."""
     try:
-        return backend.find(deletion.key) is None
+        return backend.find(deletion.key) is None and all(_is_there(backend, part) for part in created)
     except SvcError:
         failure.details = f"{failure.details}; whether the pool is split is not known: {_AGAIN}".lstrip("; ")
         raise failure from None
 
 
-def _undo(backend: Backend, done: Sequence[Entry], failure: SvcError) -> None:
+def _undo(backend: Backend, created: Sequence[Resource], failure: SvcError) -> None:
+    """Delete the pools that are there, also those whose creation seemed to fail because its answer was lost."""
     left = []
-    for entry in done:
+    for part in created:
         try:
             with suppress(NotFound):
-                backend.write([Delete(entry.key, entry.revision)], durable=True)
+                entry = backend.get(ResourceKey(POOL, part.name))
+                if entry.value.spec == part.spec:
+                    backend.write([Delete(entry.key, entry.revision)], durable=True)
         except SvcError:
-            left.append(str(entry.value.name))
+            left.append(part.name)
     if left:
         failure.details = f"{failure.details}; {', '.join(left)} could not be deleted again: {_AGAIN}".lstrip("; ")

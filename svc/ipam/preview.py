@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend, NotFound, UndecodableEntry
+from svc.datastore.api import Backend, NotFound
 from svc.ipam.assigning import rejections
 from svc.ipam.cache import IpamCache
 from svc.ipam.plan import Plan
@@ -82,8 +82,6 @@ def _block_view(plan: Plan, cidr: Cidr) -> BlockView:
         block = plan.block(cidr)
     except NotFound:
         return BlockView(cidr, problem="its claim is incomplete: an ADD completes it")
-    except UndecodableEntry as failure:
-        return BlockView(cidr, problem=str(failure))
     except SvcError as failure:
         return BlockView(cidr, problem=failure.msg)
     mask = plan.reserved.mask(cidr)

@@ -1,6 +1,6 @@
 """Splitting a pool, on every datastore."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -44,6 +44,7 @@ class Failing:
         self._backend = backend
         self._left = number
         self._lost = lost
+        self.instead: Callable[[], object] = lambda: None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._backend, name)
@@ -51,6 +52,7 @@ class Failing:
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         self._left -= 1
         if self._left == 0:
+            self.instead()
             if self._lost:
                 self._backend.write(writes, durable=durable)
                 raise OutcomeUnknown("the answer was lost")
@@ -142,6 +144,27 @@ def test_lost_answer_of_the_deletion_is_a_success(pool: Backend) -> None:
     failing: Backend = Failing(pool, 1 if pool.atomic else 3, lost=True)  # type: ignore[assignment]
     run(failing, 2)
     assert sorted(pools(pool)) == ["split-p-0", "split-p-1"]
+
+
+def test_lost_answer_of_a_creation_leaves_nothing(pool: Backend) -> None:
+    """It seemed to fail, so the split is undone. In one transaction, the answer is that of the whole split."""
+    failing: Backend = Failing(pool, 1, lost=True)  # type: ignore[assignment]
+    if pool.atomic:
+        run(failing, 2)
+        assert sorted(pools(pool)) == ["split-p-0", "split-p-1"]
+        return
+    with pytest.raises(OutcomeUnknown):
+        run(failing, 2)
+    assert pools(pool) == {"p": "10.65.0.0/24"}
+
+
+def test_pool_that_another_writer_deletes_is_not_split(pool: Backend) -> None:
+    """Nothing was created in its place, so the split is no success."""
+    failing = Failing(pool, 1 if pool.atomic else 2)
+    failing.instead = lambda: pool.write([Delete(ResourceKey("IPPool", "p"))])
+    with pytest.raises(StoreError):
+        run(failing, 2)  # type: ignore[arg-type]
+    assert pools(pool) == {}
 
 
 def test_repetition_completes_a_killed_split(pool: Backend) -> None:
