@@ -7,16 +7,19 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
 WORKERS ?= $(shell expr $$(nproc) + 3)
 SCHEDULES ?= 1000000
 SEED ?= 0
+INPUTS ?= 1000000
+KILLS ?= 10000
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
-                   containerd runc busybox-static podman
+                   containerd runc busybox-static podman prometheus
 BUILT_FROM := $(wildcard _core/* svc/_core/*.pxd) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
 
-KUBE_PROGRAMS := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)/kube
+TEST_CACHE := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)
+KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate bench kube-programs clean
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench kube-programs otlp-receiver clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -24,6 +27,8 @@ help: ## list the targets
 	@echo "WORKERS=$(WORKERS)               processes that run tests in parallel: more than processors, because tests wait for servers"
 	@echo "ARGS='-k text -x'       options for pytest"
 	@echo "SCHEDULES=N SEED=N      which schedules are simulated, see tests/simulation"
+	@echo "INPUTS=N SEED=N         how many inputs the fuzzers make, and which"
+	@echo "KILLS=N SEED=N          how often the fault bench kills a node, and when"
 	@echo "LOCKED=1                install the exact distributions of requirements/ci.txt, checked by their hashes"
 
 demo: $(VENV)/.installed ## connect two network namespaces with the executable and the agent, and ping between them
@@ -46,10 +51,10 @@ quick: lint ## lint, unit tests, and the contract tests that need no server: for
 unit: $(VENV)/.installed ## run the unit tests
 	$(PYTEST) tests/unit
 
-e2e: $(VENV)/.installed kube-programs ## run the tests that execute the installed plugin
+e2e: $(VENV)/.installed kube-programs otlp-receiver ## run the tests that execute the installed plugin
 	$(PYTEST) tests/e2e
 
-test: style kube-programs ## lint and every test that this machine can run
+test: style kube-programs otlp-receiver ## lint and every test that this machine can run
 	@$(MAKE) --no-print-directory --jobs=2 types suite  # mypy needs one processor for half a minute
 
 suite:
@@ -68,11 +73,23 @@ sanitize: $(VENV)/.installed ## test the compiled core and the executable with t
 simulate: $(VENV)/.installed ## run simulated schedules of calls, kills and faults
 	PYTHONPATH=tests $(BIN)/python -m simulation --schedules $(SCHEDULES) --seed $(SEED)
 
+faults: $(VENV)/.installed ## kill a node at random while it adds and deletes containers, also with a faulty datastore
+	for store in embedded etcdv3 etcdv3-leaders; do for troubles in "" --troubles; do \
+	    PYTHONPATH=tests $(BIN)/python -m faults --store $$store --kills $$(($(KILLS) / 6)) --seed $(SEED) $$troubles || exit 1; \
+	done; done
+
+fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled core and the executable with the address sanitizer
+	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --seed $(SEED)
+	FUZZ=$(INPUTS) SEED=$(SEED) sh tests/harness/sanitize.sh $(VENV) build/sanitize
+
 bench: $(VENV)/.installed kube-programs ## measure svc and other plugins in one interleaved run
 	$(BIN)/python -m bench
 
 kube-programs: ## build the API server and kubelet for tests, once: 6 minutes and 5 GB, needs Debian 12
 	@sh tests/harness/kube-build.sh "$(KUBE_PROGRAMS)" || { [ $$? -eq 2 ] && echo "tests on an API server will be skipped"; }
+
+otlp-receiver: ## build the receiver of traces for tests, once: some minutes and 2 GB, needs Go
+	@sh tests/harness/otlp-build.sh "$(TEST_CACHE)/otlp" || { [ $$? -eq 2 ] && echo "tests with a receiver of traces will be skipped"; }
 
 clean: ## remove the virtual environment and everything that was built
 	rm -rf $(VENV) build dist

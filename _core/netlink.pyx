@@ -2,7 +2,7 @@
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EBADMSG
-from libc.stdint cimport int32_t, uint16_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
 cimport svc._core.uapi as uapi
@@ -252,4 +252,4 @@ def unpack_ack(bytes message not None):
                 text = as_text(value)
             elif kind == uapi.NLMSGERR_ATTR_OFFS:
                 offset = as_u32(value)
-    return -code, text, offset
+    return -<int64_t>code, text, offset  # the smallest number has no opposite of its own type

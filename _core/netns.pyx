@@ -120,15 +120,15 @@ cdef Sysctl *make_files(list paths, size_t skipped) except NULL:
 
 def write_sysctls(int ns_fd, items, Procfs procfs=None):
     """Write each (path below /proc/sys, value) inside the namespace, in order, up to the first failure."""
-    access_sysctls(ns_fd, list(items), True, procfs)
+    access_sysctls(ns_fd, list(items), True, procfs, NULL)
 
 
 def read_sysctls(int ns_fd, paths, Procfs procfs=None):
     """Return the values, white space stripped; None if the file does not exist."""
-    return access_sysctls(ns_fd, [(path, "") for path in paths], False, procfs)
+    return access_sysctls(ns_fd, [(path, "") for path in paths], False, procfs, NULL)
 
 
-cdef list access_sysctls(int ns_fd, list items, bint writing, Procfs procfs):
+cdef list access_sysctls(int ns_fd, list items, bint writing, Procfs procfs, int *netlink):
     cdef list paths = [sysctl_path(path) for path, _ in items]
     cdef Sysctl *files = make_files(paths, 0 if procfs is None else <size_t>len(b"/proc/"))
     cdef size_t count = <size_t>len(paths)
@@ -139,7 +139,7 @@ cdef list access_sysctls(int ns_fd, list items, bint writing, Procfs procfs):
         for i, (path, value) in enumerate(items):
             put_value(&files[i], path, value.encode())
         with nogil:
-            code = calls.access_sysctls(ns_fd, directory, files, count, writing)
+            code = calls.access_sysctls(ns_fd, directory, files, count, writing, netlink)
         check(code)
         return [get_value(&files[i], path, writing) for i, (path, _) in enumerate(items)]
     finally:
@@ -228,13 +228,16 @@ cdef object refusal(Batch batch, bytes answer):
 cdef class Socket:
     """A NETLINK_ROUTE socket with extended acks, capped acks and strict checking, opened inside a namespace."""
 
-    def __cinit__(self, int ns_fd=-1, *, double timeout=10.0):
+    def __cinit__(self, int ns_fd=-1, *, double timeout=10.0, sysctls=(), Procfs procfs=None):
         self.fd = -1
         if not 0.001 <= timeout <= 86400:
             raise ValueError(f"a timeout of {timeout} seconds")
         self.timeout, self.clean, self.lock = timeout, True, Lock()
-        with nogil:
-            self.fd = calls.open_netlink(ns_fd)
+        if sysctls:
+            access_sysctls(ns_fd, list(sysctls), True, procfs, &self.fd)
+        else:
+            with nogil:
+                self.fd = calls.open_netlink(ns_fd)
         check(self.fd)
         check(calls.set_receive_timeout(self.fd, timeout))
         for option in (uapi.NETLINK_EXT_ACK, uapi.NETLINK_CAP_ACK, uapi.NETLINK_GET_STRICT_CHK):
@@ -284,6 +287,15 @@ cdef class Socket:
         if any([flags_of(message) & uapi.NLM_F_DUMP_INTR for message in replies]):
             raise NetlinkError(EINTR, "the tables changed during the dump")
         return replies
+
+    def has_carrier(self, str name):
+        """Return True if the link has a carrier."""
+        cdef bytes link = name.encode()
+        cdef const char *text = link
+        cdef int code
+        with nogil:
+            code = calls.read_carrier(self.fd, text)
+        return check(code) != 0
 
     cdef int prepare(self) except -1:
         """Discard late answers of an exchange that ended early: they must not answer the next one."""

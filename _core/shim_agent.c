@@ -16,6 +16,7 @@ enum {  // in place of an exit status
 static const struct limit INPUT_WAIT = SECONDS(10), SEND_WAIT = SECONDS(2);
 static const struct limit SILENCE = SECONDS(5);  // without any frame: the agent sends one after 2 s and every 2 s
 static const int64_t NEXT_AGENT_MS = 15 * SECOND_MS, LOOK_MS = 100;  // after a handover: until the one-shot, between attempts
+static const int64_t RESTART_MS = 5 * SECOND_MS / 2, STATUS_MS = SECOND_MS;  // after the end of an agent, until the one-shot
 
 // Request: "SVC2", our version, a continuation, as little-endian u32 the lengths of name, profile, environment and stdin and
 // the flags (bit 0: a descriptor is attached), then name, profile, environment (KEY=VALUE strings, each NUL-terminated) and
@@ -31,7 +32,7 @@ static struct {
 static const char *magic = "SVC2";
 struct input input = {.data = request.data};
 char handover_intent[CONTINUATION_SIZE + 1];
-static int64_t handover_until;  // until when to look for the agent that continues a call
+static int64_t next_agent_until;  // until when to look for the agent that continues a call, or that follows a stopped one
 
 static _Noreturn void fail_agent(const char *what, const char *more) {
     fail_unavailable(TEXT("the agent ", what, more), TEXT("see its log and repeat the call; socket ", agent_socket));
@@ -173,7 +174,7 @@ static void take_over(int fd, size_t header_size, size_t have, int64_t ms, struc
     require_received(receive(fd, output.data, header_size + CONTINUATION_SIZE, sizeof output.data, &have, deadline));
     memcpy(handover_intent, output.data + header_size, CONTINUATION_SIZE);
     memcpy(request.data + PREFIX_SIZE, handover_intent, CONTINUATION_SIZE);
-    handover_until = now_ms() + (ms < NEXT_AGENT_MS ? ms : NEXT_AGENT_MS);
+    next_agent_until = now_ms() + (ms < NEXT_AGENT_MS ? ms : NEXT_AGENT_MS);
 }
 
 // Returns true if the agent handed the call over, false if it closed the connection without an answer.
@@ -218,19 +219,38 @@ static bool exchange(int fd, int64_t started, const struct limit *send_limit) {
     return is_handed_over;
 }
 
+// An agent that stops leaves a mark beside its socket. For a moment after that another one is expected: it serves the call
+// sooner than the one-shots of all waiting calls would, which keep the processors from it.
+static void expect_restart(void) {
+    static char mark[sizeof((struct sockaddr_un *)0)->sun_path + sizeof ".stopped"];
+    struct stat found;
+    struct timespec now;
+    stpcpy(stpcpy(mark, agent_socket), ".stopped");  // connect_agent has checked its length
+    if (stat(mark, &found) < 0 || clock_gettime(CLOCK_REALTIME, &now) < 0)
+        return;
+    int64_t age = (now.tv_sec - found.st_mtim.tv_sec) * 1000 + (now.tv_nsec - found.st_mtim.tv_nsec) / 1000000;
+    int64_t left = (verb->bit == STATUS ? STATUS_MS : RESTART_MS) - age;
+    if (age >= 0 && left > 0)
+        next_agent_until = now_ms() + left;
+}
+
 int call_agent(void) {
     const struct limit *send_limit = verb->limit.ms < SEND_WAIT.ms ? &verb->limit : &SEND_WAIT;
+    bool is_first = true;
     for (;;) {
         int64_t started = now_ms();
         int fd = connect_agent(send_limit->ms), cause = errno;
         bool is_handed_over = fd >= 0 && exchange(fd, started, send_limit);
         if (fd < 0 && cause == EAGAIN)
             fail_agent("did not accept the call within ", send_limit->text);
+        if (fd < 0 && is_first)
+            expect_restart();
+        is_first = false;
         if (!is_handed_over && request.start)  // the agent of an earlier build closed the connection, or is gone
             require_received(false);
         if (fd >= 0 && !is_handed_over)
             use_first_layout();
-        else if (fd < 0 && now_ms() >= handover_until)
+        else if (fd < 0 && now_ms() >= next_agent_until)
             return cause;
         else
             poll(NULL, 0, LOOK_MS);

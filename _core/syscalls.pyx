@@ -8,7 +8,7 @@ would do the host's work there.
 from libc.errno cimport EINTR, EMSGSIZE, ENOENT, ENOTTY, EOVERFLOW, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport abort
-from libc.string cimport memset, strlen
+from libc.string cimport memset, strlen, strncpy
 from posix.fcntl cimport AT_FDCWD, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_WRONLY, openat
 from posix.ioctl cimport ioctl
 from posix.time cimport suseconds_t, time_t, timeval
@@ -53,6 +53,24 @@ cdef extern from "<linux/netlink.h>" nogil:
     struct sockaddr_nl:
         uint16_t nl_family
         uint32_t nl_groups
+
+
+cdef extern from "<linux/if.h>" nogil:
+    struct ifreq:
+        char *ifr_name
+        char *ifr_data
+    enum: IFNAMSIZ
+
+
+cdef extern from "<linux/ethtool.h>" nogil:
+    struct ethtool_value:
+        uint32_t cmd
+        uint32_t data
+    enum: ETHTOOL_GLINK
+
+
+cdef extern from "<linux/sockios.h>" nogil:
+    enum: SIOCETHTOOL
 
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -170,17 +188,26 @@ cdef int open_procfs() noexcept nogil:
     return code
 
 
-cdef int access_sysctls(int ns_fd, int directory, Sysctl *files, size_t count, bint writing) noexcept nogil:
+cdef int access_sysctls(
+    int ns_fd, int directory, Sysctl *files, size_t count, bint writing, int *netlink
+) noexcept nogil:
     cdef int home = -1, code = enter(ns_fd, &home)
-    cdef size_t i
     if code:
         return code
+    if access_files(directory, files, count, writing) and netlink is not NULL:
+        netlink[0] = netlink_socket()
+    leave(home)
+    return 0
+
+
+cdef bint access_files(int directory, Sysctl *files, size_t count, bint writing) noexcept nogil:
+    """Return False after a failure."""
+    cdef size_t i
     for i in range(count):
         files[i].error = write_file(directory, &files[i]) if writing else read_file(directory, &files[i])
         if files[i].error and (writing or files[i].error != -ENOENT):
-            break
-    leave(home)
-    return 0
+            return False
+    return True
 
 
 cdef int write_file(int directory, Sysctl *file) noexcept nogil:
@@ -216,11 +243,16 @@ cdef int set_option(int fd, int level, int option, const void *value, unsigned i
 
 
 cdef int open_netlink(int ns_fd) noexcept nogil:
-    cdef int home = -1, size = RECEIVE_BUFFER, fd, code = enter(ns_fd, &home)
+    cdef int home = -1, code = enter(ns_fd, &home)
     if code:
         return code
-    fd = checked(socket(uapi.AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, uapi.NETLINK_ROUTE))
+    code = netlink_socket()
     leave(home)
+    return code
+
+
+cdef int netlink_socket() noexcept nogil:
+    cdef int size = RECEIVE_BUFFER, fd = checked(socket(uapi.AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, uapi.NETLINK_ROUTE))
     # Best effort: without CAP_NET_ADMIN the default size remains, which suffices for queries.
     set_option(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size))
     return fd
@@ -259,6 +291,16 @@ cdef int filter_dellink(int fd) noexcept nogil:
     program[5] = [BPF_RET | BPF_K, 0, 0, 0]
     filter.len, filter.filter = 6, program
     return set_option(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter))
+
+
+cdef int read_carrier(int fd, const char *name) noexcept nogil:
+    cdef ethtool_value value
+    cdef ifreq request
+    memset(&request, 0, sizeof(request))
+    strncpy(request.ifr_name, name, IFNAMSIZ - 1)
+    value.cmd = ETHTOOL_GLINK
+    request.ifr_data = <char *> &value
+    return checked(ioctl(fd, SIOCETHTOOL, &request)) or <int>value.data
 
 
 cdef int send_all(int fd, const void *data, size_t length) noexcept nogil:

@@ -1,6 +1,7 @@
 """Atomic writes of files. A file with the same content is not written again, because a runtime may have it open."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from svc.values import dataclass
@@ -18,14 +19,19 @@ class File:
 
 def write(file: File) -> bool:
     """Write the file atomically and durably; return False if it already has this content and mode. Raise OSError."""
-    path = file.path
     if _holds(file):
         return False
+    replace(file.path, (file.data,), file.mode)
+    return True
+
+
+def replace(path: Path, parts: Iterable[bytes], mode: int) -> None:
+    """Write a file, or replace it, atomically and durably, by these parts one after the other. Raise OSError."""
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")  # installers in two containers may have the same PID
     try:
-        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, file.mode), "wb") as writing:
-            os.fchmod(writing.fileno(), file.mode)  # independent of the umask
-            writing.write(file.data)
+        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as writing:
+            os.fchmod(writing.fileno(), mode)  # independent of the umask
+            writing.writelines(parts)
             writing.flush()
             os.fsync(writing.fileno())
         os.rename(draft, path)  # a running executable keeps its old file: no ETXTBSY
@@ -33,7 +39,6 @@ def write(file: File) -> bool:
         draft.unlink(missing_ok=True)
         raise
     sync(path.parent)
-    return True
 
 
 def remove(path: Path) -> None:

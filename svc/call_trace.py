@@ -57,12 +57,19 @@ class CallTrace:
         self.request_id = request_id
         self.fields: dict[str, str] = {}
         self.phases: dict[str, float] = {}
+        self.spans: list[tuple[str, float, float]] | None = None  # phases with begin and end (`time.perf_counter`), if traced
+        self.decisions: list[str] = []  # why the call did what it did: recorded at each log level
         self.lines: list[str] = []
         self.messages: list[tuple[int, str]] = []  # the lines as level and text, for a logger that adds time and level
         self._threshold = LEVELS[level]
 
     def set_level(self, level: str) -> None:
         self._threshold = LEVELS[level]
+
+    @property
+    def keeps_info(self) -> bool:
+        """Return whether INFO lines are kept. The line of a success is one."""
+        return self._threshold <= LEVELS["INFO"]
 
     @property
     def is_debug(self) -> bool:
@@ -75,7 +82,12 @@ class CallTrace:
 
     def phase(self, name: str) -> "Phase":
         """Return a block that is timed. The times of phases with the same name are added."""
-        return Phase(self.phases, name)
+        return Phase(self.phases, name) if self.spans is None else SpanPhase(self.phases, name, self.spans)
+
+    def decide(self, text: str) -> None:
+        """Record a decision, and log it with level DEBUG."""
+        self.decisions.append(text)
+        self.debug(text)
 
     def debug(self, text: str) -> None:
         self._add("DEBUG", text)
@@ -91,6 +103,13 @@ class CallTrace:
 
     def phases_text(self) -> str:
         return " ".join(f"{name}={milliseconds:.2f}" for name, milliseconds in self.phases.items())
+
+    def info_line(self, text: str) -> str:
+        """Return an INFO line with this text. Do not add it."""
+        other = CallTrace(self.request_id)
+        other.fields = self.fields
+        other.info(text)
+        return other.lines[0]
 
     def _add(self, level: str, text: str) -> None:
         if LEVELS[level] < self._threshold:
@@ -137,3 +156,17 @@ class Phase:
     def __exit__(self, *_: object) -> None:
         elapsed = (time.perf_counter() - self._started) * 1000
         self._phases[self._name] = self._phases.get(self._name, 0.0) + elapsed
+
+
+class SpanPhase(Phase):
+    """Block that is timed, and recorded with its begin and end."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self, phases: dict[str, float], name: str, spans: list[tuple[str, float, float]]) -> None:
+        super().__init__(phases, name)
+        self._spans = spans
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._spans.append((self._name, self._started, time.perf_counter()))

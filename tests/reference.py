@@ -1,13 +1,16 @@
-"""Write docs/reference/spec.md: `python tests/reference.py`. With `--print` only print it."""
+"""Write docs/reference/spec.md and metrics.md: `python tests/reference.py`. With `--print` only print them."""
 
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from harness.spec_rows import SPECIFICATION, TESTS, Row, field_of, rows
+from svc.agent.metric_families import FAMILIES
+from svc.metrics import REQUESTS, SECONDS
 from svc.netconf.fields import FIELDS, Field
 
 PAGE = TESTS.parent / "docs" / "reference" / "spec.md"
+METRICS_PAGE = PAGE.with_name("metrics.md")
 ADDED_FIELDS = "Fields that svc adds"
 _PATHS = {field.path for field in FIELDS}
 
@@ -18,6 +21,20 @@ each of the named datastores. Types, defaults and allowed values are those that 
 The tests show everything else.
 
 This page is generated: `python tests/reference.py` writes it, and a test fails if it is out of date or a row is missing.
+"""
+METRICS_HEAD = """# Metrics
+
+The metrics of the agent (`svc-agent run --metrics`), in the text format of Prometheus 0.0.4. See
+[how to read them](../metrics.md).
+
+A histogram has the buckets `le` of {buckets} seconds; that of `svc_ipam_batch_requests` has those of {requests} requests. A
+summary has a sum and a number.
+
+This page is generated from `svc/agent/metric_families.py`: `python tests/reference.py` writes it, and a test fails if it is
+out of date.
+
+| Metric | Type | Labels | Unit | Meaning |
+|---|---|---|---|---|
 """
 CHOICES = """
 ## Where the specification leaves a choice
@@ -32,6 +49,18 @@ def page() -> str:
     found = rows()
     sections = [_section(section, title, found) for section, (title, _) in SPECIFICATION.items()]
     return "".join([HEAD, *sections, _additions(found), CHOICES, *_choices(found)])
+
+
+def metrics_page() -> str:
+    """Return the page of the metrics."""
+    words = {"buckets": SECONDS, "requests": REQUESTS}
+    head = METRICS_HEAD.format(**{name: ", ".join(f"{bound:g}" for bound in bounds) for name, bounds in words.items()})
+    return head + "".join(
+        _line(
+            f"`{family.full_name}`", family.type, ", ".join(f"`{label}`" for label in family.labels), family.unit, family.help
+        )
+        for family in FAMILIES
+    )
 
 
 def _section(section: str, title: str, found: Iterable[Row]) -> str:
@@ -89,11 +118,12 @@ def _line(*cells: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Print or write the page."""
-    if arguments == ["--print"]:
-        sys.stdout.write(page())
-    else:
-        Path(PAGE).write_text(page())
+    """Print or write the pages."""
+    for path, text in ((PAGE, page()), (METRICS_PAGE, metrics_page())):
+        if arguments == ["--print"]:
+            sys.stdout.write(text)
+        else:
+            Path(path).write_text(text)
 
 
 if __name__ == "__main__":

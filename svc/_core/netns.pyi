@@ -36,9 +36,10 @@ def read_sysctls(ns_fd: int, paths: Sequence[str], procfs: Procfs | None = None)
 class Socket:
     """A NETLINK_ROUTE socket with extended acks, capped acks and strict checking, opened inside a namespace (ns_fd -1: that of the thread).
 
+    The sysctls are written there first, as `write_sysctls` does; an OSError with a filename is a failure of them.
     Thread-safe: a lock serialises exchanges. Close-on-exec. Context manager."""
 
-    def __new__(cls, ns_fd: int = -1, *, timeout: float = 10.0) -> Socket: ...
+    def __new__(cls, ns_fd: int = -1, *, timeout: float = 10.0, sysctls: Sequence[tuple[str, str]] = (), procfs: Procfs | None = None) -> Socket: ...
     def execute(self, batch: Batch) -> None:
         """Send the batch and reads one ack for each message, without the GIL.
 
@@ -49,6 +50,10 @@ class Socket:
         """Send one GET or dump (batch of one) and returns its reply messages, headers included; NetlinkError as `execute`
         (also for a dump that the kernel marks as interrupted: errno EINTR, so that the caller can repeat it). The dump of a
         table that does not exist is []."""
+    def has_carrier(self, name: str) -> bool:
+        """Return True if the link of this name has a carrier. Raise OSError.
+
+        Since Linux 6.8 the kernel processes earlier changes of the carrier before it answers (linkwatch_sync_dev)."""
     def fileno(self) -> int: ...
     def close(self) -> None: ...
     def __enter__(self) -> Socket: ...

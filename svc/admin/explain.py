@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from svc import deadline
-from svc.attach.addressing import read_pod, resolve_addressing
+from svc.attach.addressing import ANNOTATION, read_pod, resolve_addressing
 from svc.attach.context import Context
 from svc.attach.endpoints import StoredEndpoint
 from svc.attach.record import AttachmentId, Record, SessionKey
@@ -144,7 +144,7 @@ class _Decision:
             source=self._source(),
             annotations=tuple(dict.fromkeys(settings.sources.values())) if settings else (),
             previews=self._previews,
-            decisions=self._lines(10),
+            decisions=tuple(text for text in self._lines(10) if not text.startswith(ANNOTATION)),  # they are above
             warnings=self._lines(30),
             addresses=addresses,
             present=self._present(),

@@ -18,6 +18,8 @@ _FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 _METADATA = ("name", "labels", "annotations")
 _TEXTS = ("metadata.name", "metadata.labels.*", "metadata.annotations.*")  # fields of type string
 _FOREIGN = ("uid", "creationTimestamp", "resourceVersion", "generation", "managedFields")  # set by the datastore; ignored
+MAX_DEPTH: Final = 100  # levels of objects and arrays in a document
+MAX_VALUES: Final = 1_000_000  # in a document
 _TAG: Final = "tag:yaml.org,2002:"
 _KINDS: Final = {  # of scalars that are not text
     f"{_TAG}int": "a number",
@@ -41,15 +43,15 @@ def read(data: bytes, source: str, api_version: str, kind: str, texts: Sequence[
 
     `texts` are the paths of the fields of `spec` whose type is string, with "[]" for the items of an array."""
     errors = FieldErrors(source, Code.DECODING_FAILURE)
-    documents = _parse(data, source)
+    documents = parse(data, source)
     nodes: list[tuple[str, Node]] = []
     for number, document in enumerate(documents, 1):
-        nodes += _listed(document, kind, f"document {number}: " if len(documents) > 1 else "", errors)
-    paths = [*_TEXTS, *(f"spec.{path}" for path in texts)]
+        prefix = f"document {number}: " if len(documents) > 1 else ""
+        nodes += listed(document, f"objects of kind {kind}", prefix, errors)
     resources = []
     for prefix, node in nodes:
-        _check_quotes(prefix, node, paths, errors)
-        resources.append(_resource(prefix, _value_of(node), api_version, kind, errors))
+        check_quotes(prefix, node, texts, errors)
+        resources.append(_resource(prefix, value_of(node), api_version, kind, errors))
     errors.raise_if_any()
     if not resources:
         raise CallerError(f"{source} is empty", details=f"give at least one {kind}", code=Code.DECODING_FAILURE)
@@ -65,27 +67,31 @@ def object_at(where: str, value: Any, errors: FieldErrors) -> dict[str, Any]:
     return {}
 
 
-def _listed(node: Node, kind: str, where: str, errors: FieldErrors) -> Iterator[tuple[str, Node]]:
-    """Yield the resources of an array or a List, also of Lists in it, else the node itself; each with its prefix in errors."""
-    named, items = _field(node, "kind"), _field(node, "items")
+def listed(node: Node, what: str, where: str, errors: FieldErrors) -> Iterator[tuple[str, Node]]:
+    """Yield the resources of an array or a List, also of Lists in it, else the node itself; each with its prefix in errors.
+
+    `what` names the items in errors."""
+    named, items = field_of(node, "kind"), field_of(node, "items")
     if isinstance(node, SequenceNode) and not where.endswith("."):
         yield from ((f"{where}[{index}].", item) for index, item in enumerate(node.value))
     elif named is None or not str(named.value).endswith("List"):
         yield where, node
     elif items is None:
-        errors.missing(f"{where}items", f"a {named.value} has its resources there: give an array of objects of kind {kind}")
+        errors.missing(f"{where}items", f"a {named.value} has its resources there: give an array of {what}")
     elif not isinstance(items, SequenceNode):
-        value = _value_of(items)
+        value = value_of(items)
         if value is not None:
-            errors.add(f"{where}items", value, f"is {json_kind(value)}", f"give an array of objects of kind {kind}")
+            errors.add(f"{where}items", value, f"is {json_kind(value)}", f"give an array of {what}")
     else:
         for index, item in enumerate(items.value):
-            yield from _listed(item, kind, f"{where}items[{index}].", errors)
+            yield from listed(item, what, f"{where}items[{index}].", errors)
 
 
-def _check_quotes(prefix: str, node: Node, paths: Sequence[str], errors: FieldErrors) -> None:
-    """Report text without quotes that YAML reads as another type, such as a date. Show it as written."""
-    for path in paths:
+def check_quotes(prefix: str, node: Node, texts: Sequence[str], errors: FieldErrors) -> None:
+    """Report text without quotes that YAML reads as another type, such as a date. Show it as written.
+
+    `texts` are the paths of the fields of `spec` whose type is string."""
+    for path in (*_TEXTS, *(f"spec.{path}" for path in texts)):
         for where, value in _unquoted(node, path.replace("[]", ".[]").split(".")):
             if value.kind != "null" or not where.startswith("spec."):  # null in `spec` counts as absent
                 errors.add(
@@ -103,14 +109,28 @@ def _resource(prefix: str, document: Any, api_version: str, kind: str, errors: F
             errors.add(prefix + field, document[field], f"is not {wanted!r}", f"set it to {wanted}")
         elif field not in document:
             errors.missing(prefix + field, f"set it to {wanted}")
+    return resource_of(prefix, document, kind, errors)
+
+
+def resource_of(
+    prefix: str,
+    document: Mapping[str, Any],
+    kind: str,
+    errors: FieldErrors,
+    more: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+) -> Resource:
+    """Return the resource of a document, without fields that the datastore sets.
+
+    `more` are further fields of metadata that are kept, `ignored` those that are not."""
     refuse_unknown(prefix, document, _FIELDS, errors)
     metadata = object_at(prefix + "metadata", document.get("metadata"), errors)
-    refuse_unknown(f"{prefix}metadata.", metadata, (*_METADATA, *_FOREIGN), errors)
+    refuse_unknown(f"{prefix}metadata.", metadata, (*_METADATA, *_FOREIGN, *more, *ignored), errors)
     labels = _read_texts(f"{prefix}metadata.labels", metadata.get("labels"), errors)
     _read_texts(f"{prefix}metadata.annotations", metadata.get("annotations"), errors)
     for error in label_errors(labels):
         errors.add(f"{prefix}{error.field}", error.value, error.problem, error.remedy)
-    kept = {field: metadata[field] for field in _METADATA if field in metadata}
+    kept = {field: metadata[field] for field in (*_METADATA, *more) if field in metadata}
     return Resource(kind, kept, object_at(prefix + "spec", document.get("spec"), errors))
 
 
@@ -132,13 +152,14 @@ def _read_texts(where: str, value: Any, errors: FieldErrors) -> dict[str, Any]:
     return {name: text for name, text in pairs.items() if isinstance(name, str)}
 
 
-def _parse(data: bytes, source: str) -> list[Node]:
+def parse(data: bytes, source: str) -> list[Node]:
     """Return the documents that are not empty. Raise CallerError if they are neither YAML nor JSON, or a key is repeated."""
     try:
         nodes = [node for node in yaml.compose_all(data, _Loader) if node is not None and not _is_empty(node)]
         for node in nodes:
             _check(node, source, set())
-            _value_of(node)  # raises if a value cannot be constructed
+            _check_size(node, source)
+            value_of(node)  # raises if a value cannot be constructed
     except (yaml.YAMLError, ValueError) as error:
         raise _refused(f"{source} is neither YAML nor JSON", " ".join(str(error).split())) from None
     except RecursionError:
@@ -146,11 +167,13 @@ def _parse(data: bytes, source: str) -> list[Node]:
     return nodes
 
 
-def _value_of(node: Node) -> Any:
+def value_of(node: Node) -> Any:
+    """Return the value of a node that `parse` has returned."""
     return _Loader(b"").construct_document(node)
 
 
-def _field(node: Node, name: str) -> Node | None:
+def field_of(node: Node, name: str) -> Node | None:
+    """Return the value of a field of an object; None if it has no such field."""
     pairs = node.value if isinstance(node, MappingNode) else ()
     return next((value for key, value in reversed(pairs) if key.value == name), None)  # the last: merged ones come first
 
@@ -190,6 +213,40 @@ def _check(node: Node, source: str, seen: set[int]) -> None:
     elif isinstance(node, SequenceNode):
         for item in node.value:
             _check(item, source, seen)
+    elif isinstance(node, ScalarNode) and not node.value.isascii():
+        _join_surrogates(node, source)
+
+
+def _join_surrogates(node: ScalarNode, source: str) -> None:
+    """Join the two halves of each character that JSON writes as two escapes. Raise CallerError for a half alone."""
+    try:
+        node.value = node.value.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        line = node.start_mark.line + 1
+        raise _refused(
+            f"{source}: line {line} has half of a surrogate pair", "write both halves, or the character itself"
+        ) from None
+
+
+def _check_size(root: Node, source: str) -> None:
+    """Raise CallerError if a document has too many levels, or too many values when its aliases are replaced."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Node, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise RecursionError
+        if id(node) not in sizes:
+            sizes[id(node)] = 0  # of an alias of itself
+            sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in _children(node))
+        return sizes[id(node)]
+
+    if size(root, 0) > MAX_VALUES:
+        raise _refused(f"{source} has more than {MAX_VALUES} values with its aliases", "give fewer, in several files")
+
+
+def _children(node: Node) -> Iterator[Node]:
+    for item in node.value if isinstance(node, MappingNode | SequenceNode) else ():
+        yield from item if isinstance(item, tuple) else (item,)
 
 
 def _check_keys(node: MappingNode, source: str) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
-from svc.admin import manifest, pools, resources
+from svc.admin import kinds, manifest, pools, resources
 from svc.admin.manifest import object_at, refuse_unknown
 from svc.admin.resources import POOL
 from svc.datastore.api import Backend
@@ -209,6 +209,11 @@ class _Label:
         return pool.labels.get(self.key) == self.value
 
 
+def named_pools(listing: Listing) -> list[Resource]:
+    """Return the listed pools, with the names that the operator makes in a datastore without pools."""
+    return [_named(pool, {}, listing.pools) for pool in listing.pools]
+
+
 def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime) -> list[tuple[str, str]]:
     """Make the datastore's pools those of the resource; return the name of each that is touched or listed, and what was done.
 
@@ -228,7 +233,7 @@ def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime)
     stale = [pool for pool in present.values() if label.is_on(pool) and (pool.name, pools.cidr_of(pool)) not in listed]
     pools.check(backend, wanted, [pool for pool in stale if not pools.count_taken(backend, pools.cidr_of(pool))])
     removed = [(pool.name, _remove(backend, pool)) for pool in stale]
-    applied = pools.apply(backend, wanted, now) if wanted else []
+    applied = kinds.apply_all(backend, kinds.POOLS, wanted, now) if wanted else []
     return [*removed, *zip([pool.name for pool in wanted], applied, strict=True)]
 
 

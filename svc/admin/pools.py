@@ -1,14 +1,14 @@
-"""IP pools: apply and delete."""
+"""IP pools: check, admit and delete."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 
 from svc._core.cidr import Cidr
 from svc.admin import block_release
 from svc.admin import resources as stored
-from svc.admin.resources import CLUSTER, POOL
+from svc.admin.kind import Check
+from svc.admin.resources import POOL
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
 from svc.ipam.cache import read_blocks
 from svc.model.errors import CallerError, Code
@@ -25,13 +25,6 @@ _FOR_OTHERS = (  # field, its idle value, what svc lacks
 )
 
 
-def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
-    """Create or update pools, durably: all of them if the store is atomic, else in their order.
-
-    Return what was done to each. Raise CallerError, before anything is written, naming every error; StoreError."""
-    return stored.retry("the list of IP pools", lambda: _apply(backend, resources, now))
-
-
 def warnings(resources: Sequence[Resource]) -> list[str]:
     """Return a line for each setting that svc stores for another component, and does not use itself."""
     return [
@@ -46,12 +39,19 @@ def delete(backend: Backend, name: str) -> None:
     """Disable the pool, delete its blocks with their affinities, then the pool. Raise CallerError if addresses are in use."""
     cidr = cidr_of(stored.require(backend, POOL, name).value)
     if cidr is not None:
-        _refuse_used(backend, name, cidr, "delete the workloads that hold them first")
+        require_unused(backend, name)
         disable(backend, name)
         while _remove_blocks(backend, cidr):  # until none is found: a claim may have been in progress
             remedy = "they were taken during the deletion, and the pool is disabled now: delete it again"
             _refuse_used(backend, name, cidr, remedy)
     backend.write([Delete(ResourceKey(POOL, name))], durable=True)
+
+
+def require_unused(backend: Backend, name: str) -> None:
+    """Raise CallerError if the pool does not exist, or if addresses of it are in use."""
+    cidr = cidr_of(stored.require(backend, POOL, name).value)
+    if cidr is not None:
+        _refuse_used(backend, name, cidr, "delete the workloads that hold them first")
 
 
 def disable(backend: Backend, name: str) -> None:
@@ -70,7 +70,8 @@ def check(backend: Backend, resources: Sequence[Resource], leaving: Sequence[Res
     names, ranges = {pool.name for pool in leaving}, [cidr for pool in leaving if (cidr := cidr_of(pool))]
     present = {name: entry for name, entry in _present(backend).items() if name not in names}
     blocks = [block.cidr for block in read_blocks(backend)]
-    _check(resources, present, [block for block in blocks if not any(block.overlaps(cidr) for cidr in ranges)])
+    found = _check(resources, present, [block for block in blocks if not any(block.overlaps(cidr) for cidr in ranges)])
+    stored.check(POOL, resources, lambda each: found(each, None))
 
 
 def count_taken(backend: Backend, cidr: Cidr | None) -> int:
@@ -93,35 +94,18 @@ def cidr_of(pool: Resource) -> Cidr | None:
         return None
 
 
-def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
-    # Written unchanged with a new pool: of two processes that check for overlaps in parallel, the later one checks again.
-    guard = backend.find(CLUSTER) if backend.atomic else None
-    present = _present(backend, [resource.name for resource in resources])
-    _check(resources, present, [block.cidr for block in read_blocks(backend)])
-    steps = [stored.change(present.get(resource.name), with_defaults(resource), now) for resource in resources]
-    writes = [write for _, write in steps if write]
-    created = [write for write in writes if isinstance(write, Create)]
-    if created and not backend.atomic:
-        writes = [*_admitted(backend, resources, created), *(write for write in writes if isinstance(write, Update))]
-    if created and guard:
-        writes.insert(0, Update(guard.key, guard.value, guard.revision))
-    backend.write(writes, durable=True)
-    return [outcome for outcome, _ in steps]
-
-
-def _admitted(backend: Backend, resources: Sequence[Resource], created: Sequence[Create]) -> list[Update]:
+def admit(backend: Backend, resources: Sequence[Resource], created: Sequence[Create]) -> list[Update]:
     """Create new pools disabled, in a store that is not atomic; return the updates that enable them.
 
     If they overlap any present pool, delete them and raise Conflict. Of two processes that create overlapping pools, at least
     the later one sees the other's."""
     drafts = [entry for write in created for entry in backend.write([_draft(write)], durable=True) if entry]
-    try:
-        _check(resources, _present(backend), [block.cidr for block in read_blocks(backend)])
-    except CallerError:
+    found = checker(backend, resources)
+    if any(any(found(resource, None)) for resource in resources):
         for entry in drafts:
             with suppress(NotFound, Conflict):
                 backend.write([Delete(entry.key, entry.revision)], durable=True)
-        raise Conflict(drafts[0].key) from None
+        raise Conflict(drafts[0].key)
     return [Update(entry.key, write.value, entry.revision) for entry, write in zip(drafts, created, strict=True)]
 
 
@@ -130,20 +114,19 @@ def _draft(write: Create) -> Create:
     return Create(write.key, Resource(POOL, dict(resource.metadata), resource.spec | {"disabled": True}, resource.status))
 
 
-def _present(backend: Backend, wanted: Collection[str] = ()) -> dict[str, Entry]:
-    """Return every pool by name. Raise UndecodableEntry if the document of a wanted one cannot be decoded."""
-    entries = backend.list(ResourceQuery(POOL))
-    for place in entries.skipped:
-        if (name := place.rpartition("/")[2]) in wanted:
-            backend.get(ResourceKey(POOL, name))
-    return {entry.value.name: entry for entry in entries}
+def _present(backend: Backend) -> dict[str, Entry]:
+    return {entry.value.name: entry for entry in backend.list(ResourceQuery(POOL))}
 
 
-def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: Sequence[Cidr]) -> None:
-    """Raise CallerError if a resource is invalid, also together with the others that are applied."""
+def checker(backend: Backend, resources: Sequence[Resource]) -> Check:
+    """Return the check of pools that are applied together, against the stored pools and blocks."""
+    return _check(resources, _present(backend), [block.cidr for block in read_blocks(backend)])
+
+
+def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: Sequence[Cidr]) -> Check:
     pools = {name: pool for name, entry in present.items() if (pool := _pool(entry.value))}
     together = pools | {resource.name: pool for resource in resources if (pool := _pool(resource))}
-    stored.check(POOL, resources, lambda each: check_pool(each, together.values(), blocks, pools.get(each.name)))
+    return lambda each, _: check_pool(each, together.values(), blocks, pools.get(each.name))
 
 
 def _pool(resource: Resource) -> Pool | None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from svc.admin import block_release
-from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, StoreError, Update
+from svc.datastore.api import Backend, Conflict, Delete, Entry, NotFound, StoreError
 from svc.ipam.cache import read_blocks
 from svc.ipam.errors import shortened
 from svc.ipam.pools import RESERVATION, read_entries
@@ -17,7 +17,7 @@ from svc.model.errors import CallerError, Code
 from svc.model.field_errors import MISSING, FieldError
 from svc.model.keys import NODE as NODE_HOST
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.resource import Resource, label_errors, name_error, new_uid, ordered, set_identity
+from svc.model.resource import Resource, name_error, new_uid, set_identity
 from svc.names import Names
 from svc.retry import attempts
 
@@ -51,29 +51,21 @@ def require(backend: Backend, kind: str, name: str) -> Entry[Resource]:
     """Return the entry of a resource. Raise CallerError, with the existing names, if it does not exist."""
     if entry := backend.find(ResourceKey(kind, name)):
         return entry
-    raise _missing(kind, name, [resource.name for resource in get(backend, kind)])
+    raise missing(NOUNS[kind], [name], [resource.name for resource in get(backend, kind)], _code_of(kind))
 
 
-def _missing(kind: str, name: str, known: Sequence[str]) -> CallerError:
+def missing(noun: str, names: Sequence[str], known: Sequence[str], code: Code) -> CallerError:
+    """Return the error about objects that do not exist."""
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     listed = f"known: {', '.join(known[:_MAX_LISTED])}{more}" if known else "the datastore has none"
-    return CallerError(f"{NOUNS[kind]} {name!r} does not exist", details=listed, code=_code_of(kind))
+    what = f"{noun} {names[0]!r} does" if len(names) == 1 else f"{noun}s {', '.join(map(repr, names))} do"
+    return CallerError(f"{what} not exist", details=listed, code=code)
 
 
 def get(backend: Backend, kind: str, name: str = "") -> list[Resource]:
     """Return all resources of a kind in the order of their names, or the one of this name. Raise as `require`."""
     entries = [require(backend, kind, name)] if name else backend.list(ResourceQuery(kind))
     return [entry.value for entry in entries]
-
-
-def change(entry: Entry[Resource] | None, wanted: Resource, now: datetime) -> tuple[str, Create | Update | None]:
-    """Return what becomes of a resource that is applied, and the write for it, if any. Keep unmentioned metadata."""
-    if entry is None:
-        set_identity(wanted, now, new_uid())
-        return CREATED, Create(ResourceKey(wanted.kind, wanted.name), wanted)
-    present = entry.value
-    merged = replace(present, metadata=ordered(present.metadata | wanted.metadata), spec=wanted.spec)
-    return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
 
 
 def update(
@@ -127,16 +119,9 @@ def _code_of(kind: str) -> Code:
 # Reservations
 
 
-def apply_reservations(backend: Backend, reservations: Sequence[Resource], now: datetime) -> list[str]:
-    """Create or update reservations, with the results and errors of `pools.apply`."""
-    check(RESERVATION, reservations, lambda reservation: [error.line for error in _reservation_errors(reservation)])
-
-    def step() -> list[str]:
-        steps = [change(backend.find(ResourceKey(RESERVATION, each.name)), each, now) for each in reservations]
-        backend.write([write for _, write in steps if write], durable=True)
-        return [outcome for outcome, _ in steps]
-
-    return retry("the list of IP reservations", step)
+def check_reservation(reservation: Resource, _present: Resource | None) -> Iterator[str]:
+    """Yield the problems of a reservation."""
+    yield from (error.line for error in _reservation_errors(reservation))
 
 
 def _reservation_errors(reservation: Resource) -> Iterator[FieldError]:
@@ -150,22 +135,13 @@ def _reservation_errors(reservation: Resource) -> Iterator[FieldError]:
         yield FieldError(f"spec.{CIDRS}", MISSING, "is missing or empty", 'give the ranges, such as ["10.65.0.0/28"]')
 
 
+def ranges_of(reservation: Resource) -> list[str]:
+    """Return the ranges as they are written."""
+    given = reservation.spec.get(CIDRS) or ()
+    return list(map(str, given)) if isinstance(given, list) else [str(given)]
+
+
 # Nodes
-
-
-def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
-    """Create the node with these labels, or replace those that it has; None keeps them. Raise CallerError, StoreError."""
-    wanted = Resource(NODE, {"name": name, "labels": dict(labels or {})}, status={})
-    check(NODE, [wanted], lambda node: [error.line for error in (*name_error(node), *label_errors(node.labels))])
-
-    def labelled(present: Resource | None) -> Resource:
-        if present is None:
-            return wanted
-        if labels is None or present.labels == labels:
-            return present
-        return replace(present, metadata=ordered(present.metadata | wanted.metadata))
-
-    return update(backend, ResourceKey(NODE, name), labelled, now)
 
 
 def delete_node(backend: Backend, name: str) -> None:
@@ -173,10 +149,7 @@ def delete_node(backend: Backend, name: str) -> None:
 
     In a store that needs no registered nodes, it may be a node that only has blocks."""
     get_nodes(backend, name)
-    used = [address for block in read_blocks(backend) for address in block_release.addresses_of_node(block, name)]
-    if used:
-        details = f"delete the workloads of {', '.join(shortened(used))} first"
-        raise CallerError(f"node {name!r} is in use: {len(used)} addresses are held there", details=details)
+    require_unused_node(backend, name)
     # A store whose nodes belong to Kubernetes refuses to write even an unchanged one, before a block is released.
     backend.update(ResourceKey(NODE, name), lambda node: node and replace(node))
     for key in block_release.affinities(backend):
@@ -187,18 +160,32 @@ def delete_node(backend: Backend, name: str) -> None:
         backend.write([Delete(ResourceKey(NODE, name))], durable=True)
 
 
+def require_unused_node(backend: Backend, name: str) -> None:
+    """Raise CallerError if workloads of the node hold addresses."""
+    used = [address for block in read_blocks(backend) for address in block_release.addresses_of_node(block, name)]
+    if used:
+        details = f"delete the workloads of {', '.join(shortened(used))} first"
+        raise CallerError(f"node {name!r} is in use: {len(used)} addresses are held there", details=details)
+
+
 def get_nodes(backend: Backend, name: str, own: str = "") -> list[Resource]:
     """Return all nodes in the order of their names, or the one of this name.
 
     A store that needs no registered nodes also has the node `own` and those with blocks. Raise as `require`."""
     if backend.requires_node:
         return get(backend, NODE, name)
-    hosts = {key.host for key in block_release.affinities(backend) if key.kind == NODE_HOST} | {own} - {""}
-    known = {host: Resource(NODE, {"name": host}) for host in hosts}
-    known |= {node.name: node for node in get(backend, NODE)}
+    known = {node.name: node for node in (*implied_nodes(backend, own), *get(backend, NODE))}
     if name and name not in known:
-        raise _missing(NODE, name, sorted(known))
+        raise missing(NOUNS[NODE], [name], sorted(known), _code_of(NODE))
     return [known[each] for each in sorted(known) if name in ("", each)]
+
+
+def implied_nodes(backend: Backend, own: str) -> list[Resource]:
+    """Return the node `own` and those with blocks, in a store that needs no registered nodes; else none."""
+    if backend.requires_node:
+        return []
+    hosts = {key.host for key in block_release.affinities(backend) if key.kind == NODE_HOST} | {own} - {""}
+    return [Resource(NODE, {"name": host}) for host in sorted(hosts)]
 
 
 # The cluster's information: its identity, and whether calls may change the datastore
@@ -219,6 +206,12 @@ def get_cluster_information(backend: Backend) -> Resource:
     """Return the resource. Raise CallerError if it does not exist."""
     entry = backend.find(CLUSTER)
     return _initialised(entry.value if entry else None)
+
+
+def readiness(info: Resource) -> str:
+    """Say whether the datastore is ready."""
+    ready = info.spec.get(READY)
+    return "yes" if ready is True else "no, locked" if ready is False else "no"
 
 
 def set_ready(backend: Backend, *, ready: bool) -> str:

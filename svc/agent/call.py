@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from svc.agent.queue import CANCELLING_LANE, Job
 from svc.call_trace import CallTrace, new_request_id
@@ -12,6 +13,9 @@ from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import pack_handover, pack_reply, pack_timeout_extension
 from svc.metrics import Metrics
 from svc.waits.wait import Resumable, Wait
+
+if TYPE_CHECKING:
+    from svc.agent.tracing import Tracer
 
 EXPECTED_SECONDS = 90.0  # the executable waits as long for the reply to an ADD, unless the agent extends the time
 WORK_SECONDS = 30.0  # the part of it for the work of an ADD without its waits
@@ -21,7 +25,10 @@ log = logging.getLogger("svc.agent")
 
 
 class AgentCall:
-    """A request and its connection, which the reply closes. `answer` serves it; no frame may follow `before_reply`."""
+    """A request and its connection, which the reply closes. `answer` serves it; no frame may follow `before_reply`.
+
+    `remember` is called after the reply was sent.
+    """
 
     def __init__(
         self,
@@ -30,14 +37,21 @@ class AgentCall:
         answer: Callable[[CallInput, CallTrace], Resumable[Reply]],
         metrics: Metrics,
         before_reply: Callable[[], None],
+        remember: Callable[[CallTrace, Reply], None],
+        tracer: "Tracer | None" = None,
     ) -> None:
         self.connection = connection
         self._before_reply = before_reply
+        self._remember = remember
         self._inputs = inputs
         self._answer = answer
         self._metrics = metrics
-        self._trace = CallTrace(new_request_id())
+        self.trace = CallTrace(new_request_id())
+        self.tracer = tracer
+        if tracer is not None:
+            self.trace.spans = []
         self._steps: Resumable[Reply] | None = None
+        self._arrived = 0.0  # when the request arrived (`time.perf_counter`)
         self._waits_until = 0.0  # deadline of the last wait (monotonic clock)
         self._expected = 0.0  # when the client expects the reply (monotonic clock)
 
@@ -61,11 +75,11 @@ class AgentCall:
         if job.lane.name != CANCELLING_LANE and _is_disconnected(self.connection):
             self._inputs.close()
             return False
-        waited = self._trace.phases["queue"] = job.waited()
-        self._metrics.count("queue_seconds_sum", waited / 1000)
-        self._metrics.count("queue_seconds_count")
+        waited = self.trace.phases["queue"] = job.waited()
+        self._arrived = job.arrived
+        self._metrics.queued(waited / 1000)
         self._expected = time.monotonic() - waited / 1000 + EXPECTED_SECONDS
-        self._steps = self._answer(self._inputs, self._trace)
+        self._steps = self._answer(self._inputs, self.trace)
         return True
 
     def _extend_timeout(self, wait: Wait) -> Wait:
@@ -80,13 +94,15 @@ class AgentCall:
 
     def _end(self, reply: Reply | None) -> None:
         self._before_reply()
+        if self.tracer is not None and reply is not None and not reply.intent:
+            self.tracer.add(self.trace, reply.status, self._arrived)
         with self.connection:
             if reply is not None:
                 self._send(reply)
 
     def _send(self, reply: Reply) -> None:
         if reply.status:
-            level, text = self._trace.messages[-1]
+            level, text = self.trace.messages[-1]
             log.log(level, "%s", text)
         if reply.intent:
             left = max(0.0, self._waits_until - time.monotonic())
@@ -97,7 +113,8 @@ class AgentCall:
         try:
             self.connection.sendall(frame)
         except OSError as failure:
-            log.warning("[%s] the client did not take its reply: %s", self._trace.request_id, failure)
+            log.warning("[%s] the client did not take its reply: %s", self.trace.request_id, failure)
+        self._remember(self.trace, reply)
 
 
 def _is_disconnected(connection: socket.socket) -> bool:

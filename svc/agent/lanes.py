@@ -18,6 +18,7 @@ GUARANTEED: Final = 16  # of each datastore
 # network wait for it; a quarter of the workers is left for the DELs of that store. After a crash a node may have hundreds of
 # attachments to recover: most workers are left for calls, and 16 releases share one write.
 RECOVERY: Final = "recovery"
+_VERBS: Final = ("ADD-local", "ADD-remote", "DEL", "STATUS", "VERSION", "other")
 LANE_LIMITS: Final = {"ADD-local": 8, "ADD-remote": 48, RECOVERY: 16}
 
 _SERVERS: Final = re.compile(rb'"(?:etcd_endpoints|etcd_discovery_srv|etcd_authority|kubeconfig|\w+_api_root)"\s*:\s*"([^"]+)"')
@@ -30,6 +31,11 @@ class Lane(NamedTuple):
 
     name: str
     store: str = ""
+
+    @property
+    def is_of_calls(self) -> bool:
+        """Whether its jobs are calls of runtimes, and not the agent's own work."""
+        return self.name in _VERBS
 
 
 def lane_of(verb: str, netconf: bytes) -> Lane:

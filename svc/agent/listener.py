@@ -22,7 +22,7 @@ import orjson
 
 import svc
 from svc.cni.call_io import CallInput
-from svc.cni.frame import FrameError, OtherVersion, RequestReader, pack_reply
+from svc.cni.frame import INTROSPECTION, FrameError, OtherVersion, RequestReader, pack_reply
 from svc.cni.results import render_error
 from svc.model.cni_versions import LATEST
 from svc.model.errors import Code, PeerError
@@ -42,6 +42,7 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 log = logging.getLogger("svc.agent")
 
 OnRequest = Callable[[socket.socket, CallInput], None]
+OnIntrospection = Callable[[socket.socket, bytes], None]
 
 
 @dataclass(slots=True)
@@ -53,6 +54,9 @@ class _Client:
 
     def drop(self) -> None:
         self.socket.close()
+        self.drop_descriptor()
+
+    def drop_descriptor(self) -> None:
         if self.netns_fd >= 0:
             os.close(self.netns_fd)
 
@@ -62,17 +66,21 @@ class Listener:
 
     `on_request` receives and owns the connection and the request with its descriptor. Each descriptor is watched for one
     event at a time (EPOLLONESHOT), and again after that event. So no two threads handle the same descriptor.
+
+    `on_introspection` receives and owns the connection of an introspection request, with the bytes that were read. It must
+    return at once, because the listener is locked.
     """
 
-    def __init__(self, path: Path, on_request: OnRequest) -> None:
+    def __init__(self, path: Path, on_request: OnRequest, on_introspection: OnIntrospection) -> None:
         self._path = path
         self._on_request = on_request
+        self._on_introspection = on_introspection
         self._lock = threading.Lock()
         self._clients: dict[int, _Client] = {}
         self._dropped = _Dropped()
         self._refusing = False
         self._released = False
-        self._socket = _bind(path)
+        self._socket = bind_socket(path)
         self._file = path.stat()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -93,7 +101,7 @@ class Listener:
         with self._lock:
             if self._refusing:
                 return
-            listening = _bind(self._path)
+            listening = bind_socket(self._path)
             self._epoll.unregister(self._socket)
             self._socket.close()
             self._socket, self._file = listening, self._path.stat()
@@ -194,11 +202,7 @@ class Listener:
         except BlockingIOError:
             return False
         except FrameError as error:
-            self._dropped.report(client.socket, error)
-            if isinstance(error, OtherVersion):
-                with suppress(OSError):
-                    client.socket.send(_refusal(error))
-            client.drop()
+            self._on_other_frame(client, error)
             return True
         except OSError:
             client.drop()
@@ -206,6 +210,18 @@ class Listener:
         inputs.netns_fd = client.netns_fd
         self._on_request(client.socket, inputs)
         return True
+
+    def _on_other_frame(self, client: _Client, error: FrameError) -> None:
+        """Pass an introspection request on, and refuse any other frame that is not a call."""
+        if isinstance(error, OtherVersion) and error.layout == INTROSPECTION:
+            client.drop_descriptor()
+            self._on_introspection(client.socket, client.reader.received)
+            return
+        self._dropped.report(client.socket, error)
+        if isinstance(error, OtherVersion):
+            with suppress(OSError):
+                client.socket.send(_refusal(error))
+        client.drop()
 
     def _until_next_deadline(self) -> float | None:
         """Return the seconds to wait. Return 0 if clients are refused and none is left, because no further event can come."""
@@ -277,8 +293,11 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return int(pid), int(uid)
 
 
-def _bind(path: Path) -> socket.socket:
-    """Bind and listen under a temporary name, then rename the socket: clients find it only when it serves, for root only."""
+def bind_socket(path: Path) -> socket.socket:
+    """Bind and listen under a temporary name, then rename the socket: clients find it only when it serves, for root only.
+
+    Raise OSError if that fails, or if another kind of file has the path.
+    """
     create_directories(path.parent)
     if len(os.fsencode(path)) > _MAX_PATH:
         raise OSError(errno.ENAMETOOLONG, f"the path is longer than {_MAX_PATH} bytes", str(path))

@@ -20,9 +20,10 @@ from svc.names import DEFAULT
 
 log = logging.getLogger("svc.agent")
 
-OPTIONS = ("socket", "state_dir", "run_dir", "metrics", "log_level")  # in the configuration file, with `_` for `-`
+OPTIONS = ("socket", "state_dir", "run_dir", "metrics", "traces", "log_level")  # in the configuration file, with `_` for `-`
 _GC_THRESHOLDS = (20_000, 20, 20)  # a call creates some thousand objects and no cycles
 _NICE = -10
+_UNIX = "unix:"  # before the path of a socket
 _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
@@ -36,7 +37,7 @@ def main() -> int:
     gc.freeze()  # the collector need not traverse loaded modules, which stay
     gc.set_threshold(*_GC_THRESHOLDS)
     socket = options.socket or options.run_dir / SOCKET_NAME
-    settings = Settings(socket, options.state_dir, options.run_dir, options.metrics)
+    settings = Settings(socket, options.state_dir, options.run_dir, options.metrics or (), options.traces or "")
     try:
         return Agent(settings).run()
     except (SvcError, OSError, RuntimeError, MemoryError) as failure:
@@ -71,8 +72,17 @@ def _raise_priority() -> None:
 
 
 def _options() -> argparse.Namespace:
-    """Parse the command line. Options of the configuration file apply if they are missing there."""
+    """Parse the command line and the configuration file. Exit with an error if they contradict each other."""
     parser = _parser()
+    options = _parsed(parser)
+    own = options.socket or options.run_dir / SOCKET_NAME
+    if own in (options.metrics or ()):
+        parser.error(f"--metrics {_UNIX}{own} is the agent's own socket: name another path")
+    return options
+
+
+def _parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line. Options of the configuration file apply if they are missing there."""
     options = parser.parse_args()
     if options.config is None:
         return options
@@ -119,7 +129,17 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--state-dir", type=_path, default=DEFAULT.state_dir, help=state_help)
     run.add_argument("--run-dir", type=_path, default=DEFAULT.run_dir, help=run_help)
     run.add_argument(
-        "--metrics", type=_address, metavar="HOST:PORT", help="address of the Prometheus metrics server (default: none)"
+        "--metrics",
+        type=_addresses,
+        metavar="ADDRESS[,ADDRESS]",
+        help="serve metrics for Prometheus on HOST:PORT, or on unix:PATH for root alone (default: none)",
+    )
+    run.add_argument(
+        "--traces",
+        type=_traces,
+        metavar="FILE|URL",
+        help="write a span for each call, as OTLP/JSON, to a file, or to a collector such as http://127.0.0.1:4318/v1/traces "
+        "(default: none)",
     )
     run.add_argument(
         "--log-level",
@@ -136,11 +156,44 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def _address(text: str) -> tuple[str, int]:
+def _addresses(text: str) -> tuple[tuple[str, int] | Path, ...]:
+    found = tuple(map(_address, text.split(",")))
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text!r} has an address twice: name it once")
+    return found
+
+
+def _address(text: str) -> tuple[str, int] | Path:
+    if text.startswith(_UNIX):
+        path = Path(text.removeprefix(_UNIX))
+        if not path.is_absolute():
+            raise argparse.ArgumentTypeError(
+                f"{text!r} has no absolute path: give one, such as {_UNIX}{DEFAULT.run_dir}/metrics.sock"
+            )
+        return path
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9405 or [::1]:9405")
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9405 or [::1]:9405, and not unix:PATH")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _traces(text: str) -> str:
+    if "://" not in text:
+        return str(_path(text).absolute())
+    from urllib.parse import urlsplit  # imported here, because most agents write no traces
+
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number, or unbalanced brackets
+        valid = False
+    if not valid:
+        raise argparse.ArgumentTypeError(
+            "the value is not a URL of HTTP: give the one of a collector, such as http://127.0.0.1:4318/v1/traces, or a file"
+        )
+    if parts.username is not None or parts.password is not None:
+        raise argparse.ArgumentTypeError("the URL has a user name or password: give the URL of a collector that needs none")
+    return text
 
 
 if __name__ == "__main__":

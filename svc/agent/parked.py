@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from itertools import count
 
+from svc.call_trace import CallTrace
 from svc.waits.wait import Wait, WaitOutcome
 
 _MAX_POLL_SECONDS = 3600.0  # epoll does not accept timeouts of weeks
@@ -25,22 +26,29 @@ class ParkedCalls:
         self._woken = os.eventfd(0, os.EFD_CLOEXEC)
         self._epoll.register(self._woken, select.EPOLLIN)
         self._waits: dict[int, Wait] = {}  # by the descriptor of the connection
+        self._calls: dict[Wait, tuple[float, CallTrace]] = {}  # since when the call waits (monotonic clock)
         self._deadlines: list[tuple[float, int, Wait]] = []
         self._numbers = count()
         self._thread: threading.Thread | None = None
         self._is_shut = False
 
-    def park(self, wait: Wait, connection: socket.socket) -> None:
-        """Add a wait. The connection must stay open until it ends."""
+    def park(self, wait: Wait, connection: socket.socket, trace: CallTrace) -> None:
+        """Add a wait of the call that `trace` is of. The connection must stay open until it ends."""
         fd = connection.fileno()
         with self._lock:
             refused = WaitOutcome.SHUTDOWN if self._is_shut else self._start_thread()
             if refused is None:
                 self._add(wait, fd)
+                self._calls[wait] = time.monotonic(), trace
         if refused is not None:
             wait.end(refused)
         else:
             wait.then(lambda: self._remove(fd, wait))
+
+    def report(self) -> list[tuple[Wait, float, CallTrace]]:
+        """Return each wait, since when it waits (monotonic clock), and its call."""
+        with self._lock:
+            return [(wait, since, trace) for wait, (since, trace) in self._calls.items()]
 
     def end_all(self) -> None:
         """End every wait, and those that are parked later."""
@@ -80,6 +88,7 @@ class ParkedCalls:
     def _remove(self, fd: int, wait: Wait) -> None:
         """Remove a wait that has ended. The connection may be closed, and another one may have its descriptor."""
         with self._lock:
+            self._calls.pop(wait, None)
             if self._waits.get(fd) is wait:
                 del self._waits[fd]
                 with suppress(OSError):

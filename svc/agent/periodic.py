@@ -23,11 +23,21 @@ class Task:
     run: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """The last run of a task: when it began (Unix time), how long it took, and its exception, if any."""
+
+    began: float
+    seconds: float
+    failure: str
+
+
 class Periodic:
     """Tasks on one thread of this name, until `stop`. A task that raises an exception is logged, and runs again later."""
 
     def __init__(self, tasks: Iterable[Task], name: str = "periodic") -> None:
         self._tasks = tuple(tasks)
+        self._runs: dict[str, TaskRun] = {}  # by the name of the task
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -39,6 +49,10 @@ class Periodic:
         self._stopping.set()
         self._thread.join()
 
+    def report(self) -> list[tuple[Task, TaskRun | None]]:
+        """Return each task with its last run, if any has ended."""
+        return [(task, self._runs.get(task.name)) for task in self._tasks]
+
     def _run(self) -> None:
         begin = time.monotonic()
         due = [(begin + task.seconds, number) for number, task in enumerate(self._tasks)]
@@ -49,7 +63,10 @@ class Periodic:
             heapq.heapreplace(due, (time.monotonic() + self._tasks[number].seconds, number))
 
     def _run_once(self, task: Task) -> None:
+        began, started, reason = time.time(), time.monotonic(), ""
         try:
             task.run()
-        except Exception:  # for example the disk of the journal is full: the next period tries again
+        except Exception as failure:  # for example the disk of the journal is full: the next period tries again
+            reason = f"{type(failure).__name__}: {failure}"
             log.exception("periodic task %s failed", task.name)
+        self._runs[task.name] = TaskRun(began, time.monotonic() - started, reason)

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from svc.agent.lanes import Busy, Lane
 from svc.waits.wait import Wait
@@ -33,6 +34,16 @@ class Job:
     def waited(self) -> float:
         """Return the milliseconds since its arrival."""
         return (time.perf_counter() - self.arrived) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """Jobs of a lane: how many wait, how many run, and since how many seconds the oldest waits."""
+
+    lane: Lane
+    waiting: int
+    running: int
+    oldest_seconds: float
 
 
 class AdmissionQueue:
@@ -112,9 +123,31 @@ class AdmissionQueue:
         with self._lock:
             return not all(map(self._busy.is_full, self._turns))
 
+    def report(self) -> list[LaneReport]:
+        """Return the lanes that have jobs, with those that wait behind another job of their key."""
+        now = time.perf_counter()
+        with self._lock:
+            waiting = [*chain.from_iterable((*self._lanes.values(), *self._behind.values()))]
+            running = dict(self._busy.lanes)
+        arrivals: dict[Lane, list[float]] = {lane: [] for lane in running}
+        for job in waiting:
+            arrivals.setdefault(job.lane, []).append(job.arrived)
+        return [
+            LaneReport(lane, len(found), running.get(lane, 0), now - min(found, default=now))
+            for lane, found in arrivals.items()
+        ]
+
     def __len__(self) -> int:
         with self._lock:
             return sum(map(len, self._lanes.values())) + sum(map(len, self._behind.values()))
+
+    def calls_in_flight(self) -> int:
+        """Return the number of calls that wait, run, or are parked."""
+        with self._lock:
+            waiting = sum(len(jobs) for lane, jobs in self._lanes.items() if lane.is_of_calls)
+            behind = sum(job.lane.is_of_calls for jobs in self._behind.values() for job in jobs)
+            running = sum(number for lane, number in self._busy.lanes.items() if lane.is_of_calls)
+            return waiting + behind + running + len(self._parked)
 
     def _admit(self, job: Job) -> None:
         jobs = self._lanes.setdefault(job.lane, deque())

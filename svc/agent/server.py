@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -11,10 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
+from svc.agent import reconciliation
 from svc.agent.call import AgentCall
+from svc.agent.end_request import end_signals
+from svc.agent.ended_calls import EndedCalls
 from svc.agent.heartbeat import Heartbeat, notify, watchdog_seconds
+from svc.agent.introspection_server import Answer, IntrospectionServer
 from svc.agent.lanes import RECOVERY, Lane, lane_of
 from svc.agent.listener import Listener
 from svc.agent.maintenance import Maintenance
@@ -24,7 +26,10 @@ from svc.agent.periodic import Periodic, Task
 from svc.agent.places import Places, UpgradeCheck
 from svc.agent.preload import preload, probe_dependencies
 from svc.agent.queue import AdmissionQueue, Job
+from svc.agent.reconciliation import Reconciliation
 from svc.agent.restoring import LOOK_SECONDS, Restoring
+from svc.agent.stop_mark import leave_mark, remove_mark
+from svc.agent.telemetry import Telemetry
 from svc.agent.workers import WorkerPool
 from svc.attach.context import Context
 from svc.attach.record import Record
@@ -53,6 +58,7 @@ IDLE_SECONDS = 900.0  # a session that no call has used for this time is closed
 _DIRECTORY = "name a directory that root can write with {option}, or move the file of this name away"
 _SOCKET = "name a path with {option} in a directory that root can write, and not that of another file"
 _ADDRESS = "name an address of this node and a port that is free with {option}; `ss -ltnp` shows which program has a port"
+_TRACES = "name a file that root can write with {option}, or the URL of a collector"
 
 log = logging.getLogger("svc.agent")
 
@@ -64,7 +70,8 @@ class Settings:
     socket: Path
     state_dir: Path
     run_dir: Path
-    metrics: tuple[str, int] | None = None  # address of the metrics server, if any
+    metrics: tuple[tuple[str, int] | Path, ...] = ()  # addresses of the metrics server
+    traces: str = ""  # file or URL for traces, if any
 
 
 class Agent:
@@ -74,9 +81,11 @@ class Agent:
         self._settings = settings
         self._queue = AdmissionQueue()
         self._parked = ParkedCalls()
-        self._workers = WorkerPool(self._next_job)
+        self._workers = WorkerPool(self._next_job, self._listen, lambda: self._listener.wake())
         self._heartbeat = Heartbeat(self._poll, self._put, self._workers.is_busy, watchdog_seconds())
         self._stopped = False
+        self._started = time.time()
+        self._ended = EndedCalls()
         with _blaming("--state-dir", settings.state_dir, _DIRECTORY):
             self._state_lock = StateLock(settings.state_dir, AGENT, settings.socket.absolute())
         self._socket_lock = SocketLock(settings.run_dir)
@@ -85,7 +94,7 @@ class Agent:
         with ExitStack() as stack:
             stack.callback(self._state_lock.close)
             stack.callback(self._socket_lock.close)
-            self._end = stack.enter_context(_signals())
+            self._end = stack.enter_context(end_signals())
             self._start_up(stack)
             log.info("serving on %s", self._settings.socket)
             notify("READY=1")
@@ -101,19 +110,24 @@ class Agent:
             Profiles().get, settings.state_dir, self._open_backend, resident=True, require_state=self._state_lock.require
         )
         stack.callback(self._context.close)
-        if settings.metrics is not None:
-            self._serve_metrics(stack, *settings.metrics)
+        self._telemetry = Telemetry(self._context, self._queue, self._put)
+        self._open_telemetry(stack)
         with suppress(SvcError):
             self._context.networks.load()
         own_version()  # read it before an upgrade can replace it on the disk
         self._begin_recovery()
         with _blaming("--socket", settings.socket, _SOCKET):
-            self._listener = Listener(settings.socket, self._admit)
+            introspection = IntrospectionServer(self._load_introspection)
+            self._listener = Listener(settings.socket, self._admit, introspection.accept)
+        remove_mark(settings.socket)
         self._state_lock.admit_earlier_calls()
         self._workers.start()
         self._heartbeat.start()
+        self._telemetry.start()
         preload(settings.state_dir, self._context.journal)
         self._maintenance = Maintenance(self._context, self._put, self._queue.is_parked)
+        self._reconciliation = Reconciliation(self._context, self._put, settings.state_dir)
+        self._context.metrics.collectors.append(self._reconciliation.samples)
         self._periodic = Periodic(self._tasks())
         self._periodic.start()
 
@@ -133,19 +147,34 @@ class Agent:
             Task("lost data", LOOK_SECONDS, Restoring(context, self._put).look),
             Task("missing rows", PERIOD_SECONDS, missing.look),
             Task("readiness", PERIOD_SECONDS, probe),
+            Task("reconciliation", reconciliation.LOOK_SECONDS, self._reconciliation.look),
             Task("installed version", CHECK_SECONDS, UpgradeCheck(context).run),
             Task("directories", PLACES_SECONDS, places.check),
+            *self._telemetry.tasks(),
         )
 
     def _open_backend(self, store: dict[str, str], names: Names) -> Backend:
         self._state_lock.require()
         return open_backend(store, self._settings.state_dir, names)
 
-    def _serve_metrics(self, stack: ExitStack, host: str, port: int) -> None:
-        from svc.agent.metrics_server import MetricsServer  # it takes 2 MiB, and most nodes serve no metrics
+    def _load_introspection(self) -> Answer:
+        from svc.agent.introspection import answer  # imported late: most agents are not inspected
+        from svc.agent.state_report import AgentView
 
-        with _blaming("--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _ADDRESS):
-            stack.callback(MetricsServer(host, port, self._context.metrics).close)
+        paths = {name: str(getattr(self._settings, name)) for name in ("socket", "state_dir", "run_dir")}
+        periodic = partial(getattr, self, "_periodic", None)  # the agent may still be starting
+        reconciliation = partial(getattr, self, "_reconciliation", None)
+        parts = self._context, self._queue, self._parked, self._workers, periodic, reconciliation, self._ended.read
+        return partial(answer, AgentView(*parts, paths, self._started))
+
+    def _open_telemetry(self, stack: ExitStack) -> None:
+        for address in self._settings.metrics:
+            remedy = _SOCKET if isinstance(address, Path) else _ADDRESS
+            with _blaming("--metrics", _text(address), remedy):
+                self._telemetry.listen(stack, address)
+        if self._settings.traces:
+            with _blaming("--traces", self._settings.traces, _TRACES):
+                self._telemetry.trace_to(stack, self._settings.traces)
 
     def _drain(self) -> int:
         """Stop accepting calls, end the waits and finish accepted calls. Exit at the deadline."""
@@ -154,6 +183,7 @@ class Agent:
         self._maintenance.stop()
         self._periodic.stop()
         self._state_lock.drain(DRAIN_SECONDS)
+        leave_mark(self._settings.socket)
         self._listener.stop_accepting()
         self._parked.end_all()
         self._stopped = True
@@ -164,6 +194,7 @@ class Agent:
             os._exit(1)
         self._heartbeat.stop()
         self._listener.close()
+        leave_mark(self._settings.socket)  # again: the drain may have taken long
         self._parked.close()
         if self._end.reason:
             log.error("stopped: %s: start the agent again", self._end.reason)
@@ -197,7 +228,8 @@ class Agent:
         verb, container = inputs.environment.get("CNI_COMMAND", ""), inputs.environment.get("CNI_CONTAINERID", "")
         lane = lane_of(verb, inputs.stdin)
         ended = partial(self._heartbeat.remove, connection)
-        call = AgentCall(connection, inputs, partial(handle_call, self._context), self._context.metrics, ended)
+        answer, metrics = partial(handle_call, self._context), self._context.metrics
+        call = AgentCall(connection, inputs, answer, metrics, ended, self._ended.add, self._telemetry.tracer)
         if inputs.protocol == PROTOCOL:
             self._heartbeat.add(connection)
         self._queue.put(Job(lane, container, lambda job: self._carry_on(call, job)))
@@ -217,7 +249,7 @@ class Agent:
     def _carry_on(self, call: AgentCall, job: Job) -> Wait | None:
         wait = call.run(job)
         if wait is not None:
-            self._parked.park(wait, call.connection)
+            self._parked.park(wait, call.connection, call.trace)
         return wait
 
     def _resume(self, job: Job) -> None:
@@ -244,9 +276,20 @@ class Agent:
         if has_read:
             self._listener.wake()
 
+    def _listen(self) -> None:
+        self._listener.poll(wait=True)
+
     def _put(self, job: Job) -> None:
         self._queue.put(job)
         self._listener.wake()
+
+
+def _text(address: tuple[str, int] | Path) -> str:
+    """Return an address of the metrics server, as the option has it."""
+    if isinstance(address, Path):
+        return f"unix:{address}"
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @contextmanager
@@ -286,40 +329,3 @@ class _Countdown:
             log.warning("recovery ended: the releases of %d attachments are pending and will be retried", self._left)
         else:
             log.info("recovery ended: no release is pending")
-
-
-class _End:
-    """The request to end the agent, by a signal or, with a reason, by the agent itself."""
-
-    def __init__(self, reader: socket.socket, writer: socket.socket) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.reason = ""
-
-    def wait(self) -> None:
-        self._reader.recv(1)
-
-    def request(self, reason: str) -> None:
-        self.reason = reason
-        with suppress(BlockingIOError):
-            self._writer.send(b"x")
-
-
-@contextmanager
-def _signals() -> Iterator[_End]:
-    """Convert SIGTERM and SIGINT to the request to end. The descriptor wakes the main thread, whichever thread gets them."""
-
-    def ignore(_number: int, _frame: FrameType | None) -> None:
-        return
-
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    with reader, writer:
-        before = {number: signal.signal(number, ignore) for number in (signal.SIGTERM, signal.SIGINT)}
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        try:
-            yield _End(reader, writer)
-        finally:
-            signal.set_wakeup_fd(-1)
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -1,7 +1,8 @@
 """The agent's worker threads: at least one is idle and listens.
 
 A worker that starts a job and leaves no idle worker behind starts another one. A worker that ends a job ends itself if enough
-others are idle.
+others are idle. If all workers are occupied, and no more are allowed, another thread listens: requests for introspection must
+not wait for a worker.
 """
 
 import threading
@@ -19,12 +20,17 @@ Job = Callable[[], None]
 
 
 class WorkerPool:
-    """Worker threads. Each calls `next_job` in a loop; it blocks until it returns a job, or None when the agent ends."""
+    """Worker threads. Each calls `next_job` in a loop; it blocks until it returns a job, or None when the agent ends.
 
-    def __init__(self, next_job: Callable[[], Job | None]) -> None:
-        self._next_job = next_job
+    While all are occupied, a thread calls `listen` in a loop, which blocks until requests were read. `wake` makes an idle
+    worker call `next_job` again.
+    """
+
+    def __init__(self, next_job: Callable[[], Job | None], listen: Callable[[], None], wake: Callable[[], None]) -> None:
+        self._next_job, self._listen, self._wake = next_job, listen, wake
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
+        self._listener: threading.Thread | None = None
         self._idle = 0
         self._is_stopping = False
         self._number = 0
@@ -39,7 +45,7 @@ class WorkerPool:
         """Wait for the end of all workers, until the deadline (monotonic clock). Return how many have not ended."""
         with self._lock:
             self._is_stopping = True
-            threads = tuple(self._threads)
+            threads = (*self._threads, *([self._listener] if self._listener else []))
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         CPU_PINNING.unpin()
@@ -50,6 +56,11 @@ class WorkerPool:
         with self._lock:
             return not self._idle and time.monotonic() - self._progress < BUSY_SECONDS
 
+    def report(self) -> tuple[int, int, float]:
+        """Return the number of workers, of idle ones, and the seconds since a job last began or ended."""
+        with self._lock:
+            return len(self._threads), self._idle, time.monotonic() - self._progress
+
     def _start_one(self) -> None:
         """Start a worker. The caller holds the lock."""
         self._number += 1
@@ -57,6 +68,25 @@ class WorkerPool:
         thread.start()
         self._threads.add(thread)
         self._idle += 1
+
+    def _start_listener(self) -> None:
+        """Start the thread that listens for the workers, unless it runs. The caller holds the lock."""
+        if self._listener is None:
+            thread = threading.Thread(target=self._listen_for_workers, name="listener", daemon=True)
+            thread.start()
+            self._listener = thread
+
+    def _listen_for_workers(self) -> None:
+        while self._lacks_listener():
+            self._listen()
+        self._wake()  # this thread may have consumed the wake-up of an idle worker
+
+    def _lacks_listener(self) -> bool:
+        with self._lock:
+            if not self._idle and not self._is_stopping:
+                return True
+            self._listener = None
+            return False
 
     def _serve(self) -> None:
         while (job := self._next_job()) is not None:
@@ -70,9 +100,9 @@ class WorkerPool:
             self._idle -= 1
             self._progress = time.monotonic()
             concurrent = len(self._threads) - self._idle > 1
-            if not self._idle and not self._is_stopping and len(self._threads) < MAX_WORKERS:
+            if not self._idle and not self._is_stopping:
                 with suppress(RuntimeError):  # the system refuses a thread: this worker listens after its job
-                    self._start_one()
+                    self._start_one() if len(self._threads) < MAX_WORKERS else self._start_listener()
         CPU_PINNING.call_begins(concurrent=concurrent)
 
     def _stays(self) -> bool:

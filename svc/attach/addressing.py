@@ -13,6 +13,8 @@ from svc.names import Names
 from svc.netconf import fields
 from svc.orch.pod_info import PodInfo
 
+ANNOTATION = "annotation: "  # begins a decision
+
 
 def read_pod(call: AddCall) -> PodInfo:
     """Read pod and namespace from the Kubernetes API, if the ADD needs them, and check in parallel that the datastore is ready.
@@ -45,6 +47,8 @@ def resolve_addressing(call: AddCall, pod: PodInfo) -> Addressing:
         *_floating_of_namespace(names, request, pod, settings),
     ):
         call.trace.warning(warning)
+    for source in dict.fromkeys(settings.sources.values()):
+        call.trace.decide(f"{ANNOTATION}{source}")
     addresses = settings.addresses or ((address,) if address else ())
     return Addressing(pod, versions, {**ipam.pools, **settings.pools}, addresses, settings, partial(_renewed, call, pod))
 

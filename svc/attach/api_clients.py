@@ -52,6 +52,12 @@ class ApiClientPool:
             client.used = time.monotonic()
         return client.pods or client.opening.run(None)
 
+    def token_expiries(self) -> list[tuple[str, float | None]]:
+        """Return each open API server, with the Unix time at which its token expires, or None."""
+        with self._lock:
+            clients = tuple(self._clients.values())
+        return [(client.pods.place, client.pods.token_expires()) for client in clients if client.pods is not None]
+
     def close_idle(self, seconds: float) -> None:
         """Close the clients that no call has requested for this time, which must exceed the duration of any call."""
         since = time.monotonic() - seconds

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from svc.attach.token_cache import TokenCache
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import ForwardingSysctls
+from svc.datastore.api import Backend
 from svc.metrics import Metrics
 from svc.model.claim import Claimant
 from svc.model.errors import CallerError
@@ -51,16 +53,19 @@ class Context:
         self.require_state = require_state
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = netns.own_netns_identity()
+        self.metrics = Metrics()
         self.journal = Journal(state_dir / "journal.db")
         self.sessions = SessionPool(
-            open_backend, _this_claimant(state_dir, self.boot_id), renews=resident, journal=self.journal
+            partial(_open_counted, open_backend, self.metrics),
+            _this_claimant(state_dir, self.boot_id),
+            renews=resident,
+            journal=self.journal,
         )
         self.orchestrators = ApiClientPool()
         self.tokens = TokenCache()
         self.kernel = Kernel()
         self.forwarding = ForwardingSysctls()
         self.reaper = Reaper(self.kernel)
-        self.metrics = Metrics()
         self.health = Health()
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
@@ -105,6 +110,12 @@ class Context:
         self.sessions.close_idle(seconds, keep)
         self.orchestrators.close_idle(seconds)
 
+    def token_expires(self) -> float | None:
+        """Return the Unix time at which the first token for a Kubernetes API expires; None if no token names its end."""
+        sessions = [session.backend.token_expires() for session in self.sessions.open_sessions()]
+        clients = [expires for _, expires in self.orchestrators.token_expiries()]
+        return min((each for each in (*sessions, *clients) if each is not None), default=None)
+
     def is_live(self, record: Record) -> bool:
         """Return whether the attachment was added in this boot and its interface exists, if svc has made the interface."""
         if record.state != ADDED or record.boot_id != self.boot_id:
@@ -128,6 +139,13 @@ class Context:
         self.forwarding.close()
         self.sessions.close()
         self.journal.close()
+
+
+def _open_counted(open_backend: OpenBackend, metrics: Metrics, settings: dict[str, str], names: Names) -> Backend:
+    """Open a datastore, and count its requests."""
+    backend = open_backend(settings, names)
+    metrics.add_store(settings["kind"], backend, backend.meter)
+    return backend
 
 
 def _this_claimant(state_dir: Path, boot: str) -> Claimant:

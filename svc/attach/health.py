@@ -51,13 +51,13 @@ class Dependency:
 class Probe:
     """One check of a dependency, on its own thread."""
 
-    def __init__(self, look: "Callable[[Probe], None]") -> None:
+    def __init__(self, dependency: Dependency) -> None:
+        self.dependency = dependency
         self.started = time.monotonic()
         self.has_answered = False
         self.failure: SvcError | None = None
         self.warnings: list[str] = []  # warnings that an ADD would log
         self.done = threading.Event()
-        self._look = look
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -75,7 +75,7 @@ class Probe:
         """Check the dependency, and store the failure."""
         try:
             with deadline.limit(PROBE_SECONDS):
-                self._look(self)
+                self.dependency.look(self)
         except SvcError as failure:
             self.failure = failure
         except Exception as failure:  # for example, a session was closed
@@ -102,13 +102,24 @@ class Health:
             elif isinstance(failure, PeerError) and failure.code not in _OF_ONE_POD and not isinstance(failure, NoSpace):
                 _remember(self._failures, network, (time.monotonic(), failure))
 
+    def probes(self) -> list[Probe]:
+        """Return the last ended probe of each dependency, or the running one if it is the first or is stuck."""
+        with self._lock:
+            stuck = {key: probe for key, probe in self._running.items() if probe.is_stuck}
+            return [*(self._running | self._ended | stuck).values()]
+
+    def failures(self) -> list[tuple[Hashable, float, SvcError]]:
+        """Return the networks whose last ADD has failed, each with the time of the failure (monotonic clock)."""
+        with self._lock:
+            return [(network, since, failure) for network, (since, failure) in self._failures.items()]
+
     def begin(self, dependency: Dependency) -> Probe | None:
         """Return the running probe of the dependency, or start one. Return None if no thread can be started."""
         with self._lock:
             running = self._running.get(dependency.key)
             if running is not None:
                 return running
-            probe = Probe(dependency.look)
+            probe = Probe(dependency)
             try:
                 threading.Thread(target=self._run, args=(dependency.key, probe), name="status probe", daemon=True).start()
             except RuntimeError:

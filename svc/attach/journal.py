@@ -19,14 +19,16 @@ import orjson
 
 from svc.attach.journal_file import (
     COLUMNS,
+    DAMAGED,
     DATASTORES,
     INSERT,
     REMOVE,
     ROW,
+    STATES,
     Reserve,
     decode,
+    first_generation,
     identity,
-    next_epoch,
     prepare,
     replace_damaged,
     set_aside,
@@ -44,12 +46,6 @@ _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
 _SETTINGS = "json_extract(CAST(record AS TEXT), '$.settings')"
 _UPDATE_REST = f"UPDATE attachments SET record = CAST(json_set(CAST(? AS TEXT), '$.settings', {_SETTINGS}) AS BLOB) WHERE {ROW}"  # noqa: S608
 _MOVE = f"UPDATE attachments SET record = CAST(json_set(CAST(record AS TEXT), '$.settings', json(?)) AS BLOB) WHERE {ROW}"  # noqa: S608
-_EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
-
-_DAMAGED = (
-    "it is damaged: at its next use it is kept beside as journal.db.damaged-DATE, and rebuilt from kernel and datastores;"
-    " if this error comes again, look for disk errors in the kernel log"
-)
 
 _log = logging.getLogger(__name__)
 
@@ -66,13 +62,13 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._reading, self._writing = sqlite.LockWait(), sqlite.LockWait()  # a readable file can still be locked for writes
-        self._errors = sqlite.Errors(path, _DAMAGED)
+        self._errors = sqlite.Errors(path, DAMAGED)
         self._checkpoints = WalCheckpointer(path)
         self._generation = 0
         self._changes = 0  # by earlier connections
         self._path = path
         self._reserve = Reserve(path)
-        self._is_exclusive = False  # opened on a full disk: no other process can use the file
+        self.is_exclusive = False  # opened on a full disk: no other process can use the file
         with self._errors:
             self._connection, incomplete = self._open()
             self._file = identity(path)
@@ -133,14 +129,14 @@ class Journal:
         if not self._read(f"SELECT 1 FROM attachments WHERE {ROW}", _row(record)):  # noqa: S608
             raise IntentLost(record.id)
 
-    def record_pending_release(self, record: Record) -> None:
+    def record_pending_release(self, record: Record, reason: str = "") -> None:
         """Record durably, in its row or a new one, that the release is pending. Raise IntentLost if an ADD has replaced it.
 
         If it was pending and its row is gone, do nothing, because another call has completed it.
         """
         self.restore_file()  # another process must find the pending release
         was_pending = record.state == DELETING and record.generation
-        record.state = DELETING
+        record.defer(reason)
         try:
             self.update(record, durable=True, keeps_settings=True)
         except IntentLost:
@@ -164,6 +160,10 @@ class Journal:
     def pending_releases(self) -> list[Record]:
         """Return the attachments with a pending release."""
         return [record for record in self.all() if record.state == DELETING]
+
+    def states(self) -> list[tuple[int, str, float | None]]:
+        """Return, for each readable row, generation, state, and since when (Unix time) its release is pending, if known."""
+        return self._read(STATES, ())
 
     def datastores(self) -> set[tuple[str, SessionKey]]:
         """Return the networks of all attachments, each with the keys of its datastore sessions."""
@@ -204,7 +204,7 @@ class Journal:
 
         Raise StoreError if the file cannot be opened again. The next call retries then.
         """
-        if self._reserve.fill() and self._is_exclusive:
+        if self._reserve.fill() and self.is_exclusive:
             with self._errors, self._lock:
                 with suppress(sqlite3.ProgrammingError):  # closed already by an attempt that failed
                     self._changes += self._connection.total_changes
@@ -270,11 +270,11 @@ class Journal:
 
         SQLite reports an I/O error if the disk has no space for the index file.
         """
-        for self._is_exclusive in (False, False, True):
+        for self.is_exclusive in (False, False, True):
             try:
-                return prepare(self._path, exclusive=self._is_exclusive)
+                return prepare(self._path, exclusive=self.is_exclusive)
             except sqlite3.OperationalError as failure:
-                if self._is_exclusive or not any(text in str(failure) for text in ("is full", "disk I/O error")):
+                if self.is_exclusive or not any(text in str(failure) for text in ("is full", "disk I/O error")):
                     raise
                 self._reserve.release()
         raise AssertionError
@@ -306,7 +306,7 @@ class Journal:
 
     def _next_generation(self) -> int:
         """Return a generation for a new row. The caller holds the lock."""
-        self._generation = (self._generation or next_epoch(self._connection) << _EPOCH_BITS) + 1
+        self._generation = (self._generation or first_generation(self._connection)) + 1
         return self._generation
 
     def _records(self, where: str, parameters: Sequence[str]) -> list[Record]:

@@ -34,8 +34,19 @@ ROW = "network = ? AND container = ? AND ifname = ? AND generation = ?"
 REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
 DATASTORES = """SELECT DISTINCT network, json_extract(CAST(record AS TEXT), '$.settings', '$.node', '$.profile')
     FROM attachments WHERE json_type(CAST(record AS TEXT), '$.settings') = 'object'"""  # faster than decoding records
+_FIELDS = "json_extract(CAST(record AS TEXT), '$.state'), json_extract(CAST(record AS TEXT), '$.pending.since')"
+STATES = f"SELECT generation, {_FIELDS} FROM attachments WHERE json_valid(CAST(record AS TEXT))"  # noqa: S608
+"""Generation, state, and since when a release is pending, of the rows that are JSON.
+
+For other text, SQLite raises an error that looks like that of a damaged file."""
 _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
+_EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
+
+DAMAGED = (
+    "it is damaged: at its next use it is kept beside as journal.db.damaged-DATE, and rebuilt from kernel and datastores;"
+    " if this error comes again, look for disk errors in the kernel log"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -131,14 +142,14 @@ def set_aside(connection: sqlite3.Connection, row: tuple[str, str, str, int], re
     sqlite.in_transaction(connection, move)
 
 
-def next_epoch(connection: sqlite3.Connection) -> int:
-    """Return the next epoch, which is unique in the life of the file."""
+def first_generation(connection: sqlite3.Connection) -> int:
+    """Return the number before the generations of a process, which are unique in the life of the file."""
 
     def count() -> int:
         connection.execute("UPDATE about SET value = value + 1 WHERE name = 'epoch'")
         return int(connection.execute("SELECT value FROM about WHERE name = 'epoch'").fetchone()[0])
 
-    return sqlite.in_transaction(connection, count)
+    return sqlite.in_transaction(connection, count) << _EPOCH_BITS
 
 
 def _create(connection: sqlite3.Connection) -> None:

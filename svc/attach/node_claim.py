@@ -133,7 +133,7 @@ class NodeNameClaim:
         with self._lock:
             if not _is_open(self._situation):
                 return None
-            wait = Wait(time.monotonic() + WAIT_SECONDS)
+            wait = Wait(time.monotonic() + WAIT_SECONDS, f"the claim of node {self._node!r} is decided")
             self._waits.append(wait)
         return wait
 

@@ -26,6 +26,7 @@ DELETING = "deleting"
 
 StoreSettings = tuple[str, tuple[tuple[str, str], ...]]
 
+_MAX_REASON = 500  # characters
 UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until its next ADD sets it
 
 
@@ -106,6 +107,7 @@ class Record:
     handle: str = ""  # shared by all interfaces of a container in a network. Rows of earlier builds lack it
     older_handle: str = ""  # handle that an earlier build may have used; released if `handle` has no addresses
     recorded_only: bool = False  # release only `addresses`: the handle may belong to another attachment
+    pending: dict[str, Any] | None = field(default=None, compare=False)  # of a pending release; see `Record.defer`
     _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson omits names with a leading underscore
 
     def __post_init__(self) -> None:
@@ -158,6 +160,17 @@ class Record:
     def endpoint_key(self, names: Names) -> ResourceKey:
         return endpoint_key(names, self.node, self.workload, self.id.ifname)
 
+    def defer(self, reason: str) -> None:
+        """Record that the release is pending: since when, how often it was tried, and why it failed last."""
+        now, before = time.time(), self.pending or {}
+        self.state = DELETING
+        self.pending = {
+            "since": before.get("since", now),
+            "tried": now,
+            "attempts": before.get("attempts", 0) + 1,
+            "reason": reason[:_MAX_REASON] or before.get("reason", ""),
+        }
+
     def address_list(self) -> tuple[Address, ...]:
         return tuple(Address(text) for text in self.addresses)
 
@@ -206,7 +219,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("boot_id", "node", "host_name", "mac", "pod", "namespace", "profile", "handle", "older_handle"), str),
     **dict.fromkeys(("mtu", "queues", "host_index", "peer_index"), int),
     **dict.fromkeys(("allow_ip_forwarding", "shares", "unmanaged", "recorded_only"), bool),
-    **dict.fromkeys(("result", "delegate"), (dict, NoneType)),
+    **dict.fromkeys(("result", "delegate", "pending"), (dict, NoneType)),
     "state": str,
     "settings": dict,
     **dict.fromkeys(("addresses", "versions"), list),

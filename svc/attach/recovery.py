@@ -34,7 +34,7 @@ class Teardowns:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._failing: set[Store] = set()
+        self._failing: dict[Store, str] = {}  # with the reason of the failure
 
     def tear_down(self, record: Record, trace: CallTrace, where: SessionKey | None = None) -> bool:
         """Tear the attachment down, and return whether no release is pending. Raise SvcError as `teardown.tear_down`."""
@@ -43,14 +43,14 @@ class Teardowns:
             store = store_of(record)
         if store in self._failing:
             unwire(self._context, record)
-            record_pending_release(self._context, record)
+            record_pending_release(self._context, record, self._failing[store])
             return False
-        done = tear_down(self._context, record, trace, where=where) is None
-        if store_of(record) != store:  # the former datastore has failed
-            self._failing.add(store)
-        if not done:
-            self._failing.add(store_of(record))
-        return done
+        failure = tear_down(self._context, record, trace, where=where)
+        if store_of(record) != store:
+            self._failing[store] = "its former datastore has failed"
+        if failure is not None:
+            self._failing[store_of(record)] = str(failure)
+        return failure is None
 
     def recover(self, record: Record, trace: CallTrace) -> bool:
         """Tear an interrupted attachment down. Return whether that succeeded, or a call has replaced or removed the row."""

@@ -132,6 +132,11 @@ class SessionPool:
         store.used = time.monotonic()
         return session
 
+    def open_sessions(self) -> tuple[DatastoreSession, ...]:
+        """Return the open sessions."""
+        with self._lock:
+            return tuple(self._sessions.values())
+
     def _open(self, key: StoreKey, node: str) -> DatastoreSession:
         with self._lock:
             store = self._stores.get(key)

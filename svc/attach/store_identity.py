@@ -115,6 +115,14 @@ class StoreIdentity:
         return min(HOLD_SECONDS, max(0.0, known.changed + HOLD_SECONDS - time.time()))
 
     @property
+    def known_held_seconds(self) -> float:
+        """For how many seconds ADDs must still wait, as far as this is known without a request."""
+        known = self.known
+        if known is None or not known.changed:
+            return 0.0
+        return HOLD_SECONDS if known.without_pools else min(HOLD_SECONDS, max(0.0, known.changed + HOLD_SECONDS - time.time()))
+
+    @property
     def guid(self) -> str:
         """The observed clusterGUID; empty if the datastore has none or has not answered yet."""
         return "" if self.known is None else self.known.guid

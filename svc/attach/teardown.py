@@ -131,10 +131,10 @@ def _delete(held: Holdings, extra_write: Delete) -> None:
         delete_endpoint(held.session, held.record)
 
 
-def record_pending_release(context: Context, record: Record) -> None:
+def record_pending_release(context: Context, record: Record, reason: str) -> None:
     """Record the release as pending: the agent retries it. Raise StoreError, PeerError if the state directory is lost."""
     context.require_state()
-    context.journal.record_pending_release(record)
+    context.journal.record_pending_release(record, reason)
 
 
 def is_another_networks(context: Context, record: Record) -> bool:
@@ -168,7 +168,7 @@ def _unrecorded_index(context: Context, record: Record) -> int:
 def _retry_later(context: Context, record: Record, failure: SvcError, trace: CallTrace) -> SvcError:
     """Record the release as pending, and return its failure."""
     trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
-    record_pending_release(context, record)
+    record_pending_release(context, record, str(failure))
     return failure
 
 

@@ -43,7 +43,7 @@ class AddTransaction:
     """
 
     result: Result  # set by `run`
-    _undo_failed = False
+    _undo_failure = ""  # of the last step of the rollback that has failed
     _spares = False  # whether an interface without a row has the name: only what is known to be new is rolled back
     _assigned = AssignedAddresses((), ())
 
@@ -221,19 +221,19 @@ class AddTransaction:
             return  # the plugin identifies addresses by container and interface: it would release those in use
         if source.uses_pools and (self._record.addresses or self._spares):
             self._record.recorded_only = True  # the handle may hold addresses of a live interface without a row
-        if not self._undo_failed:
+        if not self._undo_failure:
             source.release(Holdings(self._context, self._session, self._record, self._trace), None)
 
     def _undoing(self, step: Callable[[], object]) -> None:
         try:
             step()
         except Exception as failure:
-            self._undo_failed = True
+            self._undo_failure = str(failure) or type(failure).__name__
             self._trace.error(f"undo failed, its release is pending: {failure}")
 
     def _forget(self) -> None:
-        if self._undo_failed and not self._spares:
-            self._undoing(lambda: record_pending_release(self._context, self._record))
+        if self._undo_failure and not self._spares:
+            self._undoing(lambda: record_pending_release(self._context, self._record, self._undo_failure))
         else:
             self._undoing(lambda: self._context.journal.remove(self._record))
 

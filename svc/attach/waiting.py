@@ -66,7 +66,7 @@ def await_store(call: AddCall, row: Record) -> Resumable[bool]:
 def _wait_for_store(session: DatastoreSession) -> Wait | None:
     wait = session.claim.decision() if session.claim is not None else None
     if wait is None and (seconds := session.held_seconds()) > 0:
-        wait = Wait(time.monotonic() + seconds)
+        wait = Wait(time.monotonic() + seconds, "the datastore has lost data: live attachments are claimed again")
     return wait
 
 

@@ -18,6 +18,8 @@ Frame in place of the reply:
 
 Layout 1 begins with `SVC1` and has neither version nor continuation. Of the frames besides the reply it has only 256.
 
+Requests that begin with `SVCI` are not calls, but introspection (`introspection_frame.py`).
+
 Name and values are passed on unchanged: bytes that are not UTF-8 become surrogate escapes, as in `os.environ`.
 """
 
@@ -39,6 +41,7 @@ REPLY_LIMIT: Final = 16 << 20  # bytes, stdout and stderr together
 CONTINUATION_BYTES: Final = 20
 
 EXTENSION_LIMIT: Final = 2**31 - 1  # milliseconds
+INTROSPECTION: Final = "I"  # in place of the layout number of a call, in requests of `introspection_frame.py`
 
 _FAMILY: Final = b"SVC"  # every layout begins so; the layout number follows, as one digit
 _VERSION_BYTES: Final = 28
@@ -58,6 +61,7 @@ class OtherVersion(FrameError):
 
     def __init__(self, layout: str, version: str) -> None:
         super().__init__(f"layout {layout} of version {version or 'unknown'}; this is layout {PROTOCOL} of {svc.__version__}")
+        self.layout = layout
         self.version = version
 
 
@@ -132,6 +136,11 @@ class RequestReader:
 
     def __init__(self) -> None:
         self._data = bytearray()
+
+    @property
+    def received(self) -> bytes:
+        """All bytes that `feed` got."""
+        return bytes(self._data)
 
     def feed(self, data: bytes) -> CallInput | None:
         """Return the call when its frame is complete, else None. Raise FrameError as soon as it is known to be invalid."""

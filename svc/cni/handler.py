@@ -54,7 +54,8 @@ def handle_call(context: Context, inputs: CallInput, trace: CallTrace) -> Resuma
         stdout, status = call.failed(_unexpected_error(failure, trace)), 1
     finally:
         inputs.close()
-    context.metrics.count("calls_total", verb=call.verb, outcome="error" if status else "ok")
+    elapsed = time.perf_counter() - started + trace.phases.get("queue", 0.0) / 1000
+    context.metrics.call_ended(call.verb, call.code, elapsed, trace.phases)
     return Reply(status, stdout, write_lines(trace, call.netconf))
 
 
@@ -76,6 +77,7 @@ class _Answer:
         self.netconf: NetConf | None = None
         self.summary = ""
         self.verb = ""
+        self.code = 0  # of the error, if the call failed
 
     def carry_out(self) -> Resumable[bytes]:
         inputs, trace = self._inputs, self._trace
@@ -131,8 +133,9 @@ class _Answer:
             return replace(DEFAULT, ipam_plugin=self._inputs.name) if self._inputs.name.endswith("-ipam") else DEFAULT
 
     def failed(self, error: SvcError) -> bytes:
+        self.code = int(error.code)
         _name_profile(error, self._inputs.profile)
-        self._trace.error(f"code {int(error.code)}: {error} {self._trace.phases_text()}")
+        self._trace.error(f"code {self.code}: {error} {self._trace.phases_text()}")
         self.netconf = self.netconf or self._readable_netconf()
         return _error_reply(error, self._version or _readable_version(self._inputs.stdin), self._trace)
 

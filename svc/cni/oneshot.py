@@ -9,6 +9,8 @@ import sys
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
+from svc import deadline
+from svc.attach import oneshot_calls
 from svc.attach.context import Context
 from svc.attach.sessions import OpenBackend, SessionPool
 from svc.call_trace import CallTrace, log_to_stderr, new_request_id
@@ -16,6 +18,7 @@ from svc.cni.call_io import CallInput, Reply
 from svc.cni.handler import failed_before_start, handle_call
 from svc.cni.install_record import InstallRecord, read_record
 from svc.cni.locks import StateLock, find_agent_elsewhere, is_agent_listening
+from svc.datastore.api import StoreError
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
@@ -25,6 +28,7 @@ from svc.waits.wait import Resumable, Wait, WaitOutcome
 
 AGENT_SECONDS = 90.0  # the executable waits as long
 ALONE_SECONDS = 90.0  # limit for the lock; the same, because the runtime waits no longer
+_COUNT_SECONDS = 0.2  # limit for counting a call in a locked journal
 AGENTS = 10  # agents that may start and end during one call
 
 
@@ -130,7 +134,11 @@ def _run_or_forward(lock: StateLock, inputs: CallInput, installed: InstallRecord
 def _steps(inputs: CallInput, installed: InstallRecord, trace: CallTrace) -> Resumable[Reply]:
     context = Context(Profiles().get, installed.state_dir, _opener(installed))
     try:
-        return (yield from handle_call(context, inputs, trace))
+        reply = yield from handle_call(context, inputs, trace)
+        if not reply.intent:
+            with deadline.limit(_COUNT_SECONDS), suppress(StoreError):  # the journal has reported its errors to the call
+                oneshot_calls.count_call(context.journal)
+        return reply
     finally:
         context.close()
 

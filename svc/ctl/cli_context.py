@@ -9,6 +9,8 @@ the state directory.
 import json
 import logging
 import os
+import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -19,10 +21,10 @@ from typing import Any, Final
 import click
 import yaml
 
+from svc.admin.kind import Column
 from svc.datastore import api
 from svc.datastore.api import Backend
 from svc.datastore.open import EMBEDDED_FILE, open_backend
-from svc.model.custom_resources import kind_plural
 from svc.model.errors import CallerError
 from svc.model.field_errors import without_credentials
 from svc.model.resource import Resource
@@ -31,14 +33,12 @@ from svc.netconf.installed import InstalledNetwork, read_installed, read_network
 from svc.netconf.names_profiles import DEFAULT_NAME, load_profile
 from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import check_file, find_lists, read_netconf
+from svc.netconf.node_files import node_name
 from svc.values import dataclass
 
 FORMATS: Final = ("table", "json", "yaml")
 NETWORKS: Final = Path("/etc/cni/net.d")
 _EMBEDDED: Final = {"kind": "embedded"}
-
-Column = tuple[str, Callable[[Resource], str]]
-"""A heading, and the text of a cell below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,11 @@ class Target:
         return self.settings["kind"] == "embedded"
 
     @property
+    def is_missing(self) -> bool:
+        """Whether this is an embedded store that does not exist."""
+        return self.is_embedded and not self.file.exists()
+
+    @property
     def file(self) -> Path:
         """The file of an embedded store."""
         return self.state_dir / EMBEDDED_FILE
@@ -67,9 +72,16 @@ class Target:
 
 def rehearse(target: Target, step: Callable[[Backend], object]) -> None:
     """Take a step in a draft if the embedded store does not exist, so that a refused step makes no store."""
-    if target.is_embedded and not target.file.exists():
-        with TemporaryDirectory() as folder, closing(open_backend(target.settings, Path(folder), target.names)) as draft:
+    if target.is_missing:
+        with open_draft(target) as draft:
             step(draft)
+
+
+@contextmanager
+def open_draft(target: Target) -> Iterator[Backend]:
+    """Open an empty store in a temporary directory."""
+    with TemporaryDirectory() as folder, closing(open_backend(target.settings, Path(folder), target.names)) as draft:
+        yield draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +151,12 @@ class CliContext:
             yield store
 
     @contextmanager
-    def changing(self, *, create: bool = False) -> Iterator[Backend]:
-        """Open the datastore as `store` does, and print its name after the change."""
+    def changing(self, *, create: bool = False, apart: bool = False) -> Iterator[Backend]:
+        """Open the datastore as `store` does, and print its name after the change; with `apart`, on stderr."""
         target = self.target
         with self.store(target, create=create) as store:
             yield store
-        click.echo(f"datastore: {target}")
+        click.echo(f"datastore: {target}", err=apart)
 
     def show(self, resources: Sequence[Resource], columns: Sequence[Column], errors: Mapping[str, str] | None = None) -> None:
         """Print resources in a form that `apply -f` reads again, and `errors` by name: in the table, else on stderr."""
@@ -161,7 +173,7 @@ class CliContext:
     def answer(self, documents: Sequence[dict[str, Any]], text: str) -> None:
         """Print the text, or the same as documents for programs."""
         if self.output == "json":
-            click.echo(json.dumps(documents, indent=2, ensure_ascii=False))  # a network may have more than 2**64 addresses
+            echo_json(documents)
         elif self.output == "yaml":
             echo_yaml(documents)
         else:
@@ -195,13 +207,18 @@ class CliContext:
         return Target(network.names, network.netconf.datastore.to_json(), self.state_dir, network.netconf, origin)
 
 
+def own_node(target: Target) -> str:
+    """Return the name of this node in the datastore; empty if no network names it."""
+    return node_name(target.netconf, target.names, socket.gethostname(), lenient=True) if target.netconf else ""
+
+
 @contextmanager
-def listed_errors(kind: str) -> Iterator[None]:
-    """Log no document of the kind that cannot be decoded, because the answer lists it."""
-    logger, place = logging.getLogger(api.__name__), f"/{kind_plural(kind)}/"
+def listed_errors(*plurals: str) -> Iterator[None]:
+    """Log no document of these kinds that cannot be decoded, because the answer lists it."""
+    logger, places = logging.getLogger(api.__name__), [f"/{plural}/" for plural in plurals]
 
     def is_other(record: logging.LogRecord) -> bool:
-        return place not in record.getMessage()
+        return not any(place in record.getMessage() for place in places)
 
     logger.addFilter(is_other)
     try:
@@ -253,6 +270,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int =
     aligned = [str.ljust] * (len(widths) - numbers) + [str.rjust] * numbers
     cells = [[align(cell, width) for align, cell, width in zip(aligned, line, widths, strict=True)] for line in lines]
     return "\n".join("  ".join(line).rstrip() for line in cells)
+
+
+def echo_json(document: Any, indent: int | None = 2) -> None:
+    """Print a document as JSON; in ASCII if the output has not UTF-8."""
+    is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+    text = json.dumps(document, indent=indent, ensure_ascii=not is_unicode)  # a network may have more than 2**64 addresses
+    click.echo(text)
 
 
 def echo_yaml(documents: Sequence[Any]) -> None:

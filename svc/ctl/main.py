@@ -16,8 +16,11 @@ from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
 
 _MODULES: Final = {  # of each group, which has the name of the group there
-    **{name: name for name in ("crd", "explain", "install", "ipam", "store")},
+    **{name: name for name in ("attachments", "convert", "crd", "diag", "explain", "install", "ipam", "man")},
+    **{name: name for name in ("reconcile", "status", "store")},
     **dict.fromkeys(("clusterinfo", "node", "pool", "reservation"), "resources"),
+    **dict.fromkeys(("delete", "get", "label"), "objects"),
+    **dict.fromkeys(("apply", "create", "replace"), "apply"),
     "pending": "store",
     "test": "connection",
     "uninstall": "install",
@@ -62,8 +65,9 @@ def _checked_output() -> Iterator[None]:
     """Raise _OutputError if standard output cannot be written, BrokenPipeError if a pipe has no reader.
 
     Discard its buffer then, because Python would write it again at exit, and fail."""
-    stream = sys.stdout
+    stream: Any = sys.stdout
     if stream is not None:  # a closed one
+        stream.reconfigure(errors="backslashreplace")  # its encoding may lack characters
         sys.stdout = _Output(stream)
     try:
         yield
@@ -153,7 +157,15 @@ _version_option = click.version_option(__version__, prog_name="svcctl", message=
 @click.option("--embedded", is_flag=True, help="Use the embedded store of the state directory, not the installed network's.")
 @click.pass_context
 def main(ctx: click.Context, /, **options: Any) -> None:
-    """Install and configure svc."""
+    """Install, configure and operate svc.
+
+    \b
+    Examples:
+      svcctl install --bin-dir /opt/cni/bin --conf-dir /etc/cni/net.d --systemd
+      svcctl get pools
+      svcctl explain web/web-0                    # which addresses an ADD of this pod would get, and why
+      svcctl ipam show --show-blocks
+    """
     from svc.ctl.cli_context import CliContext  # not needed for --help and errors of use
 
     ctx.obj = CliContext(**options)
@@ -161,5 +173,10 @@ def main(ctx: click.Context, /, **options: Any) -> None:
 
 @main.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version.
+
+    \b
+    Examples:
+      svcctl version
+    """
     click.echo(__version__)

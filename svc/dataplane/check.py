@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from svc._core import netns, rtnl
 from svc.dataplane import plan
-from svc.dataplane.kernel import Kernel, link_of, routes_of
+from svc.dataplane.kernel import Kernel, link_of, query, routes_of
 from svc.dataplane.wire import VethPair
 
 
@@ -82,7 +82,7 @@ def _sandbox_addresses(sandbox: netns.Socket, wiring: plan.VethSpec, wired: Veth
 def _addresses(socket: netns.Socket, index: int) -> set[tuple[bytes, int]]:
     request = rtnl.Batch()
     request.dump_addresses(index)
-    return {(item["address"], item["length"]) for item in map(rtnl.unpack_address, socket.query(request))}
+    return {(item["address"], item["length"]) for item in map(rtnl.unpack_address, query(socket, request))}
 
 
 def _sandbox_routes(sandbox: netns.Socket, wiring: plan.VethSpec, wired: VethPair) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ from svc._core.cidr import Address
 from svc.dataplane.plan import HOST_MAC, VethSpec
 from svc.model.errors import Code, PeerError
 from svc.model.shortage import REMEDIES
+
+FAILURES: Counter[str] = Counter()
+"""Number of failed requests of this process, by the name of the error. Any thread may read a copy."""
+
+DUMP_ATTEMPTS = 50  # many calls in parallel change the links every millisecond; a dump of 1,000 links takes some
 
 _SYSCTLS = Path("/proc/sys")
 _SCOPE_UNIVERSE = 0  # RT_SCOPE_UNIVERSE of rtnetlink(7)
@@ -42,11 +48,22 @@ class Kernel:
         """Return the host's links that are the host side of a pair of svc. Raise PeerError."""
         request = rtnl.Batch()
         request.dump_links()
+        links = map(rtnl.unpack_link, query(self.host(), request))
+        return [link for link in links if link["kind"] == "veth" and link["mac"] == HOST_MAC]
+
+
+def query(socket: netns.Socket, request: rtnl.Batch) -> list[bytes]:
+    """Return the kernel's answer to a GET or a dump. Raise PeerError if it refuses or does not answer.
+
+    Repeat a dump that a change of the tables has interrupted (EINTR): it may lack entries.
+    """
+    for attempt in range(1, DUMP_ATTEMPTS + 1):
         try:
-            links = map(rtnl.unpack_link, self.host().query(request))
-            return [link for link in links if link["kind"] == "veth" and link["mac"] == HOST_MAC]
-        except rtnl.NetlinkError as refusal:
-            raise kernel_error(refusal) from refusal
+            return socket.query(request)
+        except OSError as failure:
+            if failure.errno != errno.EINTR or attempt == DUMP_ATTEMPTS:
+                raise kernel_error(failure) from failure
+    raise AssertionError
 
 
 def link_of(socket: netns.Socket, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
@@ -55,10 +72,10 @@ def link_of(socket: netns.Socket, *, index: int = 0, name: str = "") -> dict[str
     request.get_link(index, name)
     try:
         (message,) = socket.query(request)
-    except rtnl.NetlinkError as refusal:
-        if refusal.errno == errno.ENODEV:
+    except OSError as failure:
+        if failure.errno == errno.ENODEV:
             return None
-        raise kernel_error(refusal) from refusal
+        raise kernel_error(failure) from failure
     return rtnl.unpack_link(message)
 
 
@@ -68,24 +85,26 @@ def is_host_side(link: Mapping[str, Any], peer_index: int) -> bool:
 
 
 def addresses_of(socket: netns.Socket) -> dict[int, list[Address]]:
-    """Return the global addresses of each link in the socket's namespace, by link index."""
+    """Return the global addresses of each link in the socket's namespace, by link index. Raise PeerError."""
     request = rtnl.Batch()
     request.dump_addresses()
     found: dict[int, list[Address]] = {}
-    for item in map(rtnl.unpack_address, socket.query(request)):
+    for item in map(rtnl.unpack_address, query(socket, request)):
         if item["scope"] == _SCOPE_UNIVERSE:
             found.setdefault(item["index"], []).append(Address.from_packed(item["address"]))
     return found
 
 
 def routes_of(socket: netns.Socket, wiring: VethSpec, index: int) -> set[tuple[bytes, int, bytes]]:
-    """Return (destination, length, gateway or empty) of the routes through this link, in the families of the attachment."""
+    """Return (destination, length, gateway or empty) of the routes through this link, in the families of the attachment.
+
+    Raise PeerError."""
     found = set()
     for version, family in ((4, rtnl.AF_INET), (6, rtnl.AF_INET6)):
         if wiring.has(version):
             request = rtnl.Batch()
             request.dump_routes(family, index)
-            routes = map(rtnl.unpack_route, socket.query(request))
+            routes = map(rtnl.unpack_route, query(socket, request))
             found |= {(route["destination"], route["length"], route["gateway"]) for route in routes if route["index"] == index}
     return found
 
@@ -96,13 +115,14 @@ def delete_link(socket: netns.Socket, index: int) -> None:
     batch.delete_link(index)
     try:
         socket.execute(batch)
-    except rtnl.NetlinkError as refusal:
-        if refusal.errno != errno.ENODEV:
-            raise kernel_error(refusal) from refusal
+    except OSError as failure:
+        if failure.errno != errno.ENODEV:
+            raise kernel_error(failure) from failure
 
 
 def kernel_error(failure: OSError) -> PeerError:
-    """Return the error for the runtime after a refusal, a timeout or a lack of resources."""
+    """Return the error for the runtime after a refusal, a timeout or a lack of resources. Count it."""
+    FAILURES[errno.errorcode.get(failure.errno or 0, "other")] += 1
     is_refusal = isinstance(failure, rtnl.NetlinkError)
     msg = f"the kernel refused: {failure}" if is_refusal else f"the kernel could not be asked: {failure.strerror or failure}"
     return PeerError(msg, details=_remedy(failure.errno or 0), code=Code.KERNEL)

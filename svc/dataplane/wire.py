@@ -60,11 +60,10 @@ def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, pair: VethPair) -> N
     """
     _wire_host(kernel, wiring, ns_fd, pair)
     with _undone_on_failure(kernel, pair.host_index):
-        _write_sysctls(-1, plan.host_sysctls(wiring), optional=not wiring.has(6))
-        _write_sysctls(ns_fd, plan.sandbox_sysctls(wiring), kernel.procfs)
-        with netns.Socket(ns_fd) as sandbox:
+        _write_host_sysctls(plan.host_sysctls(wiring), optional=not wiring.has(6))
+        with _open_sandbox(kernel, wiring, ns_fd) as sandbox:
             _set_up_sandbox(sandbox, wiring, pair.peer_index)
-        _activate(kernel, pair.host_index)
+        _activate(kernel, wiring.host_name)
 
 
 @contextmanager
@@ -128,14 +127,22 @@ def interface_exists(ifname: str) -> CallerError:
     )
 
 
-def _activate(kernel: Kernel, host_index: int) -> None:
-    """Ask for the host side, so that the kernel (since Linux 6.9) activates its queue before the answer.
+def _activate(kernel: Kernel, host_name: str) -> None:
+    """Ask for the carrier of the host side, so that the kernel (since Linux 6.9) activates its queue before the answer.
 
     The queue drops all packets until the kernel has processed that the sandbox side came up. It defers this to a work item.
     """
-    request = rtnl.Batch()
-    request.get_link(host_index)
-    kernel.host().query(request)
+    kernel.host().has_carrier(host_name)
+
+
+def _open_sandbox(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int) -> netns.Socket:
+    """Write the sysctls of the sandbox and open a socket in it, in one visit."""
+    try:
+        return netns.Socket(ns_fd, sysctls=plan.sandbox_sysctls(wiring), procfs=kernel.procfs)
+    except OSError as failure:
+        if failure.filename is None:
+            raise
+        raise sysctl_failed(failure) from failure
 
 
 def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.VethSpec, index: int) -> None:
@@ -154,11 +161,9 @@ def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.VethSpec, index: int) ->
     sandbox.execute(batch)
 
 
-def _write_sysctls(
-    ns_fd: int, items: list[tuple[str, str]], procfs: netns.Procfs | None = None, *, optional: bool = False
-) -> None:
+def _write_host_sysctls(items: list[tuple[str, str]], *, optional: bool = False) -> None:
     try:
-        netns.write_sysctls(ns_fd, items, procfs)
+        netns.write_sysctls(-1, items)
     except OSError as failure:
         if optional and failure.errno == errno.ENOENT:
             return  # a kernel without IPv6 has no such setting
@@ -179,7 +184,7 @@ class ForwardingSysctls:
         """Enable forwarding for the families of the attachment. Return the paths that were changed. Raise PeerError."""
         with self._lock:
             off = [path for version, path in _FORWARDING.items() if wiring.has(version) and self._read(path) == b"0"]
-        _write_sysctls(-1, [(path, "1") for path in off])
+        _write_host_sysctls([(path, "1") for path in off])
         return off
 
     def close(self) -> None:

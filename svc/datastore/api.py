@@ -19,7 +19,9 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Generic, Protocol
 
+from svc.metrics import StoreMeter
 from svc.model.errors import Code, PeerError
+from svc.model.ipam import InconsistentBlock
 from svc.model.keys import Key, Query, ResourceKey, V, V_co
 from svc.retry import ATTEMPTS, attempts
 from svc.values import dataclass
@@ -35,15 +37,21 @@ class Entry(Generic[V_co]):
 
 
 class Entries(list[Entry[V]]):
-    """Result of a query. `skipped` maps the path of each document that cannot be decoded to its error."""
+    """Result of a query. `skipped` maps the path of each document that cannot be decoded to its error.
+
+    `inconsistent` has the paths of those that are blocks whose fields contradict each other.
+    """
 
     def __init__(self, entries: Iterable[Entry[V]] = (), skipped: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(entries)
         self.skipped = dict(skipped)
+        self.inconsistent: frozenset[str] = frozenset()
 
     def skip(self, place: str, error: Exception) -> None:
         """Record a document that cannot be decoded. Log it as well, because most callers ignore `skipped`."""
         self.skipped[place] = str(error)
+        if isinstance(error, InconsistentBlock):
+            self.inconsistent |= {place}
         _log.warning("left out %s: %s", place, error)
 
 
@@ -127,6 +135,9 @@ class Position:
 class Backend(Protocol):
     """Datastore session. Thread-safe. Its errors are StoreError and subclasses. Stores inherit from it."""
 
+    meter: StoreMeter = StoreMeter()
+    """The numbers of this session. A session that does not set its own shares one that is not read."""
+
     @property
     def atomic(self) -> bool:
         """Whether `write` applies all of its writes or none."""
@@ -157,6 +168,13 @@ class Backend(Protocol):
 
     def list(self, query: Query[V]) -> Entries[V]:
         """Return the entries of a query in key order. Documents that cannot be decoded are in `skipped` of the result."""
+
+    def pages(self, query: Query[V]) -> Iterator[Entries[V]]:
+        """Yield the entries of a query in parts, in any order, so that the caller need not hold all of them.
+
+        If the store reads each part by itself, the parts need not show one moment.
+        """
+        yield self.list(query)
 
     def update(self, key: Key[V], change: Callable[[V | None], V | None], *, durable: bool = False) -> Entry[V] | None:
         """Replace the value of a key by the one that `change` returns. Return the resulting entry, if any.
@@ -193,6 +211,10 @@ class Backend(Protocol):
     def position(self) -> Position:
         """Return the position that the session has observed so far. Send no request."""
         return Position()
+
+    def token_expires(self) -> float | None:
+        """Return the Unix time at which the token of the session expires; None if it has none, or none that names its end."""
+        return None
 
     def watch(self, query: Query) -> Watch:
         """Return a watch that reports every present entry, then each change, until it is closed.

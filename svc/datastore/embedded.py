@@ -12,14 +12,13 @@
 import logging
 import sqlite3
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
-from datetime import datetime, timezone
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar
 
-from svc.datastore import sqlite
+from svc.datastore import embedded_file, sqlite
 from svc.datastore.api import (
     Backend,
     Check,
@@ -29,45 +28,34 @@ from svc.datastore.api import (
     Entries,
     Entry,
     Found,
+    KeyedError,
     NotFound,
     Position,
-    StoreError,
     UndecodableEntry,
     Update,
     Write,
 )
 from svc.datastore.change_feed import Change, Watcher
 from svc.datastore.checkpoint import WalCheckpointer
+from svc.datastore.embedded_file import COUNT, CREATE, TRANSACTIONS
 from svc.datastore.watching import OpenWatches
-from svc.model.keys import Key, Query, ResourceKey, counted_kind
+from svc.metrics import GET, LIST, WRITE, StoreMeter
+from svc.model.keys import Key, Query, counted_kind
 from svc.model.kv_codec import Codec, matches
-from svc.model.resource import Resource, set_identity
 from svc.names import DEFAULT, Names
 from svc.values import dataclass
 
-_APPLICATION = 0x53564344  # "SVCD", distinguishes the files of svc from other databases
-_SCHEMA = 1
-_TABLES = (
-    "CREATE TABLE entries (path TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)",
-    "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
-    f"PRAGMA application_id = {_APPLICATION}",
-    f"PRAGMA user_version = {_SCHEMA}",
-)
 _GET = "SELECT path, value, revision FROM entries WHERE path = ?"
 _GET_ALL = "SELECT path, value, revision FROM entries WHERE path IN ({})"
 _LIST = "SELECT path, value, revision FROM entries WHERE path >= ? AND path < ? ORDER BY path"
-_CREATE = "INSERT OR IGNORE INTO entries (value, revision, path) VALUES (?, ?, ?)"
 _UPDATE = "UPDATE entries SET value = ?, revision = ? WHERE path = ? AND revision = ?"
 _DELETE = "DELETE FROM entries WHERE path = ? AND revision = ?"
 _DELETE_ANY = "DELETE FROM entries WHERE path = ?"
 _CHECK = "SELECT 1 FROM entries WHERE path = ? AND revision = ?"
 _COUNTER = "SELECT value FROM counters WHERE name = ?"
 _COUNTERS = "SELECT name, value FROM counters"
-_COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
-_COUNT_TWO = f"{_COUNT}, (?, ?)"
+_COUNT_TWO = f"{COUNT}, (?, ?)"
 _REPAIR = "delete the key, or restore the file from a copy"
-_TRANSACTIONS = ""  # the counter of transactions; the other counters have the name of a kind
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +81,9 @@ class EmbeddedStore(Backend):
     def __init__(self, path: Path, names: Names = DEFAULT) -> None:
         self._path = path
         self._codec = Codec(names)
-        self._errors = sqlite.Errors(path)
+        self.meter = StoreMeter()
+        self._errors = sqlite.Errors(path, failed=lambda: self.meter.failed(GET))
+        self._write_errors = sqlite.Errors(path, failed=lambda: self.meter.failed(WRITE))
         self._watches: OpenWatches[Watcher] = OpenWatches()
         self._checkpoints = WalCheckpointer(path)
         self._reading = threading.Lock()
@@ -101,14 +91,14 @@ class EmbeddedStore(Backend):
         self._read_wait, self._write_wait = sqlite.LockWait(), sqlite.LockWait()
         with self._errors, ExitStack() as opened:
             if not path.exists():
-                sqlite.create(path, self._fill)
+                sqlite.create(path, lambda connection: embedded_file.fill(connection, self._codec))
             self._reader = opened.enter_context(closing(sqlite.connect(path)))
-            self._check_schema()
+            embedded_file.check_schema(path, self._reader)
             self._writer = opened.enter_context(closing(sqlite.connect(path)))
             for connection in (self._reader, self._writer):  # LockWait repeats instead, without the lock of the connection
                 connection.execute("PRAGMA busy_timeout = 0")
             self._file = sqlite.identity(path)
-            self._newest = dict(self._fetch(_COUNTERS))[_TRANSACTIONS]
+            self._newest = dict(self._fetch(_COUNTERS))[TRANSACTIONS]
             opened.pop_all()
 
     @property
@@ -141,13 +131,13 @@ class EmbeddedStore(Backend):
         if not writes:
             return ()
         changes = [self._change(write) for write in writes]
-        with self._errors:
+        with self._write_errors:
             number = self._write_wait.run(self._write, changes, durable)
         return [Entry(write.key, write.value, str(number)) if isinstance(write, Create | Update) else None for write in writes]
 
     def check_writable(self) -> None:
         """Rewrite a counter with its present value, to detect a locked file. Raise NoSpace without disk space for an ADD."""
-        with self._errors:
+        with self._write_errors:
             self._write_wait.run(self._rewrite_counter)
         sqlite.require_disk_space(self._path)
 
@@ -183,8 +173,14 @@ class EmbeddedStore(Backend):
 
     def _write(self, changes: Sequence[_Change], durable: bool) -> int:
         """Commit the changes and publish them to the watchers. Return the number of the transaction."""
+        began = perf_counter()
         with self._writing:
-            number = self._newest = self._transact(changes, durable)
+            try:
+                number = self._newest = self._transact(changes, durable)
+            except KeyedError:
+                self.meter.conflicted()
+                raise
+            self.meter.ended(WRITE, began)
             self._checkpoints.committed()
             if self._watches:
                 committed = [self._published(change, number) for change in changes if not isinstance(change.write, Check)]
@@ -205,8 +201,10 @@ class EmbeddedStore(Backend):
             return None
 
     def _rewrite_counter(self) -> None:
+        began = perf_counter()
         with self._writing:
-            self._writer.execute("UPDATE counters SET value = value WHERE name = ?", (_TRANSACTIONS,))
+            self._writer.execute("UPDATE counters SET value = value WHERE name = ?", (TRANSACTIONS,))
+            self.meter.ended(WRITE, began)
 
     def _transact(self, changes: Sequence[_Change], durable: bool) -> int:
         if not durable:
@@ -220,22 +218,22 @@ class EmbeddedStore(Backend):
     def _apply_all(self, changes: Sequence[_Change]) -> int:
         """Apply the changes. Store the number of the transaction as the newest one, overall and of each kind; return it."""
         run = self._writer.execute
-        number = int(run(_COUNTER, (_TRANSACTIONS,)).fetchone()[0]) + 1
+        number = int(run(_COUNTER, (TRANSACTIONS,)).fetchone()[0]) + 1
         for change in changes:
             self._apply(change, number)
         written = (change.write.key for change in changes if not isinstance(change.write, Check))
         kinds = set(filter(None, map(counted_kind, written)))
         if not kinds:
-            run(_COUNT, (_TRANSACTIONS, number))
+            run(COUNT, (TRANSACTIONS, number))
         for kind in kinds:
-            run(_COUNT_TWO, (_TRANSACTIONS, number, kind, number))
+            run(_COUNT_TWO, (TRANSACTIONS, number, kind, number))
         return number
 
     def _apply(self, change: _Change, number: int) -> None:
         run, path = self._writer.execute, change.path
         match change.write:
             case Create(key):
-                if not run(_CREATE, (change.data, number, path)).rowcount:
+                if not run(CREATE, (change.data, number, path)).rowcount:
                     raise Conflict(key)
                 return
             case Check(key, revision):
@@ -274,8 +272,11 @@ class EmbeddedStore(Backend):
             return self._read_wait.run(read, *arguments)
 
     def _fetch_now(self, statement: str, arguments: Sequence[str]) -> Sequence[Any]:
+        began = perf_counter()
         with self._reading:
-            return self._reader.execute(statement, arguments).fetchall()
+            rows = self._reader.execute(statement, arguments).fetchall()
+            self.meter.ended(LIST if statement is _LIST else GET, began)
+            return rows
 
     def _span(self, query: Query) -> tuple[str, str]:
         """Return the first path of a query's range, and a path after the last."""
@@ -287,7 +288,7 @@ class EmbeddedStore(Backend):
         with self._reading:
             self._reader.execute("BEGIN")
             try:
-                number = int(self._reader.execute(_COUNTER, (_TRANSACTIONS,)).fetchone()[0])
+                number = int(self._reader.execute(_COUNTER, (TRANSACTIONS,)).fetchone()[0])
                 return number, self._reader.execute(_LIST, self._span(query)).fetchall()
             finally:
                 self._reader.execute("COMMIT")
@@ -302,35 +303,3 @@ class EmbeddedStore(Backend):
                 except ValueError as error:
                     found.skip(path, error)
         return found
-
-    def _fill(self, connection: sqlite3.Connection) -> None:
-        """Create the tables of a new store, and the ClusterInformation that says it is ready."""
-        from svc import __version__  # slow to import, and needed once in the life of a file
-
-        for statement in _TABLES:
-            connection.execute(statement)
-        connection.execute("INSERT INTO about VALUES ('release', ?)", (__version__,))
-        spec = {"clusterGUID": uuid.uuid4().hex, "datastoreReady": True}
-        identity = Resource("ClusterInformation", {"name": "default"}, spec)
-        set_identity(identity, datetime.now(timezone.utc), str(uuid.uuid4()))
-        path = self._codec.path(ResourceKey(identity.kind, identity.name))
-        connection.execute(_CREATE, (self._codec.encode(identity), 1, path))
-        connection.executemany(_COUNT, ((_TRANSACTIONS, 1), (identity.kind, 1)))
-
-    def _check_schema(self) -> None:
-        """Raise StoreError if another program wrote the file, or if its schema version differs."""
-        application = self._reader.execute("PRAGMA application_id").fetchone()[0]
-        schema = self._reader.execute("PRAGMA user_version").fetchone()[0]
-        if application != _APPLICATION and not self._reader.execute("PRAGMA page_count").fetchone()[0]:
-            raise sqlite3.DatabaseError("file is not a database: it is empty")
-        if application != _APPLICATION:
-            raise StoreError(f"store {str(self._path)!r} is a database of another program", details="name another file")
-        if schema != _SCHEMA:
-            row = None
-            with suppress(sqlite3.Error):  # a store of an earlier build does not name its release
-                row = self._reader.execute("SELECT value FROM about WHERE name = 'release'").fetchone()
-            release = f"svc {row[0]} or newer" if row else "the release of svc that wrote it, or a newer one"
-            raise StoreError(
-                f"store {str(self._path)!r} has schema version {schema}, this program reads {_SCHEMA}",
-                details=f"install {release}",
-            )

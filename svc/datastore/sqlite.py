@@ -149,11 +149,11 @@ def require_disk_space(path: Path) -> None:
 class Errors:
     """Reusable context manager that turns errors of SQLite and of the file system into StoreError."""
 
-    __slots__ = ("_damaged", "_path")
+    __slots__ = ("_damaged", "_failed", "_path")
 
-    def __init__(self, path: Path, damaged: str = RESTORE) -> None:
-        """Set the file, and the fix for a damaged file."""
-        self._path, self._damaged = path, damaged
+    def __init__(self, path: Path, damaged: str = RESTORE, failed: Callable[[], None] = lambda: None) -> None:
+        """Set the file, the fix for a damaged file, and what is called after each error."""
+        self._path, self._damaged, self._failed = path, damaged, failed
 
     def __enter__(self) -> None:
         return
@@ -162,6 +162,7 @@ class Errors:
         self, kind: type[BaseException] | None, failure: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(failure, (sqlite3.Error, OSError)):
+            self._failed()
             raise store_error(self._path, failure, self._damaged) from failure
 
 

@@ -92,23 +92,31 @@ class _Assignment:
     def _any_of(self, version: int) -> Allocation:
         request, changes = self._request, self._changes
         pools = pools_for(self._plan, version, request)
-        request.explain(lambda: self._considered(version, pools))
+        request.decide(self._verdicts(version, pools))
+        request.explain(lambda: self._own_blocks(version))
         if not request.pools.get(version):
             self._finder.release_ineligible(version)
         cidr = self._finder.find_free(version, pools, request.max_blocks)
         address = blocks.assign(changes.block(cidr), self._attribute, self._plan.reserved.mask(cidr))
         assert address is not None
-        request.explain(lambda: f"IPv{version}: {address} of block {cidr} ({changes.block(cidr).affinity or 'unclaimed'})")
+        request.decide(f"IPv{version}: {address} of block {cidr} ({changes.block(cidr).affinity or 'unclaimed'})")
         return Allocation(address, cidr)
 
-    def _considered(self, version: int, pools: Sequence[Pool]) -> str:
-        """Return the text of a trace line: the pools used, the pools dropped with reasons, and the blocks of this host."""
-        names = [pool.name for pool in pools]
-        verdicts = rejections(self._plan, version, self._request)
-        dropped = [f"{pool.name} {reason or 'is not asked for'}" for pool, reason in verdicts if pool.name not in names]
-        own = [str(cidr) for cidr in self._plan.cache.own_blocks(version)]
-        parts = ("pools", names), ("dropped", dropped), (f"blocks of {self._plan.host.name}", own)
-        return f"IPv{version}: " + "; ".join(f"{what}: {', '.join(found) or 'none'}" for what, found in parts)
+    def _verdicts(self, version: int, pools: Sequence[Pool]) -> str:
+        """Return the pools used, and the pools dropped with reasons. The text is made once for a state of the pools."""
+        request, known = self._request, self._plan.cache.verdicts
+        if request.pools.get(version):
+            return f"IPv{version}: pools: {', '.join(pool.name for pool in pools)}, as asked for"
+        key = version, request.use, tuple(request.namespace_labels.items())
+        if key not in known:
+            used = errors.shortened([pool.name for pool in pools])
+            dropped = [f"{pool.name} {reason}" for pool, reason in rejections(self._plan, version, request) if reason]
+            known[key] = f"IPv{version}: pools: {', '.join(used)}; dropped: {', '.join(errors.shortened(dropped)) or 'none'}"
+        return known[key]
+
+    def _own_blocks(self, version: int) -> str:
+        own = ", ".join(map(str, self._plan.cache.own_blocks(version)))
+        return f"IPv{version}: blocks of {self._plan.host.name}: {own or 'none'}"
 
     def _requested(self, address: Address) -> Allocation:
         return self._assigned_at(self._finder.find_for_address(address, self._request.use), address)

@@ -87,6 +87,7 @@ class RequestBatch:
             try:
                 self._attempt(chosen)
             except (KeyedError, ClaimConflict) as conflict:
+                self._backend.meter.ipam_conflicts += 1
                 self._invalidate_after(conflict, thoroughly=is_after_backoff(number + 1))
             if not chosen.keys() & self._open.keys():
                 return one_by_one
@@ -155,7 +156,7 @@ class RequestBatch:
         """
         for request in self._open.values():
             if isinstance(request, Assign):
-                request.explain(lambda: f"planned again: {conflict or 'the claim of a block is lost'}")
+                request.decide(f"planned again: {conflict or 'the claim of a block is lost'}")
         if isinstance(conflict, KeyedError) and isinstance(conflict.key, ResourceKey):
             self._existing_extras.add(conflict.key)
             for number, request in list(self._open.items()):

@@ -98,6 +98,11 @@ class IpamCache:
             self._selected = _Selection(pools, labels)
         return self._selected.pools_for(version, namespace_labels, use)
 
+    @property
+    def verdicts(self) -> dict[object, str]:
+        """Texts on pools, for the state of the pools and of the node's labels at the last call of `selected`."""
+        return self._selected.verdicts
+
     def ineligible_blocks(self, version: int) -> Sequence[Cidr]:
         """Return the host's ineligible blocks in usable pools, as of the last call of `selected`."""
         return self._selected.ineligible(version, self.own_blocks(version))
@@ -151,6 +156,12 @@ class IpamCache:
         self._blocks.pop(cidr, None)
         self._own[cidr.version] = tuple(own for own in self.own_blocks(cidr.version) if own != cidr)
 
+    def newest(self, read: Mapping[Cidr, Block]) -> dict[Cidr, Block]:
+        """Return the blocks of the host, which were `read` earlier, as far as the cache knows them. Any thread may call it."""
+        own = dict(self._own)
+        still = {cidr: block for cidr, block in read.items() if cidr.version not in own or cidr in own[cidr.version]}
+        return still | {entry.value.cidr: entry.value for entry in list(self._blocks.values())}
+
     def invalidate_block(self, cidr: Cidr) -> None:
         self._blocks.pop(cidr, None)
 
@@ -172,6 +183,7 @@ class _Selection:
     def __init__(self, pools: PoolSet, labels: Mapping[str, str]) -> None:
         self.pools = pools
         self.labels = labels
+        self.verdicts: dict[object, str] = {}
         self._served: dict[object, Sequence[Pool]] = {}
         self._ineligible: dict[int, tuple[tuple[Cidr, ...], list[Cidr]]] = {}
 

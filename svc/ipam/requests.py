@@ -45,6 +45,11 @@ class Assign:
     extra_write: ExtraWrite | None = None
     trace: CallTrace | None = field(default_factory=active, compare=False, repr=False)
 
+    def decide(self, text: str) -> None:
+        """Record a decision in the trace of the call."""
+        if self.trace is not None:
+            self.trace.decide(text)
+
     def explain(self, text: Callable[[], str]) -> None:
         """Write a DEBUG line to the trace of the call. Call `text` only if the trace records DEBUG lines."""
         if self.trace is not None and self.trace.is_debug:

@@ -4,7 +4,7 @@ Calls that wait at the same time become one batch: one plan and one write. After
 read and planned again. A request is refused only after the cache was reloaded.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from svc._core.cidr import Address, Cidr
 from svc.batching import Batcher
@@ -30,7 +30,7 @@ from svc.ipam.requests import (
 from svc.ipam.selection import BlockFinder
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
-from svc.model.keys import NODE, BlockKey, HandleKey, HandleQuery, Host
+from svc.model.keys import NODE, AffinityKey, AffinityQuery, BlockKey, HandleKey, HandleQuery, Host
 
 MAX_BATCH = (MAX_WRITES - 1) // 4  # requests of one write: each changes a handle, one block per family, and one extra object
 MAX_BATCH_NOT_ATOMIC = MAX_WRITES // 3  # the same for stores without atomic writes, which get no extra write
@@ -128,6 +128,35 @@ class IpamService:
         """Do not assign these addresses, which this host uses, for `AVOID_SECONDS`, unless a request names them."""
         self._cache.avoid(addresses)
 
+    def read_own_blocks(self) -> dict[Cidr, Block]:
+        """Return the blocks for which this host has an affinity, read now. Skip those that cannot be decoded."""
+        return self._read_blocks(self._read_own())[0]
+
+    def read_blocks_for(self, addresses: Iterable[Address]) -> tuple[dict[Cidr, Block], list[Cidr]]:
+        """Return the blocks of this host and of these addresses, read now, and the CIDRs of those that cannot be decoded."""
+        pools = read_pools(self._backend)
+        return self._read_blocks({*self._read_own(), *filter(None, map(pools.any_block_of, addresses))})
+
+    def _read_own(self) -> list[Cidr]:
+        queries = [AffinityQuery(self._host.name, version, self._host.kind) for version in (4, 6)]
+        keys = [entry.key for query in queries for entry in self._backend.list(query)]
+        return [key.cidr for key in keys if isinstance(key, AffinityKey)]
+
+    def _read_blocks(self, cidrs: Iterable[Cidr]) -> tuple[dict[Cidr, Block], list[Cidr]]:
+        keys, found, unreadable = [BlockKey(cidr) for cidr in cidrs], dict[Cidr, Block](), []
+        for start in range(0, len(keys), MAX_WRITES):
+            part = keys[start : start + MAX_WRITES]
+            for key, entry in zip(part, self._backend.get_all(part), strict=True):
+                if isinstance(entry, Entry):
+                    found[key.cidr] = entry.value
+                elif isinstance(entry, UndecodableEntry):
+                    unreadable.append(key.cidr)
+        return found, unreadable
+
+    def own_blocks(self, read: Mapping[Cidr, Block]) -> dict[Cidr, Block]:
+        """Return the blocks of this host, which were `read` earlier, with the newer ones of the cache. Send no request."""
+        return self._cache.newest(read)
+
     def has_pools(self) -> bool:
         return bool(read_pools(self._backend).all)
 
@@ -184,6 +213,7 @@ class IpamService:
 
     def _execute(self, calls: Sequence[_Call]) -> list[Outcome]:
         """Carry out a batch. If it fails with UndecodableEntry or an unexpected exception, carry out each request by itself."""
+        self._backend.meter.batch(len(calls))
         known = [handle for _, handle in calls if handle is not None]
         try:
             return RequestBatch(self._backend, self._cache, self._host, [request for request, _ in calls], known).execute()

@@ -31,6 +31,10 @@ _OF_AFFINITIES = frozenset({"state", "deleted"})
 _OF_HANDLES = frozenset({"block", "deleted"})
 
 
+class InconsistentBlock(ValueError):
+    """The fields of a block contradict each other, although each has the right type."""
+
+
 @dataclass(slots=True)
 class Attribute:
     """The reason that an ordinal is not free: its handle, or the start of its cooldown. Immutable, because blocks share it."""
@@ -119,17 +123,14 @@ class Block:
 
     @staticmethod
     def from_json(data: Json) -> "Block":
-        """Parse a block. Raise ValueError also if its lists are inconsistent."""
+        """Parse a block. Raise ValueError, and InconsistentBlock if its lists are inconsistent."""
         cidr = Cidr(json_fields.required_text(data, "cidr"))
-        if data.get("allocations") is None:
-            raise ValueError("allocations is missing")
-        ordinals = Ordinals.load(json_fields.items(data, "allocations"), json_fields.items(data, "unallocated"))
-        attributes = _attributes(data)
+        ordinals, attributes = _ordinals(data), _attributes(data)
         if ordinals.size != cidr.size:
-            raise ValueError(f"block {cidr} lists {ordinals.size} addresses, not {cidr.size}")
+            raise InconsistentBlock(f"block {cidr} lists {ordinals.size} addresses, not {cidr.size}")
         highest = max((tag for tag in data["allocations"] if tag is not None), default=-1)
         if highest >= len(attributes or ()):
-            raise ValueError(f"allocations name attribute {highest} of {len(attributes or ())}")
+            raise InconsistentBlock(f"allocations name attribute {highest} of {len(attributes or ())}")
         return Block(
             cidr=cidr,
             affinity=json_fields.text(data, "affinity"),
@@ -155,6 +156,16 @@ class Block:
             self.deleted,
             self.extra,
         )
+
+
+def _ordinals(data: Json) -> Ordinals:
+    if data.get("allocations") is None:
+        raise ValueError("allocations is missing")
+    allocations, unallocated = json_fields.items(data, "allocations"), json_fields.items(data, "unallocated")
+    try:
+        return Ordinals.load(allocations, unallocated)
+    except ValueError as error:
+        raise InconsistentBlock(str(error)) from None
 
 
 def _attributes(data: Json) -> list[Attribute] | None:

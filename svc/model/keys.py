@@ -173,5 +173,6 @@ PLURALS = {
     "Profile": "profiles",
     "ClusterInformation": "clusterinformations",
     "WorkloadEndpoint": "workloadendpoints",
+    "HostEndpoint": "hostendpoints",
 }
 NAMESPACED = frozenset({"WorkloadEndpoint"})

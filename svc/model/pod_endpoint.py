@@ -26,7 +26,7 @@ _SEGMENT = r"((?:[^-]|--)+)"
 _NAME = re.compile(f"{_SEGMENT}-{_SEGMENT}-{_SEGMENT}-{_SEGMENT}")
 _PREFIX = re.compile(f"{_SEGMENT}-{_SEGMENT}-{_SEGMENT}-()")
 _FINISHED = ("Failed", "Succeeded", "Completed")
-_NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
+NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
 _LONGEST_LABEL = 63
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 
@@ -116,8 +116,8 @@ def _endpoint(names: Names, pod: Json, interface: str, notes: dict[str, str]) ->
     }
     made = endpoint(names, key, node, workload, interface, spec=spec, facts=policy_facts(names, pod))
     kept = {name: metadata.get(name) for name in ("uid", "creationTimestamp")}
-    status = notes.get(_NETWORK_STATUS)
-    made.metadata = ordered(made.metadata | kept | {"annotations": {_NETWORK_STATUS: status} if status else {}})
+    status = notes.get(NETWORK_STATUS)
+    made.metadata = ordered(made.metadata | kept | {"annotations": {NETWORK_STATUS: status} if status else {}})
     return made
 
 

@@ -42,6 +42,7 @@ _FIELDS: dict[str, type] = {  # in the order in which they are written
     "allowedUses": list,
     "assignmentMode": str,
 }
+FIELD_NAMES = tuple(_FIELDS)
 TEXT_FIELDS = (*(name for name, kind in _FIELDS.items() if kind is str), "allowedUses[]")
 """Paths in `spec` whose values are strings."""
 

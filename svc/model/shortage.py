@@ -1,6 +1,7 @@
 """Errors for a lack of resources in the process or the system."""
 
 import errno
+import os
 from typing import Final
 
 from svc.model.errors import Code, PeerError
@@ -24,6 +25,12 @@ def shortage(failure: BaseException) -> PeerError | None:
     if isinstance(failure, RuntimeError) and str(failure) == _NO_THREAD:
         return no_thread()
     return None
+
+
+def shortage_remedy(text: str) -> str:
+    """Return the fix if a library's message names a lack of descriptors; otherwise an empty string."""
+    named = [number for number in REMEDIES if os.strerror(number) in text]
+    return REMEDIES[max(named, key=lambda number: len(os.strerror(number)))] if named else ""  # one text begins the other
 
 
 def no_thread() -> PeerError:

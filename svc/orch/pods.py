@@ -45,6 +45,11 @@ class PodReader:
         )
         self._threads = ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="pods")
 
+    @property
+    def place(self) -> str:
+        """The API server."""
+        return self._client.place
+
     def read(self, namespace: str, name: str, uid: str, step: Callable[[], object]) -> PodInfo:
         """Read the namespace and the pod (unless `name` is empty), in parallel with `step`, whose error takes precedence.
 
@@ -87,6 +92,10 @@ class PodReader:
         self._client.close()
         self._namespaces.close()
         self._threads.shutdown()
+
+    def token_expires(self) -> float | None:
+        """Return the Unix time at which the client's token expires; None if that is not known."""
+        return self._client.token_expires()
 
     def _submit(self, ask: Callable[[str], Answer], name: str) -> "Future[Answer]":
         """Run a request on another thread in the context of the call, so that the call's deadline applies."""

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Final
 
+from svc.model.field_errors import without_query
 from svc.model.waits import Gate, GateSettings, TlsTrust, parse_gate
 from svc.retry import Backoff
 from svc.waits.probe import UNANSWERED, Probe, ProbeResult
@@ -24,6 +25,11 @@ class GatesWait(Wait):
     def __init__(self, urls: tuple[str, ...], deadline: float) -> None:
         super().__init__(deadline)
         self.answers = dict.fromkeys(urls, UNANSWERED)
+
+    def waits_for(self) -> str:
+        """Return the gates that are not ready, each with its last answer."""
+        states = [f"{without_query(url)}: {each.text}" for url, each in self.answers.items() if not each.ready]
+        return f"readiness gates: {'; '.join(states)}"
 
     def on_result(self, url: str, answer: ProbeResult) -> None:
         self.answers[url] = answer

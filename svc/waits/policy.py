@@ -50,6 +50,10 @@ class PolicyWait(Wait):
             return False
         return not (stat.S_ISREG(info.st_mode) and info.st_size and _is_of_others(self.path, self._addresses))
 
+    def waits_for(self) -> str:
+        """Return the file, and why it does not count."""
+        return f"policy: {self.path!r}: {self.why_not_ready()}"
+
     def why_not_ready(self) -> str:
         """Return why the file does not count, for a user."""
         directory = os.path.dirname(self.path)

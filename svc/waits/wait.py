@@ -32,11 +32,16 @@ class Wait:
     `deadline` is a point of the monotonic clock: the runner of the call ends the wait then.
     """
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, reason: str = "") -> None:
         self.deadline = deadline
+        self._reason = reason
         self.outcome: WaitOutcome | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
+
+    def waits_for(self) -> str:
+        """Return what the call waits for, for a user."""
+        return self._reason
 
     def end(self, outcome: WaitOutcome) -> None:
         """Set the outcome, unless the wait has already ended. The caller must not hold a lock that a callback needs."""

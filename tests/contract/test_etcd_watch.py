@@ -179,6 +179,20 @@ def test_long_lists_are_read_in_pages(writer: EtcdStore, monkeypatch: pytest.Mon
     assert list(writer.list(ResourceQuery("IPPool"))) == []
 
 
+def test_pages_show_one_moment(server: Cluster, writer: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written after the first page is not in the others. Each page names the documents that cannot be decoded."""
+    monkeypatch.setattr("svc.datastore.etcd.store.SMALL_PAGE", 7)
+    written = writer.write([Create(HandleKey(f"h.{number:03}"), handle(number)) for number in range(20)])
+    server.put(f"{HANDLES}h.bad", "no JSON")
+    pages = writer.pages(HandleQuery())
+    first = next(pages)
+    create(writer, "h.999")
+    found = [first, *pages]
+    assert [entry for page in found for entry in page] == written
+    assert [len(page) + len(page.skipped) for page in found] == [7, 7, 7]
+    assert [path.rpartition("/")[2] for path in found[-1].skipped] == ["h.bad"]
+
+
 def test_calls_of_a_closed_store_fail(server: Cluster) -> None:
     """They raise StoreError, and the watches of the store have ended. A second close has no effect."""
     with session(server.endpoints) as store:

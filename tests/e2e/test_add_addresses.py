@@ -152,14 +152,17 @@ def test_error_gives_the_usage_of_an_exhausted_pool(pods: MakePod, shared_node: 
 
 
 def test_address_that_another_process_released_can_be_assigned(own_pods: MakePod, node: Node) -> None:
-    """The agent caches its blocks, but does not fail an ADD because of a stale cache."""
+    """The agent caches its blocks, but does not fail an ADD because of a stale cache.
+
+    The agent does not claim the address again, because the interface of its pod does not exist any more.
+    """
     node.apply_pool("tiny", "10.70.0.0/31", blockSize=31)
     first, second, third = (own_pods(ipam={"ipv4_pools": ["tiny"]}) for _ in range(3))
     first.add()
     second.add()
+    node.netns.run("ip", "link", "delete", first.host_name)
     with store_of(node) as store:
         IpamService(store, "another").release(Release(f"net.{first.container}"))
-    first.node.netns.run("ip", "route", "del", first.addresses[0])
     third.add()
     assert third.addresses == first.addresses
 

@@ -1,6 +1,7 @@
 """svcctl pending shows and drops the pending releases of an unreachable datastore."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,10 @@ def test_pending_release_can_be_shown_and_dropped(web: Pod, cluster_node: Cluste
         (shown,) = json.loads(cluster_node.svcctl("pending", "get", "-o", "json").stdout)
         assert (shown["container"], shown["addresses"]) == (web.container, web.addresses)
         assert shown["datastore"].startswith(("etcd http://127.0.0.1:", "Kubernetes API of kubeconfig "))
+        assert abs(shown["since"] - time.time()) < 60
+        assert shown["attempts"] >= 1
+        assert shown["reason"] in cluster_node.svcctl("pending", "get").stdout.splitlines()[1]
+        assert f":{cluster_node.site.port}" in shown["reason"]
         key = (shown["network"], shown["container"], shown["ifname"])
         wrong = cluster_node.svcctl("pending", "drop", *key[:2], "eth9", "--reason", "x", check=False)
         assert (wrong.returncode, "eth9 is pending: see" in wrong.stderr) == (1, True)
@@ -49,7 +54,8 @@ def test_pending_release_can_be_shown_and_dropped(web: Pod, cluster_node: Cluste
 
 def test_pending_releases_of_a_new_node_are_an_empty_list(node: Node, tmp_path: Path) -> None:
     """A missing state directory is an error, and svcctl creates no journal in it."""
-    assert node.svcctl("pending", "get").stdout.split() == ["NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "DATASTORE"]
+    columns = ["NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "DATASTORE", "SINCE", "REASON"]
+    assert node.svcctl("pending", "get").stdout.split() == columns
     wrong = node.svcctl("--state-dir", str(tmp_path / "wrong"), "pending", "get", check=False)
     assert (wrong.returncode, "does not exist" in wrong.stderr) == (1, True)
     assert not (tmp_path / "wrong").exists()

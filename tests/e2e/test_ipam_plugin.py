@@ -10,9 +10,7 @@ import pytest
 from harness.node import Node
 from harness.pod import Pod
 from harness.reference_plugins import Attached, require_plugin
-from harness.state import audit, disagreements, pod_links, remains, store_of
-from svc.ipam.requests import Release
-from svc.ipam.service import IpamService
+from harness.state import audit, disagreements, given_away, pod_links, remains, store_of
 from svc.model.keys import ResourceQuery
 
 pytestmark = pytest.mark.root
@@ -119,13 +117,12 @@ def test_unknown_arguments_are_refused_without_ignore_unknown(attach: MakePod) -
     attach(args="IgnoreUnknown=true;FOO=bar").add()
 
 
-def test_check_fails_if_the_address_was_released(attach: MakePod, shared_node: Node) -> None:
+def test_check_fails_if_another_container_has_the_address(attach: MakePod, shared_node: Node) -> None:
     pod = attach()
     pod.add()
     assert pod.check().status == 0
-    with store_of(shared_node) as store:
-        IpamService(store, "another").release(Release(f"net.{pod.container}"))
-    error = pod.failed("CHECK", prevResult=pod.result).output
+    with given_away(shared_node, pod.addresses[0].partition("/")[0]):
+        error = pod.failed("CHECK", prevResult=pod.result).output
     assert (error["code"], pod.addresses[0] in error["details"]) == (107, True)
 
 

@@ -58,11 +58,11 @@ class EmbeddedSite:
 
     def __init__(self, state_dir: Path, names: Names = DEFAULT) -> None:
         self.names = names
-        self._file = state_dir / EMBEDDED_FILE
+        self.file = state_dir / EMBEDDED_FILE
         self.config: Json = {"datastore_type": "embedded"}
 
     def open(self) -> Backend:
-        return EmbeddedStore(self._file, self.names)
+        return EmbeddedStore(self.file, self.names)
 
     def add_node(self, name: str, **labels: str) -> None:
         with session(self) as store:

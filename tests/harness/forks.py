@@ -19,7 +19,11 @@ from harness.leaks import adopts_orphans
 MODULES = ("svc.agent.main",)
 _STORES = "svc.datastore.etcd.store", "svc.datastore.orch.store"
 CLUSTER_MODULES = (*MODULES, *_STORES, "svc.orch.pods")
-CTL_MODULES = (*_STORES, "yaml", *(f"svc.ctl.commands.{name}" for name in ("crd", "install", "ipam", "resources", "store")))
+CTL_MODULES = (
+    *_STORES,
+    "yaml",
+    *(f"svc.ctl.commands.{name}" for name in ("apply", "convert", "crd", "install", "ipam", "objects", "resources", "store")),
+)
 RUN_SECONDS = 120.0
 
 servers: dict[tuple[str, ...], "ForkServer"] = {}  # by their modules

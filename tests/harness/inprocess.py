@@ -35,15 +35,17 @@ WHERE = SessionKey({"kind": "embedded"}, "node1")
 
 
 class Host:
-    """A node. The calling thread must be inside `netns`, which acts as the host. The threads that it starts stay inside too."""
+    """A node. The calling thread must be inside `netns`, which acts as the host. The threads that it starts stay inside too.
 
-    def __init__(self, directory: Path, netns: Netns) -> None:
+    By default its datastore is embedded."""
+
+    def __init__(self, directory: Path, netns: Netns, store: Backend | None = None) -> None:
         self.netns = netns
         self.directory = directory
         self.faults = Faults()
         self.journal_faults = Faults()
         self.trace = CallTrace("test", "DEBUG")
-        self.store: Backend = EmbeddedStore(directory / "store.db")
+        self.store = store or EmbeddedStore(directory / "store.db")
         with patch("svc.attach.context.Journal", lambda path: FaultyJournal(path, self.journal_faults)):
             self.context = Context(lambda _: DEFAULT, directory, lambda *_: FaultyBackend(self.store, self.faults))
         self._apply_pools()

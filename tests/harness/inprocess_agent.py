@@ -51,7 +51,7 @@ class ResidentNode:
 
         Return the exit status of the agent. Raise what `body` raises.
         """
-        agent = Agent(Settings(self.socket, self.state_dir, self.run_dir, metrics))
+        agent = Agent(Settings(self.socket, self.state_dir, self.run_dir, (metrics,) if metrics else ()))
 
         def run_body() -> None:
             try:

@@ -45,6 +45,12 @@ def install(folder: Path, node: ClusterNode, kube: Kube, **settings: Any) -> Pat
     return conf_dir
 
 
+def revoke_rights(kube: Kube) -> None:
+    """Remove the rights that `install` gave to the plugin's account: later tests on the server want it to have none."""
+    for each in _rights():
+        kube.call("DELETE", f"/apis/{each['apiVersion']}/{each['kind'].lower()}s/{each['metadata']['name']}")
+
+
 def _account(folder: Path, kube: Kube) -> Path:
     account = folder / "account"
     account.mkdir(exist_ok=True)

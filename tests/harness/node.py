@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from harness import forks
 from harness.forks import Forked
 from harness.netns import Netns, run
+from svc.agent.stop_mark import remove_mark
 from svc.ctl.main import main
 
 START_SECONDS = 20.0
@@ -98,6 +99,7 @@ class Node:
         self.socket = self.run_dir / "agent.sock"
         self.log = directory / "agent.log"
         self.netns = Netns("node")
+        self.restarts = False  # whether a stopped agent is started again at once, and calls wait for it
         self._agent: subprocess.Popen[bytes] | Forked | None = None
         try:
             self._give_uplink()
@@ -207,6 +209,8 @@ class Node:
             return self._agent.wait(STOP_SECONDS)
         finally:
             self.kill_agent()
+            if not self.restarts:
+                remove_mark(self.socket)
 
     def kill_agent(self) -> None:
         """Kill the agent, as the kernel does if memory runs out."""

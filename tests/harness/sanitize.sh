@@ -1,7 +1,8 @@
 #!/bin/sh
 # Build the extensions and the executable with the address and undefined behaviour sanitizers, and run their tests. Warnings
 # of the compiler are errors here.
-# usage: sanitize.sh VENV DIRECTORY [pytest options]
+# usage: [FUZZ=INPUTS] sanitize.sh VENV DIRECTORY [pytest options]
+# With FUZZ, mutated inputs are read in place of the tests: as many by the core, and a hundredth by the executable.
 set -eu
 venv=$1 directory=$2
 shift 2
@@ -19,7 +20,15 @@ CFLAGS=$SVC_SANITIZERS "$venv/bin/pip" install --quiet --no-deps --no-build-isol
 # Python's own allocator hides errors in its blocks, and Python does not free all memory at its end.
 # Without replace_str=0 the `ip` of some systems is aborted: it is executed with the library, too.
 export PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:replace_str=0
-LD_PRELOAD=$(gcc -print-file-name=libasan.so) exec "$python" "$venv/bin/pytest" "$@" \
+library=$(gcc -print-file-name=libasan.so)
+if [ -n "${FUZZ:-}" ]; then
+    cd tests  # in the root, Python would find the sources in place of what was built
+    python=../$python
+    export LD_PRELOAD=$library
+    "$python" -m fuzz --inputs "$FUZZ" --seed "${SEED:-0}" --target netlink --target block --target address
+    exec "$python" -m fuzz --inputs $((FUZZ / 100)) --seed "${SEED:-0}" --target executable
+fi
+LD_PRELOAD=$library exec "$python" "$venv/bin/pytest" "$@" \
     tests/unit/test_bitmap.py tests/unit/test_cidr.py tests/unit/test_cidr_index.py tests/unit/test_rtnl.py \
     tests/unit/test_rtnl_replies.py tests/netns/core \
     tests/e2e/shim \

@@ -2,18 +2,23 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.audit import IpamAudit
 from harness.node import Node
+from harness.polling import wait_until
+from svc._core.cidr import Address
 from svc.attach.journal import Journal
 from svc.attach.record import Record
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE as FILE
+from svc.ipam.errors import AddressUnavailable
+from svc.ipam.requests import Assign, Release, ReleaseTarget
+from svc.ipam.service import IpamService
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,28 @@ def busy_store(node: Node) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("ROLLBACK")
+
+
+@contextmanager
+def given_away(node: Node, text: str) -> Iterator[None]:
+    """Inside the `with` block, let a container of another node have the address of a live pod.
+
+    The agent may claim the address again between its release and its assignment, but not after the assignment.
+    """
+    handle, address = "net.other", Address(text)
+
+    def has_moved() -> bool:
+        ipam.release_addresses([ReleaseTarget(address)])
+        with suppress(AddressUnavailable):
+            ipam.assign(Assign(handle, {"node": "node9"}, addresses=(address,)))
+            return True
+        return False
+
+    with store_of(node) as store:
+        ipam = IpamService(store, "node9")
+        wait_until(has_moved)
+        yield
+        ipam.release(Release(handle))
 
 
 def edit_journal(node: Node, record: Record) -> None:

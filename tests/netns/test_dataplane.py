@@ -250,19 +250,24 @@ def test_refused_batch_leaves_nothing(
     wire(kernel, BOTH, sandbox.fd)
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("side", ["host", "sandbox"])
 def test_unwritable_sysctl_leaves_nothing(
-    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, number: int
+    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
-    """A container may have a read-only /proc/sys. Sysctls of the host are written first, then those of the sandbox."""
-    numbers, write = count(1), write_sysctls
+    """A container may have a read-only /proc/sys."""
 
-    def failing(fd: int, items: list[tuple[str, str]], procfs: Procfs | None) -> None:
-        if next(numbers) == number:
-            raise OSError(errno.EROFS, "Read-only file system", items[0][0])
-        write(fd, items, procfs)
+    def refuse(items: list[tuple[str, str]]) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", items[0][0])
 
-    monkeypatch.setattr("svc.dataplane.wire.netns.write_sysctls", failing)
+    def socket_in(fd: int = -1, *, sysctls: list[tuple[str, str]] | None = None, procfs: Procfs | None = None) -> Socket:
+        if sysctls:
+            refuse(sysctls)
+        return Socket(fd)
+
+    if side == "host":
+        monkeypatch.setattr("svc.dataplane.wire.netns.write_sysctls", lambda _, items: refuse(items))
+    else:
+        monkeypatch.setattr("svc.dataplane.wire.netns.Socket", socket_in)
     with pytest.raises(PeerError, match=r"cannot write /proc/sys/net/ipv[46]/.*Read-only file system"):
         wire(kernel, BOTH, sandbox.fd)
     assert_nothing_is_left(netns, pod)

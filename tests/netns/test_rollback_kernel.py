@@ -137,7 +137,7 @@ def test_unanswered_creation_leaves_nothing(host: Host, sandbox: Sandbox, pod: N
 
 
 def test_unwritable_sysctl_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(fd: int, items: list[tuple[str, str]], procfs: netns.Procfs | None) -> None:
+    def failing(fd: int, items: list[tuple[str, str]], procfs: netns.Procfs | None = None) -> None:
         raise OSError(errno.EROFS, "Read-only file system", items[0][0])
 
     monkeypatch.setattr(netns, "write_sysctls", failing)

@@ -11,7 +11,8 @@ FILE = """
 socket = "/s/agent.sock"
 state_dir = "/state"
 run_dir = "/run/of/file"
-metrics = "127.0.0.1:9405"
+metrics = "127.0.0.1:9405,unix:/run/of/file/metrics.sock"
+traces = "http://127.0.0.1:4318/v1/traces"
 log_level = "DEBUG"
 """
 
@@ -33,7 +34,8 @@ def test_file_can_set_every_option(path: Path, monkeypatch: pytest.MonkeyPatch) 
         "socket": Path("/s/agent.sock"),
         "state_dir": Path("/state"),
         "run_dir": Path("/run/of/file"),
-        "metrics": ("127.0.0.1", 9405),
+        "metrics": (("127.0.0.1", 9405), Path("/run/of/file/metrics.sock")),
+        "traces": "http://127.0.0.1:4318/v1/traces",
         "log_level": "DEBUG",
     }
     assert set(options(monkeypatch)) == {"config", *main.OPTIONS}, "the agent has no other option"
@@ -61,6 +63,16 @@ def test_command_line_overrides_the_file(path: Path, monkeypatch: pytest.MonkeyP
         ('sockets = "/s"\nlog_level = 7', "log_level = 7 is not a string"),
         ('log_level = "LOUD"', "invalid choice: 'LOUD'"),
         ('metrics = "here"', "'here' is not HOST:PORT"),
+        ('metrics = "unix:metrics.sock"', "'unix:metrics.sock' has no absolute path: give one"),
+        ('metrics = "unix:"', "'unix:' has no absolute path: give one"),
+        ('metrics = "[::1]:9405,"', "'' is not HOST:PORT"),
+        ('metrics = "[::1]:9405,::1:9405"', "has an address twice: name it once"),
+        ('socket = "/s"\nmetrics = "unix:/s"', "--metrics unix:/s is the agent's own socket: name another path"),
+        ('traces = ""', "a path is empty: give one"),
+        ('traces = "ftp://host/"', "the value is not a URL of HTTP: give the one of a collector"),
+        ('traces = "http://host:x/"', "the value is not a URL of HTTP: give the one of a collector"),
+        ('traces = "http:///v1/traces"', "the value is not a URL of HTTP: give the one of a collector"),
+        ('traces = "https://user:secret@host/"', "the URL has a user name or password"),
         (None, "cannot be read: No such file"),
     ],
 )
@@ -72,4 +84,11 @@ def test_error_describes_an_invalid_file(
     with pytest.raises(SystemExit) as caught:
         options(monkeypatch, f"--config={path}")
     assert caught.value.code == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert "secret" not in told
+
+
+def test_trace_file_is_found_after_a_change_of_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert options(monkeypatch, "--traces", "spans.json")["traces"] == str(tmp_path / "spans.json")

@@ -26,16 +26,27 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def run(connection: socket.socket, *deadlines: float) -> None:
+    """Run a call, which is remembered after its reply."""
+    ended: list[Reply] = []
+
     def answer(_inputs: CallInput, _trace: object) -> Resumable[Reply]:
         for deadline in deadlines:
             yield Wait(deadline)
         return REPLY
 
-    call = AgentCall(connection, CallInput("svc", dict(os.environ), b"", protocol=1), answer, Metrics(), lambda: None)
+    call = AgentCall(
+        connection,
+        CallInput("svc", dict(os.environ), b"", protocol=1),
+        answer,
+        Metrics(),
+        lambda: None,
+        lambda _trace, reply: ended.append(reply),
+    )
     job = Job(Lane("ADD"), "c1", call.run)
     for _ in deadlines:
         assert call.run(job) is not None
     assert call.run(job) is None
+    assert ended == [REPLY]
 
 
 def received(client: socket.socket) -> bytes:

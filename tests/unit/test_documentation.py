@@ -12,7 +12,7 @@ PATH = re.compile(r"`((?:\.ci|_core|bench|build|docs|examples|requirements|svc|t
 MADE = ("build/",)  # not in the repository
 
 
-FOLDERS = ("docs", "examples", "requirements", "tests", "wheels")
+FOLDERS = ("deploy", "docs", "examples", "requirements", "tests", "wheels")
 
 
 def documents() -> Iterator[Path]:
@@ -27,9 +27,17 @@ def test_links_lead_to_files(document: Path) -> None:
     assert [target for target in targets if not (document.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md", "docs/threats.md"])
 def test_named_paths_exist(document: str) -> None:
     """These documents name paths in full."""
     named = PATH.findall((ROOT / document).read_text())
     assert named
     assert [path for path in named if not path.startswith(MADE) and not (ROOT / path).exists()] == []
+
+
+def test_quoted_messages_exist() -> None:
+    """Words in italics are of messages that svc or svcctl gives."""
+    sources = "\n".join(path.read_text() for path in (*(ROOT / "svc").rglob("*.py"), *(ROOT / "_core").glob("*.c")))
+    quoted = re.findall(r"\*([^*|\n]+)\*", (ROOT / "docs" / "troubleshooting.md").read_text())
+    assert quoted
+    assert [each for each in quoted if each not in sources] == []

@@ -83,6 +83,19 @@ def test_explanation_needs_a_network(tmp_path: Path) -> None:
     assert "no network configuration is known" in Cli(tmp_path).fails("--embedded", "explain", "web-1")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([], "nothing to explain: give [NAMESPACE/]POD, such as default/web-1, or --container ID"),
+        (["web-1", "--container", "c1"], "--container shows past calls: give neither a pod nor --node nor --ifname with it"),
+        (["--node", "node1", "--container", "c1"], "--container shows past calls"),
+        (["--container", ""], "is empty: give the ID of a container, or its beginning"),
+    ],
+)
+def test_either_a_pod_or_a_container_is_explained(cli: Cli, arguments: list[str], error: str) -> None:
+    assert error in " ".join(cli.fails("explain", *arguments, code=2).split())
+
+
 @pytest.mark.parametrize("pod", ["a/b/c", "default/", ""])
 def test_malformed_pod_is_an_error_of_use(cli: Cli, pod: str) -> None:
     assert "is not [NAMESPACE/]POD" in cli.fails("explain", pod, code=2)

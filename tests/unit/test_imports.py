@@ -70,6 +70,7 @@ def test_import_needs_free_descriptors(package: Path) -> None:
 
 PROGRAM = """
 import errno, sys
+import orjson  # an agent has imported it before, and its extension module cannot fail
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from svc.imports import whole_imports
 left = int(sys.argv[1])

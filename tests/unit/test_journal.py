@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -244,6 +245,25 @@ def create_unversioned(path: Path, *rows: Record, column: str = "") -> None:
             )
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
+
+
+def test_pending_release_has_its_age_and_the_last_reason(journal: Journal) -> None:
+    """Its age begins with the first failure. The text of the reason is bounded."""
+    one = record()
+    journal.begin(one)
+    assert one.pending is None
+    began = time.time()
+    journal.record_pending_release(one, "etcd does not answer")
+    (read,) = journal.pending_releases()
+    assert read.pending is not None
+    since = read.pending["since"]
+    assert began <= since <= time.time()
+    assert (read.pending["attempts"], read.pending["reason"]) == (1, "etcd does not answer")
+    journal.record_pending_release(read, "x" * 10_000)
+    (again,) = journal.pending_releases()
+    assert again.pending is not None
+    assert (again.pending["since"], again.pending["attempts"], len(again.pending["reason"])) == (since, 2, 500)
+    assert again.pending["tried"] >= since
 
 
 @pytest.mark.parametrize("column", ["", ", extra TEXT"], ids=["as it was", "with an extra column"])

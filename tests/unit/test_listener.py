@@ -19,6 +19,7 @@ from svc.agent import listener as listening
 from svc.agent.listener import Listener
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
+from svc.cni.introspection_frame import pack_document
 
 TIMEOUT_SECONDS = 20.0
 SHORT_SECONDS = 0.1  # for deadlines that a test waits for
@@ -33,7 +34,8 @@ class Server:
         self.path = path
         self.frames: list[CallInput] = []
         self.descriptors: list[int] = []
-        self.listener = Listener(path, self._on_request)
+        self.introspected: list[bytes] = []
+        self.listener = Listener(path, self._on_request, self._on_introspection)
         self._stopped = False
         self._thread = threading.Thread(target=self._serve, name="listener")
         self._thread.start()
@@ -41,6 +43,10 @@ class Server:
     def _serve(self) -> None:
         while not self._stopped:
             self.listener.poll(wait=True)
+
+    def _on_introspection(self, connection: socket.socket, received: bytes) -> None:
+        with connection:
+            self.introspected.append(received)
 
     def _on_request(self, connection: socket.socket, inputs: CallInput) -> None:
         self.frames.append(inputs)
@@ -123,6 +129,35 @@ def test_large_request_arrives_complete(server: Server, connect: Connect) -> Non
     client = connect()
     client.sendall(pack_request(CallInput("svc", {}, b"x" * 1_000_000)))
     assert answer(client) == b"1000000"
+
+
+@pytest.mark.parametrize("pieces", [1, 4, 1000])
+def test_introspection_request_is_passed_on_unread(server: Server, connect: Connect, pieces: int) -> None:
+    """Its receiver gets the bytes that the listener needed to recognise it, and its connection. A descriptor is closed."""
+    frame = pack_document(b"{}", 2)
+    before = set(os.listdir("/proc/self/fd"))
+    client = connect()
+    send_descriptors(client, frame[:pieces], [0])
+    if frame[pieces:]:
+        with suppress(BrokenPipeError):
+            client.sendall(frame[pieces:])
+    assert answer(client) == b""
+    (received,) = server.introspected
+    assert frame.startswith(received)
+    assert len(received) >= 4
+    client.close()
+    wait_for(lambda: set(os.listdir("/proc/self/fd")) == before)
+    assert server.frames == []
+
+
+@pytest.mark.parametrize("magic", [b"SVCi", b"SVC9", b"SVCJ"])
+def test_other_magic_is_refused_as_before(server: Server, connect: Connect, magic: bytes) -> None:
+    """Clients that know only other layouts read the versions from the reply."""
+    client = connect()
+    client.sendall(magic + b"9.8.7".ljust(28, b"\0"))
+    reply = parse_reply(answer(client))
+    assert "the executable is of version 9.8.7" in reply.stdout.decode()
+    assert server.introspected == []
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, len(REQUEST) - 1])

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from svc.agent.parked import ParkedCalls
+from svc.call_trace import CallTrace
 from svc.waits.wait import Wait, WaitOutcome
 
 TIMEOUT_SECONDS = 20.0
@@ -48,7 +49,7 @@ def callers() -> Iterator[Callable[..., Caller]]:
 
 
 def park(parked: ParkedCalls, caller: Caller) -> Caller:
-    parked.park(caller.wait, caller.connection)
+    parked.park(caller.wait, caller.connection, CallTrace("0"))
     return caller
 
 

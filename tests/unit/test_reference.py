@@ -1,4 +1,4 @@
-"""Conformance table: it is complete, and the page in docs agrees with it."""
+"""Conformance table: it is complete, and the pages in docs agree with it and with the table of metrics."""
 
 import ast
 from collections import Counter
@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from harness.spec_rows import SPECIFICATION, TESTS, Row, rows
-from reference import PAGE, page
+from reference import METRICS_PAGE, PAGE, metrics_page, page
 from svc.netconf.fields import FIELDS
 
 ROWS = rows()
@@ -41,3 +41,8 @@ def test_row_is_complete(row: Row) -> None:
 def test_page_agrees_with_the_rows() -> None:
     """`python tests/reference.py` writes the page."""
     assert PAGE.read_text() == page()
+
+
+def test_page_of_metrics_agrees_with_the_table() -> None:
+    """The same program writes it."""
+    assert METRICS_PAGE.read_text() == metrics_page()

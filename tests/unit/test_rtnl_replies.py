@@ -95,6 +95,13 @@ def test_captured_acknowledgement_is_read(name: str, ack: tuple[int, str, int]) 
     assert unpack_ack(captured(name)) == ack
 
 
+def test_every_error_number_is_read() -> None:
+    """The smallest number has no opposite of its own size."""
+    message = bytearray(captured("ack_uncapped"))
+    message[16:20] = struct.pack("=i", -(2**31))
+    assert unpack_ack(bytes(message))[0] == 2**31
+
+
 def test_captured_datagram_is_split() -> None:
     """A dump has several messages in one datagram."""
     data = captured("dump_of_links")

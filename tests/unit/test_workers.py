@@ -24,7 +24,12 @@ class Work:
     def __init__(self) -> None:
         self.jobs: queue.Queue[Job | None] = queue.Queue()
         self.over = threading.Event()
-        self.workers = WorkerPool(self._next_job)
+        self.listening, self.woken = threading.Event(), threading.Event()
+        self.workers = WorkerPool(self._next_job, self._listen, self.woken.set)
+
+    def _listen(self) -> None:
+        self.listening.set()
+        time.sleep(0.01)
 
     def _next_job(self) -> Job | None:
         while not self.over.is_set():
@@ -92,6 +97,21 @@ def test_number_of_workers_is_limited(work: Work) -> None:
     for _ in range(30):
         assert done.acquire(timeout=TIMEOUT_SECONDS)
     wait_until(lambda: count() <= 2)
+
+
+def test_another_thread_listens_while_all_workers_are_occupied(work: Work) -> None:
+    """When a worker is idle again, that thread ends, and passes on the wake-up that it may have consumed."""
+    gate = threading.Event()
+    for _ in range(9):
+        work.jobs.put(lambda: wait_for_event(gate))
+    wait_until(work.jobs.empty)
+    assert not work.listening.is_set()
+    work.jobs.put(lambda: wait_for_event(gate))
+    assert work.listening.wait(TIMEOUT_SECONDS)
+    assert not work.woken.is_set()
+    gate.set()
+    assert work.woken.wait(TIMEOUT_SECONDS)
+    wait_until(lambda: all(thread.name != "listener" for thread in threading.enumerate()))
 
 
 def test_queued_jobs_run_before_the_end(work: Work) -> None:

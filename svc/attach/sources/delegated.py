@@ -87,6 +87,7 @@ class DelegatedSource(AddressSource):
         except PluginError as refusal:
             raise self._exhaustion() or refusal from refusal
         assert given is not None
+        wanted.trace.decide(f"addresses by plugin {self.plugin}")
         return _assigned(self.plugin, given)
 
     def adopt(self, _session: DatastoreSession, record: Record, _addressing: Addressing) -> tuple[Route, ...]:

@@ -58,7 +58,13 @@ def crd() -> None:
 @_group_option
 @click.pass_obj
 def print_definitions(context: CliContext, api_version: str) -> None:
-    """Print the resource definitions, in YAML."""
+    """Print the resource definitions, in YAML.
+
+    \b
+    Examples:
+      svcctl crd print | kubectl apply --server-side -f -
+      svcctl crd print --group plain
+    """
     echo_yaml(cluster.definitions(context.names, api_version))
 
 
@@ -66,7 +72,12 @@ def print_definitions(context: CliContext, api_version: str) -> None:
 @_group_option
 @click.pass_obj
 def print_role(context: CliContext, api_version: str) -> None:
-    """Print the ClusterRole that the plugin needs, in YAML."""
+    """Print the ClusterRole that the plugin needs, in YAML.
+
+    \b
+    Examples:
+      svcctl crd role | kubectl apply -f -
+    """
     echo_yaml([cluster.role(context.names, api_version)])
 
 
@@ -88,7 +99,12 @@ def print_role(context: CliContext, api_version: str) -> None:
 )
 @click.pass_obj
 def print_binding(context: CliContext, service_account: str, namespace: str) -> None:
-    """Print the ClusterRoleBinding for a service account. It binds the ClusterRole of `svcctl crd role`, and is YAML."""
+    """Print the ClusterRoleBinding for a service account. It binds the ClusterRole of `svcctl crd role`, and is YAML.
+
+    \b
+    Examples:
+      svcctl crd binding --service-account svc-cni --namespace kube-system | kubectl apply -f -
+    """
     echo_yaml([cluster.binding(context.names, {"kind": "ServiceAccount", "name": service_account, "namespace": namespace})])
 
 
@@ -104,7 +120,12 @@ def print_binding(context: CliContext, service_account: str, namespace: str) -> 
 )
 @click.pass_obj
 def apply(context: CliContext, api_version: str, kubeconfig: Path) -> None:
-    """Create or update the resource definitions."""
+    """Create or update the resource definitions.
+
+    \b
+    Examples:
+      svcctl crd apply --kubeconfig /etc/kubernetes/admin.conf
+    """
     with closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
         for name in cluster.apply(client, cluster.definitions(context.names, api_version)):
             click.echo(f"{name} applied")

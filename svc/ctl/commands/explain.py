@@ -8,6 +8,7 @@ import click
 from svc.admin.explain import Explanation, Network
 from svc.admin.explain import explain as explain_add
 from svc.ctl.cli_context import CliContext, Target, output_option, table
+from svc.ctl.past_calls import explain_calls
 from svc.ipam.preview import BlockView, PoolView, Preview
 from svc.model.endpoint import DEFAULT_NAMESPACE, PRIMARY_INTERFACE
 from svc.model.errors import CallerError
@@ -20,25 +21,44 @@ _NUMBERS = 4  # the last columns of the blocks
 
 
 @click.command()
-@click.argument("pod", metavar="[NAMESPACE/]POD")
+@click.argument("pod", metavar="[NAMESPACE/]POD", required=False)
 @click.option("--node", default="", metavar="NAME", help="Explain an ADD on this node.  [default: the pod's, else this one]")
-@click.option("--ifname", default=PRIMARY_INTERFACE, show_default=True, metavar="NAME", help="Interface of the ADD.")
+@click.option("--ifname", default="", metavar="NAME", help=f"Interface of the ADD.  [default: {PRIMARY_INTERFACE}]")
+@click.option("--container", metavar="ID", help="Show past calls: of the containers whose ID begins so.")
 @output_option
 @click.pass_obj
-def explain(context: CliContext, pod: str, node: str, ifname: str) -> None:
-    """Explain which addresses an ADD of a pod would get now, and why. Write nothing.
+def explain(context: CliContext, pod: str | None, node: str, ifname: str, container: str | None) -> None:
+    """Explain what an ADD of a pod would get now, or with --container what past calls did.
 
     \b
-    The answer has the annotations that count, each pool with the reason if it does not serve the pod,
-    the node's blocks in the order in which they are used, the limits, and the decisions of the ADD.
-    Exit status 0 also if the ADD would fail: the answer says so.
+    For a pod, the answer has the annotations that count, each pool with the reason if it does not serve
+    the pod, the node's blocks in the order in which they are used, the limits, and the decisions of the
+    ADD. Nothing is written. Exit status 0 also if the ADD would fail: the answer says so.
+
+    \b
+    For a container, the answer has the outcome, the time of each phase, the decisions and the log lines
+    of each call among the last 1,000 of this node's agent.
 
     \b
     Examples:
       svcctl explain web-1
       svcctl explain shop/web-1 --node node-7 -o json
       svcctl --netconf /etc/cni/net.d/10-svc.conflist explain shop/web-1
+      svcctl explain --container 3f1c
     """
+    if pod is not None and container is None:
+        _explain_pod(context, pod, node, ifname or PRIMARY_INTERFACE)
+    elif container is None:
+        raise click.UsageError("nothing to explain: give [NAMESPACE/]POD, such as default/web-1, or --container ID")
+    elif pod is not None or node or ifname:
+        raise click.UsageError("--container shows past calls: give neither a pod nor --node nor --ifname with it")
+    elif not container:
+        raise click.BadParameter("is empty: give the ID of a container, or its beginning", param_hint="--container")
+    else:
+        explain_calls(context, container)
+
+
+def _explain_pod(context: CliContext, pod: str, node: str, ifname: str) -> None:
     namespace, _, name = pod.rpartition("/")
     if not name or "/" in namespace:
         raise click.BadParameter(f"{pod!r} is not [NAMESPACE/]POD, such as default/web-1", param_hint="POD")

@@ -65,7 +65,14 @@ _bin_dir_option = click.option(
 @click.pass_obj
 def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: Any) -> None:
     """Install executables and network, each file atomically. A file of another deployment is kept beside, and
-    `svcctl uninstall` puts it back."""
+    `svcctl uninstall` puts it back.
+
+    \b
+    Examples:
+      svcctl install --bin-dir /opt/cni/bin --conf-dir /etc/cni/net.d --systemd
+      svcctl install --bin-dir /opt/cni/bin --conf-dir /etc/cni/net.d --netconf svc.json --without bandwidth
+      svcctl install --bin-dir /opt/cni/bin --conf-dir /etc/cni/net.d --datastore orch --watch
+    """
     _require_effect(options, watch=watch, apply_pools=apply_pools)
     context = _with_recorded(context.with_own_names, options["bin_dir"].resolve())
     folders = {_flag(name): options[name] for name in ("bin_dir", "conf_dir", "unit_dir")}
@@ -84,7 +91,13 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
 @names_option
 @click.pass_obj
 def uninstall(context: CliContext, bin_dir: Path) -> None:
-    """Remove what `svcctl install` wrote. Put back the files that it replaced, and keep modified ones."""
+    """Remove what `svcctl install` wrote. Put back the files that it replaced, and keep modified ones.
+
+    \b
+    Examples:
+      svcctl uninstall --bin-dir /opt/cni/bin
+      svcctl uninstall --bin-dir /opt/cni/bin --names calico
+    """
     context, folder = context.with_own_names, bin_dir.resolve()
     recorded, profile = recorded_settings(folder, context.names), canonical(context.profile)
     state_dir = Path(recorded.get("state_dir", context.state_dir))

@@ -11,11 +11,14 @@ from svc.admin import owner_attributes
 from svc.admin.resources import POOL
 from svc.admin.usage import ORPHANS, Borrowed, Usage, read_borrowed, usage
 from svc.ctl.cli_context import CliContext, listed_errors, output_option, rehearse, table
+from svc.ctl.commands.ipam_check import check_command
 from svc.ctl.commands.ipam_layout import map_command, split_command
+from svc.ctl.commands.ipam_release import release_command
 from svc.datastore.api import Backend
 from svc.ipam import settings
 from svc.ipam.pools import read_pools
 from svc.model.ipam import Attribute, IpamConfig
+from svc.model.keys import PLURALS
 
 Json = dict[str, Any]
 Answer = tuple[list[Json], str]
@@ -48,6 +51,8 @@ def ipam() -> None:
 
 ipam.add_command(split_command)
 ipam.add_command(map_command)
+ipam.add_command(check_command, "check")
+ipam.add_command(release_command, "release")
 
 
 @ipam.command()
@@ -64,7 +69,15 @@ ipam.add_command(map_command)
 @output_option
 @click.pass_obj
 def show(context: CliContext, address: Address | None, blocks: bool, borrowed: bool, configuration: bool) -> None:
-    """Show the use of the pools, or what an option names. An address in cooldown is in use, and fails --ip."""
+    """Show the use of the pools, or what an option names. An address in cooldown is in use, and fails --ip.
+
+    \b
+    Examples:
+      svcctl ipam show --show-blocks
+      svcctl ipam show --ip 10.65.0.7
+      svcctl ipam show --show-borrowed -o json
+      svcctl ipam show --show-configuration
+    """
     if blocks + borrowed + configuration > 1:
         raise click.UsageError("--show-blocks, --show-borrowed and --show-configuration exclude each other: give one of them")
     with context.store() as store:
@@ -75,7 +88,7 @@ def show(context: CliContext, address: Address | None, blocks: bool, borrowed: b
         elif configuration:
             answer = _format_settings(settings.read_settings(store))
         else:
-            with listed_errors(POOL):
+            with listed_errors(PLURALS[POOL]):
                 listed = [pool for pool in usage(store) if blocks or pool.name != ORPHANS]
                 answer = _format_usage(listed, read_pools(store).unreadable, with_blocks=blocks)
     context.answer(*answer)
@@ -117,7 +130,13 @@ class _Boolean(click.types.BoolParamType):
 )
 @click.pass_obj
 def configure(context: CliContext, /, **given: bool | int | str | None) -> None:
-    """Change settings. Those without an option stay as they are."""
+    """Change settings. Those without an option stay as they are.
+
+    \b
+    Examples:
+      svcctl ipam configure --strictaffinity true
+      svcctl ipam configure --max-blocks-per-host 4 --ip-cooldown-seconds 60
+    """
     wanted: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     if not wanted:
         raise click.UsageError("nothing to change: give at least one option")

@@ -1,51 +1,21 @@
-"""svcctl pool, reservation, node and clusterinfo."""
+"""svcctl pool, reservation, node and clusterinfo: the most frequent tasks of `svcctl get` and `svcctl apply`, in short."""
 
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import IO
 
 import click
 
-from svc.admin import manifest, pools, resources
-from svc.admin.resources import CIDRS, POOL, READY, UNCHANGED, UPDATED
-from svc.ctl.cli_context import CliContext, Column, listed_errors, output_option, rehearse
+from svc.admin import kinds, manifest, objects, pools, resources
+from svc.admin.kind import Kind
+from svc.admin.resources import CLUSTER, UNCHANGED, UPDATED
+from svc.ctl.cli_context import CliContext, listed_errors, output_option, own_node, rehearse
+from svc.ctl.completion import names_of
+from svc.ctl.operator_pools import managed_pools
 from svc.datastore.api import Backend
-from svc.ipam.pools import RESERVATION, read_pools, read_reserved
-from svc.model.pool import TEXT_FIELDS
-from svc.model.resource import Resource
-from svc.names import Names
-from svc.netconf.node_files import node_name
+from svc.ipam.pools import RESERVATION
 
 _KUBERNETES_TYPE = "kdd"  # of a cluster whose datastore is the Kubernetes API
-
-
-def _field(heading: str, name: str) -> Column:
-    return heading, lambda resource: str(resource.spec.get(name) or "")
-
-
-def _switch(heading: str, name: str) -> Column:
-    return heading, lambda resource: "yes" if resource.spec.get(name) else "no"
-
-
-_POOL_COLUMNS: tuple[Column, ...] = (
-    ("NAME", lambda pool: pool.name),
-    _field("CIDR", "cidr"),
-    ("BLOCKS", lambda pool: f"/{pool.spec['blockSize']}" if pool.spec.get("blockSize") else ""),
-    _switch("NAT", "natOutgoing"),
-    _field("IPIP", "ipipMode"),
-    _field("VXLAN", "vxlanMode"),
-    _switch("DISABLED", "disabled"),
-    _field("NODES", "nodeSelector"),
-)
-_RESERVATION_COLUMNS: tuple[Column, ...] = (
-    ("NAME", lambda reservation: reservation.name),
-    ("CIDRS", lambda reservation: _ranges(reservation)),
-)
-_NODE_COLUMNS: tuple[Column, ...] = (
-    ("NAME", lambda node: node.name),
-    ("LABELS", lambda node: ",".join(f"{key}={value}" for key, value in sorted(node.labels.items()))),
-)
 
 
 @click.group()
@@ -68,12 +38,18 @@ def clusterinfo() -> None:
     """Identity of the datastore, and its lock."""
 
 
-def _add_apply(
-    group: click.Group, kind: str, texts: Sequence[str], apply_all: Callable[[Backend, Sequence[Resource], datetime], list[str]]
-) -> None:
-    """Give the group `apply -f FILE`; `texts` are as in `manifest.read`."""
+def _with_examples(summary: str, *examples: str) -> str:
+    return "\n      ".join([f"{summary}\n\n    \b\n    Examples:", *examples])
 
-    @group.command(help=f"Create or update the {group.name}s of a file. If one is invalid, none is changed.")
+
+def _add_apply(group: click.Group, kind: Kind) -> None:
+    """Give the group `apply -f FILE`."""
+
+    summary = f"Create or update the {group.name}s of a file. If one is invalid, none is changed."
+
+    @group.command(
+        help=_with_examples(summary, f"svcctl {group.name} apply -f {group.name}s.yaml", f"svcctl {group.name} apply -f -")
+    )
     @click.option(
         "-f",
         "--file",
@@ -83,46 +59,38 @@ def _add_apply(
     )
     @click.pass_obj
     def apply(context: CliContext, file: IO[bytes]) -> None:
-        wanted = manifest.read(file.read(), getattr(file, "name", "<stdin>"), context.names.api_version, kind, texts)
+        wanted = manifest.read(file.read(), getattr(file, "name", "<stdin>"), context.names.api_version, kind.name, kind.texts)
         now = datetime.now(timezone.utc)
-        rehearse(context.target, lambda draft: apply_all(draft, wanted, now))
+        rehearse(context.target, lambda draft: kinds.apply_all(draft, kind, wanted, now))
         with context.changing(create=True) as store:
-            outcomes = apply_all(store, wanted, now)
+            outcomes = kinds.apply_all(store, kind, wanted, now)
             for resource, outcome in zip(wanted, outcomes, strict=True):
                 click.echo(f"{resource.name} {outcome}")
-            changed = [resource.name for resource, outcome in zip(wanted, outcomes, strict=True) if outcome == UPDATED]
-            managed = _managed(store, changed, context.names) if kind == POOL and changed else []
-        for warning in (*pools.warnings(wanted), *managed):
+            updated = {each.name for each, outcome in zip(wanted, outcomes, strict=True) if outcome == UPDATED}
+            warnings = kind.warnings(wanted) if kind.warnings else []
+            warnings += managed_pools(store, updated, context.names) if kind is kinds.POOLS else []
+        for warning in warnings:
             click.echo(f"warning: {warning}", err=True)
 
 
-def _managed(store: Backend, changed: Sequence[str], names: Names) -> list[str]:
-    """Return a line for each changed pool that belongs to the operator's resource."""
-    from svc.admin.operator_resource import is_managed  # few installations have an operator
+def _add_get(group: click.Group, kind: Kind) -> None:
+    """Give the group `get [NAME]`; objects that svc cannot use are listed with their error."""
 
-    found = (pool for pool in resources.get(store, POOL) if pool.name in changed and is_managed(pool, names))
-    effect = "belongs to the operator's resource: the next `svcctl install --apply-pools` changes it back"
-    return [f"IP pool {pool.name!r} {effect}" for pool in found]
+    examples = (f"svcctl {group.name} get", f"svcctl {group.name} get NAME -o yaml", f"svcctl {group.name} get -o json")
 
-
-def _add_get(
-    group: click.Group, kind: str, columns: Sequence[Column], unreadable: Callable[[Backend], Mapping[str, str]]
-) -> None:
-    """Give the group `get [NAME]`; resources that are `unreadable` are listed with their error."""
-
-    @group.command(help=f"Show every {resources.NOUNS[kind]}, or one.")
-    @click.argument("name", default="")
+    @group.command(help=_with_examples(f"Show every {kind.noun}, or one.", *examples))
+    @click.argument("name", default="", shell_complete=names_of(kind.name))
     @output_option
     @click.pass_obj
     def get(context: CliContext, name: str) -> None:
-        with context.store() as store, listed_errors(kind):
-            errors = {each: error for each, error in unreadable(store).items() if name in ("", each)}
-            context.show(resources.get(store, kind, name), columns, errors)
+        with context.store() as store, listed_errors(kind.plural):
+            found = objects.select(objects.read(store, kind), [name] if name else [])
+            context.show([each.resource for each in found.found], kind.columns, found.errors)
 
 
-def _add_delete(group: click.Group, delete_one: Callable[[Backend, str], None], explanation: str) -> None:
-    @group.command(help=explanation)
-    @click.argument("name")
+def _add_delete(group: click.Group, kind: Kind, delete_one: Callable[[Backend, str], None], explanation: str) -> None:
+    @group.command(help=_with_examples(explanation, f"svcctl {group.name} delete NAME"))
+    @click.argument("name", shell_complete=names_of(kind.name))
     @click.pass_obj
     def delete(context: CliContext, name: str) -> None:
         with context.changing() as store:
@@ -130,44 +98,58 @@ def _add_delete(group: click.Group, delete_one: Callable[[Backend, str], None], 
             click.echo(f"{name} deleted")
 
 
-_add_apply(pool, POOL, TEXT_FIELDS, pools.apply)
-_add_get(pool, POOL, _POOL_COLUMNS, lambda store: read_pools(store).unreadable)
-_add_delete(pool, pools.delete, "Delete a pool without addresses in use.")
-_add_apply(reservation, RESERVATION, [f"{CIDRS}[]"], resources.apply_reservations)
-_add_get(reservation, RESERVATION, _RESERVATION_COLUMNS, lambda store: read_reserved(store).unreadable)
+_add_apply(pool, kinds.POOLS)
+_add_get(pool, kinds.POOLS)
+_add_delete(pool, kinds.POOLS, pools.delete, "Delete a pool without addresses in use.")
+_add_apply(reservation, kinds.RESERVATIONS)
+_add_get(reservation, kinds.RESERVATIONS)
 _add_delete(
     reservation,
+    kinds.RESERVATIONS,
     lambda store, name: resources.delete(store, RESERVATION, name),
     "Delete a reservation; its addresses are assigned again.",
 )
-_add_delete(node, resources.delete_node, "Delete a node without addresses.")
+_add_delete(node, kinds.NODES, resources.delete_node, "Delete a node without addresses.")
 
 
 @node.command("apply")
-@click.argument("name")
+@click.argument("name", shell_complete=names_of(kinds.NODES.name))
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Replace all labels; repeat it for several.")
 @click.option("--no-labels", is_flag=True, help="Remove all labels.")
 @click.pass_obj
 def apply_node(context: CliContext, name: str, labels: Sequence[str], no_labels: bool) -> None:
-    """Create a node, or replace its labels. Without an option the labels stay as they are."""
+    """Create a node, or replace its labels. Without an option the labels stay as they are.
+
+    \b
+    Examples:
+      svcctl node apply node1
+      svcctl node apply node1 --label rack=a --label zone=1
+      svcctl node apply node1 --no-labels
+    """
     if labels and no_labels:
         raise click.UsageError("--label and --no-labels exclude each other: give one of them")
     pairs, now = _pairs(labels) if labels or no_labels else None, datetime.now(timezone.utc)
-    rehearse(context.target, lambda draft: resources.apply_node(draft, name, pairs, now))
+    rehearse(context.target, lambda draft: kinds.apply_node(draft, name, pairs, now))
     with context.changing(create=True) as store:
-        click.echo(f"{name} {resources.apply_node(store, name, pairs, now)}")
+        click.echo(f"{name} {kinds.apply_node(store, name, pairs, now)}")
 
 
 @node.command("get")
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=names_of(kinds.NODES.name))
 @output_option
 @click.pass_obj
 def get_nodes(context: CliContext, name: str) -> None:
-    """Show every node, or one."""
+    """Show every node, or one.
+
+    \b
+    Examples:
+      svcctl node get
+      svcctl node get node1 -o yaml
+    """
     target = context.target
-    own = node_name(target.netconf, target.names, socket.gethostname(), lenient=True) if target.netconf else ""
+    own = own_node(target)
     with context.store(target) as store:
-        context.show(resources.get_nodes(store, name, own), _NODE_COLUMNS)
+        context.show(resources.get_nodes(store, name, own), kinds.NODES.columns)
 
 
 @clusterinfo.command()
@@ -175,7 +157,13 @@ def get_nodes(context: CliContext, name: str) -> None:
 @click.option("--cluster-version", default="", metavar="VERSION", help="Version of the cluster.  [default: unchanged]")
 @click.pass_obj
 def init(context: CliContext, types: Sequence[str], cluster_version: str) -> None:
-    """Initialise a datastore, or complete its record."""
+    """Initialise a datastore, or complete its record.
+
+    \b
+    Examples:
+      svcctl clusterinfo init
+      svcctl clusterinfo init --type k8s --cluster-version v1.2.0
+    """
     own = [_KUBERNETES_TYPE] if context.target.settings["kind"] == "orch" else []
     with context.changing(create=True) as store:
         outcome = resources.initialise(store, context.names, [*types, *own], cluster_version, datetime.now(timezone.utc))
@@ -186,13 +174,14 @@ def init(context: CliContext, types: Sequence[str], cluster_version: str) -> Non
 @output_option
 @click.pass_obj
 def show(context: CliContext) -> None:
-    """Show identity, type, version, and whether it is locked."""
-    columns = (
-        _field("GUID", "clusterGUID"),
-        _field("TYPE", "clusterType"),
-        _field("VERSION", context.names.version_field),
-        ("READY", lambda info: {True: "yes", False: "no, locked"}.get(info.spec.get(READY), "no")),
-    )
+    """Show identity, type, version, and whether it is locked.
+
+    \b
+    Examples:
+      svcctl clusterinfo show
+      svcctl clusterinfo show -o json
+    """
+    columns = kinds.find(kinds.table(context.names, ""), CLUSTER.kind).columns[1:]
     with context.store() as store:
         context.show([resources.get_cluster_information(store)], columns)
 
@@ -200,7 +189,12 @@ def show(context: CliContext) -> None:
 @clusterinfo.command()
 @click.pass_obj
 def lock(context: CliContext) -> None:
-    """Lock the datastore for a migration. Every ADD and DEL fails until `unlock`."""
+    """Lock the datastore for a migration. Every ADD and DEL fails until `unlock`.
+
+    \b
+    Examples:
+      svcctl clusterinfo lock
+    """
     with context.changing() as store:
         click.echo("already locked" if resources.set_ready(store, ready=False) == UNCHANGED else "locked")
 
@@ -208,7 +202,12 @@ def lock(context: CliContext) -> None:
 @clusterinfo.command()
 @click.pass_obj
 def unlock(context: CliContext) -> None:
-    """Unlock the datastore."""
+    """Unlock the datastore.
+
+    \b
+    Examples:
+      svcctl clusterinfo unlock
+    """
     with context.changing() as store:
         click.echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
 
@@ -223,8 +222,3 @@ def _pairs(labels: Sequence[str]) -> dict[str, str]:
             raise click.BadParameter(f"key {key!r} is given more than once: keep one of them", param_hint="--label")
         pairs[key] = value
     return pairs
-
-
-def _ranges(reservation: Resource) -> str:
-    given = reservation.spec.get(CIDRS) or ()
-    return ",".join(map(str, given)) if isinstance(given, list) else str(given)

@@ -8,15 +8,18 @@ from typing import Any
 import click
 
 from svc.admin import node_state
+from svc.attach.journal_reader import describe_release
 from svc.attach.record import AttachmentId, Record
 from svc.ctl.cli_context import CliContext, Target, describe, output_option, table
 from svc.ctl.path_option import PATH
+from svc.ctl.screen import printable
 from svc.datastore import backup as backups
 from svc.datastore.open import EMBEDDED_FILE
 from svc.model.errors import CallerError
+from svc.timestamps import date_and_time
 
 NOTES = "dropped-releases.jsonl"  # in the state directory
-_COLUMNS = ("network", "container", "ifname", "addresses", "datastore")
+_COLUMNS = ("network", "container", "ifname", "addresses", "datastore", "since", "reason")
 _file_argument = click.argument("file", type=PATH)
 
 
@@ -29,7 +32,12 @@ def store() -> None:
 @_file_argument
 @click.pass_obj
 def backup(context: CliContext, file: Path) -> None:
-    """Copy the store to a new FILE; the agent may run."""
+    """Copy the store to a new FILE; the agent may run.
+
+    \b
+    Examples:
+      svcctl store backup /var/backups/svc.db
+    """
     target = _embedded(context)
     with context.store(target):  # raises if the store does not exist
         backups.back_up(target.file, file)
@@ -40,7 +48,12 @@ def backup(context: CliContext, file: Path) -> None:
 @_file_argument
 @click.pass_obj
 def restore(context: CliContext, file: Path) -> None:
-    """Replace the store by the backup FILE. Stop the agent first. The replaced store is kept beside it."""
+    """Replace the store by the backup FILE. Stop the agent first. The replaced store is kept beside it.
+
+    \b
+    Examples:
+      systemctl stop svc-agent && svcctl store restore /var/backups/svc.db
+    """
     target = _embedded(context)
     if not target.state_dir.is_dir():
         raise CallerError(f"state directory {str(target.state_dir)!r} does not exist", details="name another --state-dir")
@@ -71,10 +84,16 @@ def pending() -> None:
 @output_option
 @click.pass_obj
 def get(context: CliContext) -> None:
-    """Show the pending releases of this node."""
+    """Show the pending releases of this node: since when, and why the last attempt failed.
+
+    \b
+    Examples:
+      svcctl pending get
+      svcctl pending get -o json
+    """
     with node_state.open_journal(context.state_dir) as journal:
         documents = [_document(record, context.state_dir) for record in journal.pending_releases()]
-    rows = [[_text(document[field]) for field in _COLUMNS] for document in documents]
+    rows = [[_text(field, document[field]) for field in _COLUMNS] for document in documents]
     context.answer(documents, table([field.upper() for field in _COLUMNS], rows))
 
 
@@ -91,7 +110,12 @@ def _reason(_context: click.Context, _option: click.Parameter, text: str) -> str
 @click.option("--reason", required=True, callback=_reason, help="Why the release is not needed; recorded with its addresses.")
 @click.pass_obj
 def drop(context: CliContext, network: str, container: str, ifname: str, reason: str) -> None:
-    """Drop a pending release if its datastore no longer exists. Addresses that it still holds stay assigned there."""
+    """Drop a pending release if its datastore no longer exists. Addresses that it still holds stay assigned there.
+
+    \b
+    Examples:
+      svcctl pending drop k8s-pod-network 0123abcd eth0 --reason 'cluster east was deleted'
+    """
     with node_state.open_journal(context.state_dir) as journal:
         record = node_state.find_release(journal, AttachmentId(network, container, ifname))
         document = _document(record, context.state_dir)
@@ -101,8 +125,12 @@ def drop(context: CliContext, network: str, container: str, ifname: str, reason:
     click.echo(f"datastore: {document['datastore']}")
 
 
-def _text(value: object) -> str:
-    return ",".join(value) if isinstance(value, list) else str(value)
+def _text(field: str, value: Any) -> str:
+    if value is None:  # a row of an earlier build
+        return ""
+    if field == "since":
+        return date_and_time(value)
+    return ",".join(value) if isinstance(value, list) else printable(str(value))
 
 
 def _document(record: Record, state_dir: Path) -> dict[str, Any]:
@@ -113,4 +141,5 @@ def _document(record: Record, state_dir: Path) -> dict[str, Any]:
         "handle": record.handle,
         "addresses": record.addresses,
         "datastore": describe(record.settings, state_dir / EMBEDDED_FILE),
+        **describe_release(record),
     }

@@ -21,7 +21,9 @@ from svc.datastore.api import Forbidden, Position, StoreError
 from svc.datastore.etcd.error_hints import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import Cluster, Endpoint, Tls
-from svc.model.errors import SvcError
+from svc.metrics import GET, LIST, WRITE, StoreMeter
+from svc.model.errors import Code, SvcError
+from svc.model.shortage import shortage_remedy
 from svc.retry import Backoff
 
 _log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # the proxy in a runtime's environment is for pulling images
     ("grpc.use_local_subchannel_pool", 1),  # sessions with different credentials must not share a connection
 )
+PROBE = -1  # a write that is never applied, beside the operations of svc.metrics
 _NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "INTERNAL", "UNKNOWN")  # status codes
 _WITH_LEADER = (("hasleader", "true"),)  # without a leader the server ends the watch, instead of leaving it silent
 _KNOCK = rpc.RangeRequest(key=b"\0", keys_only=True)
@@ -88,10 +91,11 @@ class Stream:
 class EtcdConnection:
     """Connections to a cluster, opened when they are first used. Thread-safe. `discover` returns the present servers."""
 
-    def __init__(self, cluster: Cluster, discover: Callable[[], Cluster]) -> None:
+    def __init__(self, cluster: Cluster, discover: Callable[[], Cluster], meter: StoreMeter | None = None) -> None:
         self._lock = threading.Lock()
         self._rediscovering = threading.Lock()
         self._discover = discover
+        self._meter = meter or StoreMeter()
         self.position = Position()
         self.has_failed = False  # whether a call has failed at all servers since the last discovery
         self._is_undiscovered = False  # whether the last discovery failed
@@ -123,11 +127,14 @@ class EtcdConnection:
                 knock.add_done_callback(lambda _: then())
 
     def range(self, request: Message, seconds: float) -> Message:
-        what = "list" if request.range_end else "get"
-        return self._call(lambda server: server.range(request, timeout=seconds), lambda: f"{what} {_text(request.key)}")
+        what, operation = ("list", LIST) if request.range_end else ("get", GET)
+        return self._call(
+            operation, lambda server: server.range(request, timeout=seconds), lambda: f"{what} {_text(request.key)}"
+        )
 
-    def txn(self, request: Message, seconds: float) -> Message:
-        return self._call(lambda server: server.txn(request, timeout=seconds), lambda: _transaction(request))
+    def txn(self, request: Message, seconds: float, operation: int) -> Message:
+        """Return the answer to a transaction: a GET, a WRITE, or a PROBE, which is never applied."""
+        return self._call(operation, lambda server: server.txn(request, timeout=seconds), lambda: _transaction(request))
 
     def watch(self, create: Message, seconds: float | None = None) -> Stream:
         """Open a watch; with `seconds`, it ends after that time."""
@@ -179,13 +186,21 @@ class EtcdConnection:
                 raise _closed()
             return self._servers[self._current]
 
-    def _call(self, call: Callable[["_Server"], Message], what: Callable[[], str]) -> Message:
-        server, began = self._server(), time.monotonic()
-        before = self.position.revision
+    def _call(self, operation: int, call: Callable[["_Server"], Message], what: Callable[[], str]) -> Message:
+        server, began, started = self._server(), time.monotonic(), time.perf_counter()
+        before, counted = self.position.revision, WRITE if operation == PROBE else operation
         try:
             answer = self._on(server, lambda: call(server))
+        except StoreError as failure:
+            self._meter.failed(counted, is_up=failure.lacks_right)
+            raise
         finally:
             explain(lambda: f"etcd at {server.endpoint}: {what()}: {(time.monotonic() - began) * 1000:.1f} ms")
+        if operation == WRITE and not answer.succeeded:
+            self._meter.conflicted()
+        else:
+            with self._lock:
+                self._meter.ended(counted, started)
         self.seen = answer.header.revision
         self._locate(f"{answer.header.cluster_id:x}", self.seen, before)
         return answer
@@ -226,6 +241,8 @@ class EtcdConnection:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = NO_ANSWER_IN_TIME
         message = f"{self._place(server)} does not answer: {text}"
+        if remedy := shortage_remedy(text):
+            return NoResponse(message, details=remedy, code=Code.KERNEL)
         failure = NoResponse(message, details=remedy_for(text, by_name=not server.endpoint.is_address))
         failure.unreachable = any(words in text for words in _NOT_CONNECTED)
         return failure
@@ -255,9 +272,9 @@ class RetryBudget:
         """Return the answer of the first server that answers. Raise NoResponse if the budget is exhausted."""
         return self.repeat(lambda seconds: self._connection.range(request, seconds))
 
-    def txn(self, request: Message) -> Message:
+    def txn(self, request: Message, operation: int = GET) -> Message:
         """Return the answer to an idempotent transaction. Raise NoResponse if the budget is exhausted."""
-        return self.repeat(lambda seconds: self._connection.txn(request, seconds))
+        return self.repeat(lambda seconds: self._connection.txn(request, seconds, operation))
 
     def repeat(self, step: Callable[[float], Result]) -> Result:
         """Retry an idempotent step until a server answers. Return its result. Raise NoResponse if the budget is exhausted."""

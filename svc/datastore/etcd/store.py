@@ -10,23 +10,25 @@
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from svc.atomic_file import file_version
 from svc.datastore.api import Backend, Entries, Entry, Event, Found, NotFound, Position, UndecodableEntry, Write, found_by
 from svc.datastore.etcd import txn
-from svc.datastore.etcd.connection import EtcdConnection
+from svc.datastore.etcd.connection import PROBE, EtcdConnection, RetryBudget
 from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import read_settings
 from svc.datastore.etcd.watch import QueryWatch, Span, SpanWatch
 from svc.datastore.generations import Generations
 from svc.datastore.watching import EventStream, OpenWatches
+from svc.metrics import StoreMeter
 from svc.model.keys import IPAM_CONFIG, IpamConfigKey, Key, Query, ResourceQuery
 from svc.model.kv_codec import Codec, matches
 from svc.names import Names
 
 PAGE = 2000  # entries per request; a block of 64 addresses has 1 to 10 KB
+SMALL_PAGE = 500  # the same if the caller reads page by page to save memory
 
 _log = logging.getLogger(__name__)
 
@@ -39,10 +41,11 @@ class EtcdStore(Backend):
 
     def __init__(self, settings: dict[str, str], names: Names) -> None:
         cluster = read_settings(settings)
+        self.meter = StoreMeter()
         self._codec = Codec(names)
         self._origin = cluster.origin
         self._files = {path: file_version(path) for path in cluster.files}
-        self._connection = EtcdConnection(cluster, lambda: read_settings(settings))
+        self._connection = EtcdConnection(cluster, lambda: read_settings(settings), self.meter)
         self._watches: OpenWatches[EventStream] = OpenWatches()
         self._generations = Generations(lambda kind: SpanWatch(self._connection, self._counted(kind), kind))
 
@@ -68,6 +71,13 @@ class EtcdStore(Backend):
     def list(self, query: Query) -> Entries:
         return self._listing(query)[1]
 
+    def pages(self, query: Query) -> Iterator[Entries]:
+        """Yield the entries of a query at one revision. The caller may take long between the pages."""
+        for _, kvs in self._ranges(query, SMALL_PAGE, self._connection.budget):
+            entries = Entries()
+            self._gather(query, kvs, entries)
+            yield entries
+
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002
         """Apply all writes or none. Writes are always durable, because etcd syncs before it answers."""
         if not writes:
@@ -78,7 +88,7 @@ class EtcdStore(Backend):
 
     def check_writable(self) -> None:
         """Send a write whose condition is never true. etcd refuses even such a write if its space is exceeded."""
-        self._connection.budget().txn(txn.impossible(self._codec.path(IpamConfigKey()).encode()))
+        self._connection.budget().txn(txn.impossible(self._codec.path(IpamConfigKey()).encode()), PROBE)
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return tuple(map(self._generations.current, kinds))
@@ -110,15 +120,22 @@ class EtcdStore(Backend):
 
     def _listing(self, query: Query) -> tuple[int, Entries]:
         """Return a revision, and the entries of a query at it."""
+        budget, entries, revision = self._connection.budget(), Entries(), 0
+        for present, kvs in self._ranges(query, PAGE, lambda: budget):
+            self._gather(query, kvs, entries)
+            revision = present
+        return revision, entries
+
+    def _ranges(self, query: Query, limit: int, budget: Callable[[], RetryBudget]) -> Iterator[tuple[int, Any]]:
+        """Yield a revision, and the KeyValues of a query at it in parts."""
         first, end = self._span(query)
-        request = rpc.RangeRequest(key=first, range_end=end, limit=PAGE)
-        budget, entries = self._connection.budget(), Entries()
+        request = rpc.RangeRequest(key=first, range_end=end, limit=limit)
         while True:
-            answer = budget.range(request)
-            self._gather(query, answer.kvs, entries)
+            answer = budget().range(request)
             request.revision = request.revision or answer.header.revision
+            yield request.revision, answer.kvs
             if not answer.more:
-                return request.revision, entries
+                return
             request.key = answer.kvs[-1].key + b"\0"
 
     def _counted(self, kind: str) -> Span:

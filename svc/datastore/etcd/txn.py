@@ -24,6 +24,7 @@ from svc.datastore.api import (
 )
 from svc.datastore.etcd.connection import Compacted, EtcdConnection, NoResponse
 from svc.datastore.etcd.messages import Message, rpc
+from svc.metrics import WRITE
 from svc.model.keys import Key
 from svc.model.kv_codec import Codec
 from svc.values import dataclass
@@ -168,7 +169,7 @@ class Commit:
         request = _request(self._changes)
         while True:
             try:
-                answer = self._connection.txn(request, self._budget.seconds)
+                answer = self._connection.txn(request, self._budget.seconds, WRITE)
             except NoResponse as failure:
                 self._wait(failure)
                 request = _request(self._changes, since)

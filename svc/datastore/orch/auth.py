@@ -5,6 +5,8 @@ need more memory than the rest of svc. Before every request, this module checks 
 microseconds, because other programs renew tokens in place.
 """
 
+import base64
+import json
 import logging
 import os
 import re
@@ -29,7 +31,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from svc import deadline, tls
 from svc.atomic_file import FileVersion, file_version
 from svc.cpu_pinning import CPU_PINNING
-from svc.model.errors import CallerError, Code
+from svc.model.errors import CallerError, Code, SvcError
 from svc.model.field_errors import display, without_credentials
 from svc.model.shortage import shortage
 from svc.values import dataclass
@@ -146,6 +148,16 @@ class ApiAuth:
         finally:
             self._lock.release()
 
+    def token_expires(self) -> float | None:
+        """Return the Unix time at which the token expires; None if it is renewed by a program, or names no end."""
+        credentials = self._credentials
+        if credentials.token.is_renewed:
+            return None
+        try:
+            return _expiry(credentials.authorization())
+        except (SvcError, ValueError, TypeError, AttributeError):  # unreadable, or not a token of JSON
+            return None
+
     def close(self) -> None:
         self._credentials.pool.clear()
 
@@ -169,6 +181,15 @@ def _read(settings: Settings) -> Credentials:
     pool.connection_pool_kw = {name: value for name, value in pool.connection_pool_kw.items() if name not in _IN_CONTEXT}
     pool.connection_pool_kw["ssl_context"] = context
     return Credentials(configuration.host.rstrip("/"), pool, configuration, token, _header(configuration), versions)
+
+
+def _expiry(authorization: str) -> float | None:
+    """Return the field `exp` of a JSON Web Token, if the token is one. The signature is the server's concern."""
+    parts = authorization.removeprefix("Bearer ").split(".")
+    if len(parts) != 3:
+        return None
+    end = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))).get("exp")
+    return float(end) if isinstance(end, int | float) else None
 
 
 def _header(configuration: Configuration) -> str:

@@ -6,11 +6,10 @@
 3. A write whose answer is lost raises Unreachable with `maybe_applied`. The caller has to determine the outcome.
 """
 
-import re
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -23,6 +22,8 @@ from svc import __version__, deadline
 from svc.call_trace import explain
 from svc.datastore.api import StoreError
 from svc.datastore.orch.auth import ApiAuth, Credentials
+from svc.datastore.orch.error_hints import remedy_for
+from svc.metrics import GET, LIST, WRITE, StoreMeter
 from svc.retry import Backoff
 from svc.values import dataclass
 
@@ -32,6 +33,7 @@ Params = Mapping[str, str]
 CALL_SECONDS = 10.0  # for a call with all its retries
 UNREACHABLE_SECONDS = 2.0  # for retries at a server that does not answer
 PAGE = 500  # objects per request of a list
+SMALL_PAGE = 200  # the same if the caller reads page by page to save memory: a pod or node takes up to 100 KiB
 WATCH_SECONDS = 240  # after which the server ends a watch; this bounds a watch on a dead connection
 
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -50,7 +52,7 @@ class ApiError(StoreError):
     """Refusal by the server: the `reason` of its Status (such as `AlreadyExists`, or empty) and the `fields` that it names."""
 
     def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
-        super().__init__(f"{call}: {status} {message.removeprefix(f'{status} ')}", details=_remedy(status, call))
+        super().__init__(f"{call}: {status} {message.removeprefix(f'{status} ')}", details=remedy_for(status, call))
         self.status = status
         self.lacks_right = status == 403
         self.reason = reason
@@ -79,6 +81,7 @@ class _Request:
     path: str
     body: bytes | None
     headers: Mapping[str, str]
+    operation: int  # of svc.metrics
 
     @property
     def is_read(self) -> bool:
@@ -99,12 +102,18 @@ class Client:
     """Session with one API server. Thread-safe. Paths are absolute, such as /api/v1/nodes/NAME."""
 
     def __init__(self, auth: ApiAuth) -> None:
+        self.meter = StoreMeter()
         self._auth = auth
+        self._metering = threading.Lock()
         self._closed = threading.Event()
 
     @property
     def place(self) -> str:
         return self._auth.place
+
+    def token_expires(self) -> float | None:
+        """Return the Unix time at which the token expires; None if there is none, or none that names its end."""
+        return self._auth.token_expires()
 
     def get(self, path: str, **params: str) -> Json:
         return self._call("GET", path, params=params)
@@ -114,10 +123,25 @@ class Client:
         until = time.monotonic() + deadline.remaining(CALL_SECONDS)
         while True:
             try:
-                return self._pages(path, params)
+                pages = list(self.pages(path, **params))
+                return Listing([item for page in pages for item in page.items], pages[-1].revision)
             except ApiError as error:
                 if error.status != 410 or time.monotonic() > until:
                     raise
+
+    def pages(self, path: str, **params: str) -> Iterator[Listing]:
+        """Yield the objects in pages of `limit`. Raise ApiError 410 for an expired page.
+
+        A caller that empties each page holds only one of them.
+        """
+        wanted = {"limit": str(PAGE)} | params
+        while True:
+            answer = self._call("GET", path, params=wanted)
+            metadata = answer.get("metadata") or {}
+            yield Listing(answer.pop("items", None) or [], str(metadata.get("resourceVersion") or ""))
+            if not metadata.get("continue"):
+                return
+            wanted["continue"] = metadata["continue"]
 
     def create(self, path: str, body: Json) -> Json:
         return self._call("POST", path, body)
@@ -141,7 +165,7 @@ class Client:
         """Return the changes after a revision as a reply, a JSON document a line, for WATCH_SECONDS. The caller closes it."""
         wanted = {"watch": "true", "resourceVersion": revision, "allowWatchBookmarks": "true"}
         wanted["timeoutSeconds"] = str(WATCH_SECONDS)
-        request = _Request("GET", _with_params(path, wanted | params), None, {"Accept": accept})
+        request = _Request("GET", _with_params(path, wanted | params), None, {"Accept": accept}, LIST)
         reply = self._send(request, time.monotonic() + CALL_SECONDS, self._auth.current())  # for the start of the answer
         if reply.status == 401:
             reply.drain_conn()
@@ -157,21 +181,11 @@ class Client:
         self._closed.set()
         self._auth.close()
 
-    def _pages(self, path: str, params: Params) -> Listing:
-        items: list[Json] = []
-        page = dict(params) | {"limit": str(PAGE)}
-        while True:
-            answer = self._call("GET", path, params=page)
-            items += answer.get("items") or ()
-            metadata = answer.get("metadata") or {}
-            if not metadata.get("continue"):
-                return Listing(items, str(metadata.get("resourceVersion") or ""))
-            page["continue"] = metadata["continue"]
-
     def _call(self, method: str, path: str, body: Any = None, content_type: str = _JSON, params: Params | None = None) -> Json:
         headers = {"Accept": _JSON} | ({} if body is None else {"Content-Type": content_type})
         data = None if body is None else orjson.dumps(body)
-        request = _Request(method, _with_params(path, params or {}), data, headers)
+        operation = WRITE if method != "GET" else LIST if params and "limit" in params else GET
+        request = _Request(method, _with_params(path, params or {}), data, headers, operation)
         answer = self._answer(request)
         if answer.status >= 300:
             raise _refusal(request, answer)
@@ -187,11 +201,13 @@ class Client:
         until = start + deadline.remaining(CALL_SECONDS)
         while True:
             credentials = self._auth.current()
-            began = time.monotonic()
+            began, started = time.monotonic(), time.perf_counter()
             try:
                 answer = self._attempt(request, credentials, until)
+                self._count(request, answer.status, started)
                 explain(partial(_described, request, str(answer.status), began))
             except Unreachable as error:
+                self.meter.failed(request.operation)
                 explain(partial(_described, request, error.msg, began))
                 again = request.is_read or not error.maybe_applied
                 delay = backoff.next()
@@ -208,6 +224,16 @@ class Client:
             delay = float(answer.retry_after) if answer.retry_after.isdigit() else backoff.next()
             if delay > until - time.monotonic() or self._closed.wait(delay):
                 return answer
+
+    def _count(self, request: _Request, status: int, started: float) -> None:
+        """Count an answered request. A missing object is no failure, and a conflict is the answer to a write."""
+        if status < 300 or status == 404:
+            with self._metering:
+                self.meter.ended(request.operation, started)
+        elif status == 409:
+            self.meter.conflicted()
+        else:
+            self.meter.failed(request.operation, is_up=status < 500 and status not in (401, 429))
 
     def _attempt(self, request: _Request, credentials: Credentials, until: float) -> _Answer:
         with self._send(request, until, credentials) as reply:
@@ -256,35 +282,6 @@ def segment(name: str) -> str:
 
 def _with_params(path: str, params: Params) -> str:
     return f"{path}?{urlencode(params)}" if params else path
-
-
-_REMEDIES = {
-    401: "the credentials are expired or of another cluster: renew the token or the kubeconfig",
-    404: "see whether its kind is served: `svcctl crd print` shows what must be, `svcctl crd apply` makes it so",
-    409: "read it again, and repeat",
-    410: "read it again",
-    422: "correct the named field",
-    429: "the API server is overloaded: try again later",
-    503: "the API server is not ready: see its log",
-}
-
-
-_OF_THE_PLUGIN = re.compile(  # the requests that its role allows; see svc.deploy.cluster
-    r"GET /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles|ippools|ipreservations|clusterinformations|ipamconfig\w*)\b"
-    r"|(POST|PUT|DELETE) /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles)\b"
-    r"|(GET|POST|PUT) /apis/[^/]+/\w+/(namespaces/[^/]+/)?leases\b"
-    r"|GET /api/v1/(nodes|namespaces)\b"
-    r"|PATCH /api/v1/namespaces/[^/]+/pods/[^/]+/status\b"
-)
-
-
-def _remedy(status: int, call: str) -> str:
-    """Return the fix. For a missing right, name the role of the plugin if it includes the right, else an administrator."""
-    if status != 403:
-        return _REMEDIES.get(status, "see the API server's log")
-    if _OF_THE_PLUGIN.match(call):
-        return "grant it: `svcctl crd role` prints what the plugin needs"
-    return "use the kubeconfig of an administrator, with --netconf or SVC_NETCONF: the role of the plugin does not include this"
 
 
 def _refusal(request: _Request, answer: _Answer) -> ApiError:

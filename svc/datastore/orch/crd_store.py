@@ -23,7 +23,7 @@ from svc.datastore.api import (
     UndecodableEntry,
     Update,
 )
-from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
+from svc.datastore.orch.client import PAGE, ApiError, Client, Unreachable, segment
 from svc.datastore.orch.resource_store import Collection, ResourceStore, revision_of, updated, write_verified
 from svc.model.custom_resources import CustomResourceCodec, is_marked, kind_plural
 from svc.model.errors import CallerError
@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 class CrdStore(ResourceStore):
     """Custom resources of one deployment. If `api_group` is empty, the API server is asked which group it serves."""
+
+    page_objects = PAGE
 
     def __init__(self, client: Client, names: Names, api_group: str = "") -> None:
         super().__init__(client, names)

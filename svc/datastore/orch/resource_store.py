@@ -1,11 +1,11 @@
 """What the parts of the store have in common: collections of objects, and writes whose answer may be lost."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, TypeVar
 
 from svc.datastore.api import Conflict, Create, Delete, Entries, Entry, NotFound, StoreError, Update
-from svc.datastore.orch.client import ApiError, Client, Unreachable
+from svc.datastore.orch.client import SMALL_PAGE, ApiError, Client, Unreachable
 from svc.model.keys import Key, Query
 from svc.model.kv_codec import Value
 from svc.names import Names
@@ -55,6 +55,8 @@ class Collection:
 class ResourceStore:
     """Part of the store that reads and writes the keys of some kinds."""
 
+    page_objects = SMALL_PAGE
+
     def __init__(self, client: Client, names: Names) -> None:
         self._client = client
         self._names = names
@@ -70,6 +72,14 @@ class ResourceStore:
     def list(self, query: Query) -> Entries:
         """Return the entries of a query, perhaps with others."""
         return self._all(self.collection(query))
+
+    def pages(self, query: Query) -> Iterator[Entries]:
+        """Yield the entries of a query, perhaps with others, in the pages of the API server."""
+        collection = self.collection(query)
+        for page in self._client.pages(collection.path, limit=str(self.page_objects), **collection.params):
+            entries = collection.entries(page.items)
+            page.items.clear()
+            yield entries
 
     def write(self, write: Create | Update | Delete) -> Entry | None:
         """Apply a write. Return the new entry, None for a Delete."""

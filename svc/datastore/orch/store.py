@@ -60,6 +60,7 @@ class OrchStore(Backend):
 
     def __init__(self, settings: Mapping[str, str], names: Names) -> None:
         self.client = Client(ApiAuth(settings))
+        self.meter = self.client.meter
         self._spelling = Codec(names)
         self._crds = CrdStore(self.client, names, settings.get("api_group", ""))
         self._leases = LeaseStore(self.client, names)
@@ -82,9 +83,13 @@ class OrchStore(Backend):
         return self._parallel.map(lambda key: found_by(self.get, key), keys)
 
     def list(self, query: Query) -> Entries:
-        found = self._store(query).list(query)
-        entries = sorted((each for each in found if matches(query, each.key)), key=lambda each: self._spelling.path(each.key))
-        return Entries(entries, found.skipped)
+        found = _matching(query, self._store(query).list(query))
+        found.sort(key=lambda each: self._spelling.path(each.key))
+        return found
+
+    def pages(self, query: Query) -> Iterator[Entries]:
+        for page in self._store(query).pages(query):
+            yield _matching(query, page)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
         """Apply the writes in order; they are always durable. Raise PartialWrite if one fails after others were applied."""
@@ -108,6 +113,9 @@ class OrchStore(Backend):
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return tuple(map(self._generations.current, kinds))
+
+    def token_expires(self) -> float | None:
+        return self.client.token_expires()
 
     def watch(self, query: Query) -> EventStream:
         watch = QueryWatch(self.client, query, self._store(query).collection(query))
@@ -148,6 +156,12 @@ class OrchStore(Backend):
         for entry in outcomes:
             if isinstance(entry, Entry) and (failure := self._attempt(Delete(entry.key, entry.revision))):
                 _log.warning("%s was created and could not be taken back: %s", entry.key, str(failure))
+
+
+def _matching(query: Query, found: Entries) -> Entries:
+    entries = Entries((each for each in found if matches(query, each.key)), found.skipped)
+    entries.inconsistent = found.inconsistent
+    return entries
 
 
 def _batches(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:

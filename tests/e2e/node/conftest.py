@@ -8,7 +8,7 @@ import pytest
 from harness import kubelet_node
 from harness.cluster_node import ClusterNode
 from harness.datastores import OrchSite, furnish
-from harness.installed import install
+from harness.installed import install, revoke_rights
 from harness.kube import Kube
 from harness.kubelet_node import RealNode
 from harness.leaks import Footprint, require_nothing_since
@@ -49,6 +49,7 @@ def shared_real_node(node: ClusterNode, kube: Kube, folder: Path) -> Iterator[Re
     with kubelet_node.running(folder, node, kube, install(folder, node, kube)) as real, kube.controllers("namespace"):
         real.wait_ready()
         yield real
+    revoke_rights(kube)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -99,6 +100,18 @@ def ping(side: Side, *targets: str) -> None:
 
 
 # --- complete attachments
+
+
+def test_carrier_follows_the_other_side(host: Side, sandbox: Side) -> None:
+    """A link has a carrier while both sides are up."""
+    with netns.Socket(host.fd) as outside, netns.Socket(sandbox.fd) as inside:
+        outside.execute(veth("svc1", 1001, sandbox, peer_index=7))
+        outside.execute(batch_of(partial(Batch.set_link, index=1001, up=True)))
+        for up in (True, False):
+            inside.execute(batch_of(partial(Batch.set_link, index=7, up=up)))
+            assert outside.has_carrier("svc1") == up
+        with pytest.raises(OSError, match="No such device"):
+            outside.has_carrier("gone")
 
 
 def test_wired_pods_can_be_reached_in_both_families(host: Side, sandbox: Side) -> None:

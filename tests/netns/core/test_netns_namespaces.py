@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.core_netns import Side
-from svc._core import netns
+from svc._core import netns, rtnl
 
 pytestmark = pytest.mark.root
 
@@ -91,6 +91,28 @@ def test_sysctls_are_written_inside(sandbox: Side) -> None:
     assert netns.read_sysctls(-1, [path]) == outside
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_socket_is_opened_after_the_sysctls(sandbox: Side, *, own: bool) -> None:
+    """Both happen inside the namespace. If a sysctl cannot be written, the exception names it and no descriptor stays."""
+    path, procfs, opened = "net/ipv4/conf/default/arp_ignore", netns.Procfs(), len(os.listdir("/proc/self/fd"))
+    with netns.Socket(sandbox.fd, sysctls=[(path, "1")], procfs=procfs if own else None) as inside:
+        request = rtnl.Batch()
+        request.dump_links()
+        assert [rtnl.unpack_link(link)["name"] for link in inside.query(request)] == ["lo"]
+    assert sandbox.netns.sysctl(path) == "1"
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError) as failure:
+        netns.Socket(sandbox.fd, sysctls=[(path, "2"), ("net/ipv4/gone", "1")], procfs=procfs if own else None)
+    assert failure.value.filename == "net/ipv4/gone"
+    assert sandbox.netns.sysctl(path) == "2"
+    with pytest.raises(OSError, match="Bad file descriptor") as refusal:
+        netns.Socket(sandbox.fd + 900, sysctls=[(path, "3")], procfs=procfs if own else None)
+    assert refusal.value.filename is None
+    assert len(os.listdir("/proc/self/fd")) == before
+    procfs.close()
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
 def test_own_procfs_is_replaced_after_many_uses(sandbox: Side) -> None:
     """It has the same files as /proc. Failures and repeated uses leave no descriptor but its own."""
     procfs, path = netns.Procfs(), "net/ipv4/conf/default/rp_filter"
@@ -137,7 +159,7 @@ def test_path_stays_below_proc_sys(path: str) -> None:
 
 
 def test_value_longer_than_a_page_is_refused() -> None:
-    """No file in /proc/sys accepts such a value."""
+    """It is refused before any file is opened."""
     with pytest.raises(ValueError, match="5000 bytes"):
         netns.write_sysctls(-1, [("net/ipv4/ip_forward", "1" * 5000)])
 

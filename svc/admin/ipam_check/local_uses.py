@@ -1,0 +1,61 @@
+"""The addresses that this node itself uses: its interfaces, the host routes to its containers, and its attachments."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from svc._core import netns, rtnl
+from svc._core.cidr import Address
+from svc.admin.ipam_check.node_agent import require_same_netns
+from svc.attach.journal_reader import read_rows
+from svc.attach.record import DELETING
+from svc.dataplane.kernel import addresses_of, kernel_error
+from svc.model.errors import CallerError, reason_of
+
+_JOURNAL = "journal.db"
+
+
+def local_uses(state_dir: Path) -> dict[Address, str]:
+    """Return the addresses with a word for what has them. Raise SvcError if kernel or journal cannot be read.
+
+    Raise CallerError also if the node's agent runs in another network namespace.
+    """
+    require_same_netns(state_dir)
+    return kernel_uses() | dict(_attachments(state_dir))
+
+
+def kernel_uses() -> dict[Address, str]:
+    """Return the addresses of interfaces and of host routes. Raise SvcError if the kernel cannot be asked."""
+    with netns.Socket() as socket:
+        try:
+            found = dict(_routes(socket))
+            found |= {address: "an interface" for addresses in addresses_of(socket).values() for address in addresses}
+        except rtnl.NetlinkError as refusal:
+            raise kernel_error(refusal) from refusal
+    return found
+
+
+def _attachments(state_dir: Path) -> Iterator[tuple[Address, str]]:
+    """Yield the addresses of attachments without a pending release. A node that runs no agent has no journal."""
+    if not _has_journal(state_dir):
+        return
+    for record in read_rows(state_dir / _JOURNAL).records:
+        if record.state != DELETING:
+            yield from ((address, f"attachment {record.handle}") for address in record.address_list())
+
+
+def _has_journal(state_dir: Path) -> bool:
+    try:
+        return (state_dir / _JOURNAL).exists()
+    except OSError as error:
+        msg = f"it is not known which addresses this node uses: {str(state_dir)!r} cannot be read: {reason_of(error)}"
+        raise CallerError(msg, details="run this as root") from None
+
+
+def _routes(socket: netns.Socket) -> Iterator[tuple[Address, str]]:
+    for family in (rtnl.AF_INET, rtnl.AF_INET6):
+        request = rtnl.Batch()
+        request.dump_routes(family)
+        for route in map(rtnl.unpack_route, socket.query(request)):
+            address = Address.from_packed(route["destination"])
+            if route["length"] == address.bits and not route["gateway"]:  # with a gateway, another node has it
+                yield address, "a route"

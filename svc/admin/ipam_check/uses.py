@@ -1,0 +1,158 @@
+"""Which addresses are in use, and by what: endpoints, pods, tunnels of nodes, and services.
+
+An endpoint, a tunnel or a service claims its address. The status of a pod lags behind: it shows that an address may still be in
+use, but not that the address should be allocated.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from sys import intern
+from typing import Any, Final
+
+import orjson
+
+from svc._core.cidr import Address
+from svc.model.annotations import UNMANAGED
+from svc.model.pod_endpoint import NETWORK_STATUS
+from svc.model.resource import Resource
+from svc.names import Names
+from svc.values import dataclass as value
+
+Json = dict[str, Any]
+
+ENDPOINT, POD, TUNNEL, SERVICE = "endpoint", "pod", "tunnel", "service"
+_FINISHED: Final = ("Failed", "Succeeded", "Completed")
+_TUNNELS: Final = (  # section of a node's spec, and field in it
+    ("bgp", "ipv4IPIPTunnelAddr"),
+    ("", "ipv4VXLANTunnelAddr"),
+    ("", "ipv6VXLANTunnelAddr"),
+    ("wireguard", "interfaceIPv4Address"),
+    ("wireguard", "interfaceIPv6Address"),
+)
+
+
+@value(frozen=True, slots=True)
+class Use:
+    """One use of an address. `owner` is NAMESPACE/POD, a container, a node, or NAMESPACE/SERVICE."""
+
+    kind: str
+    owner: str
+    node: str = ""
+    container: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.owner}" if self.kind in (ENDPOINT, TUNNEL) else f"{self.kind} {self.owner}"
+
+
+@value(frozen=True, slots=True)
+class PodState:
+    """A pod that exists. `has_address` is whether it has reported one."""
+
+    node: str
+    has_address: bool
+    is_finished: bool
+    is_deleted: bool  # its DEL may be in flight
+
+
+@dataclass(slots=True)
+class Uses:
+    """The addresses in use. `pods` has the pods of the cluster by NAMESPACE/NAME, if `knows_pods`.
+
+    `containers` are those with an endpoint, by owner. `bypassing` are the addresses that pods have without IPAM, on request.
+    `invalid` has the errors of endpoints whose addresses cannot be read. `unreadable` are the namespaces of these and of other
+    unreadable ones, `unreadable_nodes` the nodes whose tunnels are unknown.
+    """
+
+    by_address: dict[Address, tuple[Use, ...]] = field(default_factory=dict)
+    pods: dict[str, PodState] = field(default_factory=dict)
+    containers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    bypassing: set[Address] = field(default_factory=set)
+    knows_pods: bool = False
+    knows_services: bool = False
+    invalid: dict[str, str] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    unreadable_nodes: set[str] = field(default_factory=set)
+
+    def add(self, address: Address, use: Use) -> None:
+        """Add a use. Several interfaces of one owner count once."""
+        present = self.by_address.get(address, ())
+        if all((other.kind, other.owner, other.node) != (use.kind, use.owner, use.node) for other in present):
+            self.by_address[address] = (*present, use)
+
+    def add_endpoint(self, place: str, resource: Resource) -> None:
+        """Add the addresses of an endpoint, of any interface."""
+        spec = resource.spec
+        container, node = str(spec.get("containerID") or ""), intern(str(spec.get("node") or ""))
+        owner = f"{resource.namespace}/{spec['pod']}" if spec.get("pod") else container or resource.name
+        known = self.containers.get(owner, ())
+        if container and container not in known:
+            self.containers[owner] = (*known, container)
+        self._add_all(place, _texts(spec.get("ipNetworks")), Use(ENDPOINT, owner, node, container))
+        if place in self.invalid:
+            self.unreadable.add(str(resource.namespace))
+
+    def add_pod(self, names: Names, pod: Json) -> None:
+        """Add the addresses in the status of a pod, and those that a meta plugin reports of its further interfaces."""
+        metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+        node = intern(str(spec.get("nodeName") or ""))
+        if not node or spec.get("hostNetwork"):
+            return
+        name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+        reported = [str(item.get("ip")) for item in status.get("podIPs") or () if item.get("ip")]
+        is_finished = status.get("phase") in _FINISHED
+        self.pods[name] = PodState(node, bool(reported), is_finished, bool(metadata.get("deletionTimestamp")))
+        if not is_finished:
+            notes = metadata.get("annotations") or {}
+            further = _network_status(notes.get(NETWORK_STATUS))
+            self._add_all("", dict.fromkeys([*reported, *further]), Use(POD, name, node))
+            self.bypassing.update(_addresses(notes.get(f"{names.annotation_prefix}/{UNMANAGED}")))
+
+    def add_node(self, node: Resource) -> None:
+        """Add the tunnel addresses of a node."""
+        for section, name in _TUNNELS:
+            part = node.spec.get(section) if section else node.spec
+            if isinstance(part, dict) and part.get(name):
+                self._add_all("", [str(part[name])], Use(TUNNEL, node.name, node.name))
+
+    def add_service(self, service: Json) -> None:
+        """Add the addresses that a load balancer has given to a service."""
+        metadata, balancer = service["metadata"], (service.get("status") or {}).get("loadBalancer") or {}
+        found = [str(item.get("ip")) for item in balancer.get("ingress") or () if item.get("ip")]
+        self._add_all("", found, Use(SERVICE, f"{metadata.get('namespace')}/{metadata.get('name')}"))
+
+    def claims(self, address: Address) -> tuple[Use, ...]:
+        """Return the uses of an address that need an allocation."""
+        return tuple(use for use in self.by_address.get(address, ()) if use.kind != POD)
+
+    def _add_all(self, place: str, texts: Iterable[str], use: Use) -> None:
+        for text in texts:
+            try:
+                self.add(Address(text.partition("/")[0]), use)
+            except ValueError as error:
+                if place:
+                    self.invalid[place] = f"ipNetworks: {error}"
+
+
+def _texts(given: object) -> Iterator[str]:
+    yield from map(str, given if isinstance(given, list) else ())
+
+
+def _network_status(note: str | None) -> Iterator[str]:
+    """Yield the addresses in the annotation of a meta plugin. A malformed annotation has none."""
+    for interface in _items(note):
+        yield from _texts(interface.get("ips") if isinstance(interface, dict) else None)
+
+
+def _addresses(note: str | None) -> Iterator[Address]:
+    for text in _items(note):
+        with suppress(ValueError):
+            yield Address(str(text))
+
+
+def _items(note: str | None) -> list[Any]:
+    try:
+        found = orjson.loads(note or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []

@@ -1,0 +1,182 @@
+"""Status of this node: the agent's state, the pools of its datastore, and the problems that they show."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from svc.admin.agent_client import ask
+from svc.admin.sources import Source, read_all
+from svc.attach.journal_reader import count_rows, describe, read_rows
+from svc.attach.record import DELETING
+from svc.model.errors import CallerError, PeerError, SvcError
+from svc.values import dataclass
+
+GOOD, DEGRADED, DOWN = "good", "degraded", "down"
+EXIT_STATUS: Final = {GOOD: 0, DEGRADED: 3, DOWN: 4}
+NOTE: Final = "note"  # a problem that does not change the verdict
+TOKEN_SECONDS: Final = 3600.0  # a token that ends sooner is a problem
+FULL_PERCENT: Final = 95  # use of a pool
+WAITING_SECONDS: Final = 10.0  # a call that has waited longer for a worker is a problem
+RECENT_SECONDS: Final = 600.0  # an older error does not count
+_MARGIN_SECONDS: Final = 0.1  # that the client for the agent has to say why no answer came
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something to look at: `level` is DEGRADED, DOWN or NOTE."""
+
+    level: str
+    text: str
+    fix: str = ""
+
+
+class NodeStatus:
+    """The status of the node. `pools` returns the name of the datastore and the use of its pools."""
+
+    def __init__(self, state_dir: Path, socket: Path, pools: Callable[[], Json]) -> None:
+        journal = state_dir / "journal.db"
+        self._agent_seconds = 0.0
+        self.agent = Source("the agent", lambda: ask(state_dir, socket, "state", seconds=self._agent_seconds))
+        self.journal = Source("the journal", lambda: _read_journal(journal))
+        self.datastore = Source("the datastore", pools)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no source is still being read."""
+        return not any(source.is_running for source in (self.agent, self.journal, self.datastore))
+
+    def read(self, seconds: float) -> Json:
+        """Return the status as a document, within this time."""
+        self._agent_seconds = seconds - _MARGIN_SECONDS
+        read_all((self.agent, self.journal, self.datastore), seconds)
+        state = self.agent.value
+        document = {
+            "time": time.time(),
+            "state": state,
+            "attachments": (state or {}).get("attachments") or (self.journal.value or {}).get("attachments"),
+            "pending_releases": _known(state, self.journal.value, "pending_releases"),
+            "datastore": self.datastore.value,
+        }
+        problems = sorted(self._problems(document), key=lambda problem: _RANK[problem.level])
+        verdict = next((problem.level for problem in problems if problem.level != NOTE), GOOD)
+        listed = [{"level": problem.level, "text": problem.text, "fix": problem.fix} for problem in problems]
+        return {"verdict": verdict, "problems": listed, **document}
+
+    def _problems(self, document: Json) -> Iterator[Problem]:
+        if self.agent.failure is not None:
+            yield _of(self.agent.failure, DOWN)
+        if document["state"] is not None:
+            yield from state_problems(document["state"])
+        elif self.journal.failure is not None:
+            yield _of(self.journal.failure, DEGRADED)
+        if self.datastore.failure is not None:  # a CallerError: the user must name the datastore
+            yield _of(self.datastore.failure, NOTE if isinstance(self.datastore.failure, CallerError) else DEGRADED)
+        elif document["datastore"] is not None:
+            yield from pool_problems(document["datastore"]["pools"])
+        if releases := document["pending_releases"]:
+            yield Problem(DEGRADED, f"{_number(releases, 'release')} pending: {_reason(releases)}", "see `svcctl pending get`")
+
+
+_RANK: Final = {DOWN: 0, DEGRADED: 1, NOTE: 2}
+
+
+def state_problems(state: Json) -> Iterator[Problem]:
+    """Yield the problems that the state of the agent shows."""
+    if reason := (state["agent"] or {}).get("restart_reason"):
+        yield Problem(DEGRADED, reason, "systemctl restart svc-agent")
+    for store in state["datastores"] or ():
+        yield from _datastore_problems(store)
+    for token in state["tokens"] or ():
+        if (left := token["seconds_left"]) is not None and left < TOKEN_SECONDS:
+            text = f"the token for {token['server']} {f'ends in {left / 60:.0f} min' if left > 0 else 'has ended'}"
+            yield Problem(DEGRADED, text, "renew it where the network configuration has it")
+    if state["queue"]:
+        yield from _queue_problems(state["queue"])
+    yield from _findings((state["reconciliation"] or {}) if "reconciliation" in state else {})
+    yield from _errors(state)
+    for task in state["tasks"] or ():
+        if task["last_run"] and (failure := task["last_run"]["failure"]):
+            yield Problem(DEGRADED, f"the periodic task {task['name']!r} failed: {failure}", "see the agent's log")
+    for section, reason in state["failed"].items():
+        yield Problem(DEGRADED, f"{section.replace('_', ' ')} cannot be read: {reason}", "see the agent's log")
+
+
+def _findings(report: Json) -> Iterator[Problem]:
+    """Yield the findings of the last comparison. A pending release is shown as such."""
+    for finding in report.get("findings", ()):
+        if finding["id"] != "attachment-unfinished":
+            yield Problem(DEGRADED, f"{finding['id']}: {finding['object']}: {finding['problem']}", finding["fix"])
+
+
+def _errors(state: Json) -> Iterator[Problem]:
+    """Yield the recent failures of dependencies and networks. A failed call alone may concern one pod only."""
+    told = {(store["error"] or {}).get("message") for store in state["datastores"] or ()}
+    for error in state["errors"] or ():
+        if "request" not in error and error["message"] not in told and time.time() - error["time"] < RECENT_SECONDS:
+            yield Problem(DEGRADED, f"{error['source']}: {error['message']}", error["details"])
+
+
+def pool_problems(pools: Sequence[Json]) -> Iterator[Problem]:
+    """Yield the pools that are nearly full."""
+    for pool in pools:
+        if pool["capacity"] and percent_used(pool) >= FULL_PERCENT:
+            text = f"pool {pool['name']} is {percent_used(pool)} % used, {pool['available']} addresses are free"
+            yield Problem(DEGRADED, text, "add a pool: `svcctl pool apply`")
+
+
+def percent_used(pool: Json) -> int:
+    """Return the part of the addresses of a pool that cannot be assigned."""
+    return int(100 * (pool["capacity"] - pool["available"]) / pool["capacity"])
+
+
+def _datastore_problems(store: Json) -> Iterator[Problem]:
+    error = store["error"] or {}
+    if store["is_up"] is False:
+        yield Problem(DEGRADED, f"{store['place']} does not answer: {error.get('message', '')}", error.get("details", ""))
+    elif store["is_ready"] is False:
+        yield Problem(DEGRADED, f"{store['place']} is not ready: {error.get('message', '')}", error.get("details", ""))
+    elif error:
+        yield Problem(DEGRADED, f"{store['place']}: {error['message']}", error["details"])
+    if store["held_seconds"]:
+        text = f"{store['place']} has lost data: ADDs wait for up to {store['held_seconds']:.0f} s"
+        yield Problem(DEGRADED, text, "wait: live attachments are claimed again; if it has no pools, apply them")
+
+
+def _queue_problems(queue: Json) -> Iterator[Problem]:
+    workers = queue["workers"]
+    if not workers["idle"] and workers["threads"] >= workers["max"]:
+        seconds = f"{workers['seconds_since_progress']:.0f} s"
+        text = f"all {workers['max']} workers are occupied, and no call has begun or ended for {seconds}"
+        yield Problem(DEGRADED, text, "see what they wait for: `svcctl diag`, threads")
+    late = [lane for lane in queue["lanes"] if lane["waiting"] and lane["oldest_seconds"] > WAITING_SECONDS]
+    for lane in late:
+        calls = f"{lane['waiting']} calls ({lane['name']}{' at ' if lane['store'] else ''}{lane['store']})"
+        text = f"{calls} wait for a worker, the oldest for {lane['oldest_seconds']:.0f} s"
+        yield Problem(DEGRADED, text, "see whether that datastore answers")
+
+
+def _read_journal(path: Path) -> Json:
+    if not path.exists():
+        raise PeerError(f"journal {str(path)!r} does not exist", details="name the agent's directory with --state-dir")
+    pending = [describe(record) for record in read_rows(path, unfinished=True).records if record.state == DELETING]
+    return {"attachments": count_rows(path), "pending_releases": pending}
+
+
+def _known(state: Json | None, journal: Json | None, name: str) -> Any:
+    found = (state or {}).get(name)
+    return found if found is not None else (journal or {}).get(name)
+
+
+def _of(failure: SvcError, level: str) -> Problem:
+    return Problem(level, failure.msg, failure.details)
+
+
+def _number(found: Sequence[Any], noun: str) -> str:
+    return f"{len(found)} {noun}{'s are' if len(found) > 1 else ' is'}"
+
+
+def _reason(releases: Sequence[Json]) -> str:
+    return next((release["reason"] for release in releases if release.get("reason")), "the reason is not recorded")

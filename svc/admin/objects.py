@@ -1,0 +1,139 @@
+"""Objects of any kind as a datastore has them: found by name, listed, and deleted."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from svc.admin.kind import Kind, full_name
+from svc.admin.resources import missing
+from svc.datastore.api import MAX_WRITES, Backend, Conflict, Delete, NotFound, entry_of
+from svc.model.errors import CallerError, PeerError, SvcError
+from svc.model.keys import Key
+from svc.model.resource import Resource, name_error
+from svc.values import dataclass
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored object. An implied one has neither value nor revision."""
+
+    kind: Kind
+    resource: Resource
+    key: Key
+    value: Any = None
+    revision: str = ""
+
+    def document(self, api_version: str) -> Json:
+        """Return the object as a document that `apply` reads, and whose revision it compares."""
+        data = self.resource.to_json(api_version)
+        order = {"apiVersion": data["apiVersion"], "kind": data["kind"]}
+        metadata = data["metadata"] | ({"resourceVersion": self.revision} if self.revision else {})
+        return order | data | {"metadata": metadata}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Objects of a kind, and the errors of those that svc cannot use, by name."""
+
+    kind: Kind
+    found: list[Stored]
+    errors: dict[str, str]
+
+
+def find_all(backend: Backend, wanted: Sequence[tuple[Kind, Resource]]) -> list[Stored | None]:
+    """Return the stored object of each resource, or None. Raise UndecodableEntry, StoreError."""
+    keys = [kind.storage.key(each) if kind.is_writable and not name_error(each) else None for kind, each in wanted]
+    kinds = {key: kind for key, (kind, _) in zip(keys, wanted, strict=True) if key is not None}
+    asked, entries = list(kinds), dict[Key, Stored]()
+    for start in range(0, len(asked), MAX_WRITES):
+        part = asked[start : start + MAX_WRITES]
+        for key, found in zip(part, backend.get_all(part), strict=True):
+            if entry := entry_of(found):
+                entries[key] = _stored(kinds[key], key, entry.value, entry.revision)
+    return [None if key is None else entries.get(key) for key in keys]
+
+
+def read(backend: Backend, kind: Kind, namespace: str = "", own_node: str = "") -> Listing:
+    """Return the objects of a namespace, or of all, in the order of their names. Raise CallerError if the store has none.
+
+    `own_node` is the node of this command, for kinds with objects that have no document."""
+    if kind.absence:
+        raise CallerError(f"the datastore has no {kind.noun}s", details=kind.absence)
+    found: list[Stored] = []
+    errors: dict[str, str] = {}
+    for query in kind.storage.queries(namespace):
+        entries = backend.list(query)
+        found += [_stored(kind, entry.key, entry.value, entry.revision) for entry in entries]
+        errors |= {place.rpartition("/")[2]: f"{kind.noun} {place}: {error}" for place, error in entries.skipped.items()}
+    if kind.singleton:
+        only = Resource(kind.name, {"name": kind.singleton})
+        found = [each for each in find_all(backend, [(kind, only)]) if each]
+    if kind.implied:
+        known = {each.resource.name for each in found}
+        more = (each for each in kind.implied(backend, own_node) if each.name not in known)
+        found += [Stored(kind, each, kind.storage.key(each)) for each in more]
+    if kind.unreadable:
+        errors |= kind.unreadable(backend)
+    found.sort(key=lambda each: (each.resource.namespace, each.resource.name))
+    return Listing(kind, found, errors)
+
+
+def select(listing: Listing, names: Sequence[str]) -> Listing:
+    """Return the objects of these names, in their order; all without a name. Raise CallerError if one does not exist."""
+    if not names:
+        return listing
+    kind = listing.kind
+    chosen = [[each for each in listing.found if kind.storage.is_named(each.resource, name)] for name in names]
+    errors = {name: listing.errors[name] for name in names if name in listing.errors}
+    unknown = [name for name, found in zip(names, chosen, strict=True) if not found and name not in errors]
+    if unknown:
+        raise missing(kind.noun, unknown, [full_name(each.resource) for each in listing.found], kind.code)
+    return Listing(kind, list({full_name(each.resource): each for found in chosen for each in found}.values()), errors)
+
+
+def check_deletable(backend: Backend, chosen: Iterable[Stored]) -> Iterator[str]:
+    """Yield why objects cannot be deleted."""
+    for each in chosen:
+        kind, named = each.kind, each.kind.describe(each.resource)
+        if kind.read_only:
+            yield f"{named} is read only: {kind.read_only}"
+        elif kind.undeletable:
+            yield f"{named} cannot be deleted: {kind.undeletable}"
+        elif kind.check_unused:
+            try:
+                kind.check_unused(backend, each.resource.name)
+            except CallerError as error:
+                yield str(error)
+
+
+def delete_all(backend: Backend, chosen: Sequence[Stored]) -> Iterator[Stored]:
+    """Delete objects durably, with all that belongs to them; yield each after its deletion.
+
+    Raise PeerError with the objects that could not be deleted, after all were tried."""
+    failures = []
+    for each in chosen:
+        try:
+            _delete(backend, each)
+            yield each
+        except NotFound:  # another program has deleted it
+            yield each
+        except Conflict:
+            failures.append(f"{each.kind.describe(each.resource)}: was changed since it was read: repeat the command")
+        except SvcError as error:
+            failures.append(f"{each.kind.describe(each.resource)}: {error}")
+    if failures:
+        refusal = PeerError(f"{len(failures)} of {len(chosen)} objects were not deleted", details="; ".join(failures))
+        refusal.subject, refusal.errors = "not deleted", tuple(failures)
+        raise refusal
+
+
+def _delete(backend: Backend, each: Stored) -> None:
+    if each.kind.remove:
+        each.kind.remove(backend, each.resource.name)
+    else:
+        backend.write([Delete(each.key, each.revision)], durable=True)
+
+
+def _stored(kind: Kind, key: Key, value: Any, revision: str) -> Stored:
+    return Stored(kind, kind.storage.resource(key, value), key, value, revision)

@@ -1,0 +1,65 @@
+"""Information from several places, each read by a thread of its own, so that one that does not answer delays no other."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from svc.model.errors import PeerError, SvcError, reason_of
+
+
+class Source:
+    """A place to read. `value` is the last result, None before the first; `failure` is the error of the last attempt."""
+
+    def __init__(self, name: str, read: Callable[[], Any]) -> None:
+        self.name = name
+        self.value: Any = None
+        self.failure: SvcError | None = None
+        self._read = read
+        self._began = 0.0
+        self._ended = threading.Event()
+        self._ended.set()
+
+    @property
+    def is_running(self) -> bool:
+        return not self._ended.is_set()
+
+    def begin(self) -> None:
+        """Start to read, unless the last attempt still runs."""
+        if self.is_running:
+            return
+        self._began = time.monotonic()
+        self._ended.clear()
+        try:
+            threading.Thread(target=self._run, name=self.name, daemon=True).start()
+        except RuntimeError as failure:
+            self.failure = PeerError(f"{self.name} cannot be read: {failure}", details="end other processes")
+            self._ended.set()
+
+    def wait(self, until: float) -> None:
+        """Wait for the result until a point of the monotonic clock. If it is late, set a failure that says so."""
+        if not self._ended.wait(max(0.0, until - time.monotonic())):
+            self.value = None
+            seconds = time.monotonic() - self._began
+            self.failure = PeerError(f"{self.name} has not answered in {seconds:.1f} s", details="see whether it runs")
+
+    def _run(self) -> None:
+        value, failure = None, None
+        try:
+            value = self._read()
+        except SvcError as error:
+            failure = error
+        except Exception as error:  # a bug in one source must not hide the others
+            failure = PeerError(f"{self.name} cannot be read: {type(error).__name__}: {reason_of(error)}")
+        self.value, self.failure = value, failure
+        self._ended.set()
+
+
+def read_all(sources: Iterable[Source], seconds: float) -> None:
+    """Read all sources in parallel, for at most this time."""
+    found = list(sources)
+    until = time.monotonic() + seconds
+    for source in found:
+        source.begin()
+    for source in found:
+        source.wait(until)

@@ -1,0 +1,172 @@
+"""Reconcile: compare journal, kernel and datastore, and tear down attachments whose interface and sandbox are gone.
+
+Everything else that a comparison finds is counted and named, and never corrected.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from svc import deadline
+from svc.agent.lanes import Lane
+from svc.agent.queue import Job
+from svc.attach.context import Context
+from svc.attach.dead_sandboxes import is_dead
+from svc.attach.record import AttachmentId
+from svc.attach.teardown import tear_down
+from svc.call_trace import CallTrace, new_request_id
+from svc.metrics import Sample
+from svc.model.errors import SvcError
+from svc.timestamps import rfc3339
+
+if TYPE_CHECKING:
+    from svc.admin.ipam_check.findings import Candidate, Finding
+    from svc.agent.node_observation import Comparison
+
+RECONCILE_SECONDS: Final = 300.0  # between two comparisons
+CONFIRM_SECONDS: Final = 60.0  # between two observations of what a call in flight looks like
+LOOK_SECONDS: Final = 2.0  # between two looks whether it is time for one
+JOB_SECONDS: Final = 20.0  # for one comparison, or one teardown
+LANE: Final = Lane("reconcile")
+
+log = logging.getLogger("svc.agent")
+
+Json = dict[str, Any]
+
+
+class _Moment(NamedTuple):
+    """Seconds of the monotonic clock, and Unix time."""
+
+    monotonic: float
+    unix: float
+
+    @staticmethod
+    def now() -> "_Moment":
+        return _Moment(time.monotonic(), time.time())
+
+
+class Reconciliation:
+    """Comparisons at intervals, and at request. `put` queues a job, which runs between the calls of its container.
+
+    A call in flight may explain a contradiction. It becomes a finding if two comparisons, CONFIRM_SECONDS apart, show it.
+    """
+
+    def __init__(self, context: Context, put: Callable[[Job], None], state_dir: Path) -> None:
+        self._context = context
+        self._put = put
+        self._state_dir = state_dir
+        self._lock = threading.Lock()  # held during a comparison
+        self._due = time.monotonic() + CONFIRM_SECONDS
+        self._in_flight = False
+        self._seen: dict[tuple[str, str, str], _Moment] = {}  # the first observation, by identity
+        self._dead: dict[tuple[AttachmentId, int], _Moment] = {}  # the same, by attachment and generation of its row
+        self._torn_down = 0
+        self._report: Json = {}
+
+    @property
+    def report(self) -> Json:
+        """The result of the last comparison; empty before the first one."""
+        return self._report
+
+    def look(self) -> None:
+        """Queue a comparison if it is time for one."""
+        if not self._in_flight and time.monotonic() >= self._due:
+            self._in_flight = True
+            self._put(Job(LANE, "", self._run))
+
+    def reconcile(self) -> Json:
+        """Compare now, and return the report. Raise SvcError if journal or kernel cannot be read."""
+        from svc.agent.node_observation import compare  # after the start: it takes a quarter of a MiB
+
+        with self._lock, deadline.limit(JOB_SECONDS):
+            began = time.monotonic()
+            found, now = compare(self._context, self._state_dir), _Moment.now()
+            findings = self._confirmed(found, now)
+            self._queue_teardowns(found, now)
+            is_unconfirmed = bool(self._dead) or len(self._seen) > len(findings)
+            self._due = now.monotonic + (CONFIRM_SECONDS if is_unconfirmed else RECONCILE_SECONDS)
+            unconfirmed = Counter(each.finding.id for each in found.candidates) - Counter(each.id for each in findings)
+            self._report = {
+                "time": now.unix,
+                "seconds": round(now.monotonic - began, 4),
+                "attachments": found.attachments,
+                "findings": [each.to_json() for each in findings],
+                "unconfirmed": dict(unconfirmed),
+                "gone": len(found.dead),
+                "torn_down": self._torn_down,
+                "errors": list(found.errors),
+            }
+            return self._report
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the number of findings by ID, after the first comparison."""
+        if not self._report:
+            return
+        from svc.admin.ipam_check.findings import AGENT, KINDS
+
+        counts = Counter(each["id"] for each in self._report["findings"])
+        yield from (("reconcile_findings", (("id", id_),), counts[id_]) for id_, kind in KINDS.items() if kind.source == AGENT)
+
+    def _run(self, _job: Job) -> None:
+        before = self._found()
+        self._due = time.monotonic() + RECONCILE_SECONDS
+        try:
+            self.reconcile()
+        except SvcError as failure:
+            log.warning("this node's attachments cannot be compared now: %s", failure)
+            return
+        finally:
+            self._in_flight = False
+        present = self._found()
+        for (id_, name), text in present.items():
+            if (id_, name) not in before:
+                log.warning("%s: %s: %s", id_, name, text)
+        for id_, name in before.keys() - present.keys():
+            log.info("%s: %s: no longer found", id_, name)
+
+    def _found(self) -> dict[tuple[str, str], str]:
+        findings = self._report.get("findings", ())
+        return {(each["id"], each["object"]): f"{each['problem']}: {each['fix']}" for each in findings}
+
+    def _confirmed(self, found: "Comparison", now: _Moment) -> "list[Finding]":
+        """Return the findings: what must be seen once, and what an earlier comparison showed as well."""
+        self._seen = {each.identity: self._seen.get(each.identity, now) for each in found.candidates}
+        return [self._dated(each) for each in found.candidates if not each.wait or self._is_confirmed(each, now)]
+
+    def _is_confirmed(self, each: "Candidate", now: _Moment) -> bool:
+        return now.monotonic >= self._seen[each.identity].monotonic + CONFIRM_SECONDS
+
+    def _dated(self, each: "Candidate") -> "Finding":
+        return replace(each.finding, since=each.finding.since or rfc3339(self._seen[each.identity].unix))
+
+    def _queue_teardowns(self, found: "Comparison", now: _Moment) -> None:
+        keys = [(record.id, record.generation) for record in found.dead]
+        self._dead = {key: self._dead.get(key, now) for key in keys}
+        for (attachment, generation), since in self._dead.items():
+            if now.monotonic >= since.monotonic + CONFIRM_SECONDS:
+                self._put(Job(LANE, attachment.container_id, partial(self._tear_down, attachment, generation)))
+
+    def _tear_down(self, attachment: AttachmentId, generation: int, _job: Job) -> None:
+        trace = CallTrace(new_request_id())
+        try:
+            with trace.activated(), deadline.limit(JOB_SECONDS):
+                record = self._context.journal.get(attachment)
+                if record is None or not is_dead(self._context, attachment, generation):
+                    return
+                trace.warning(
+                    f"taking down {attachment.container_id} {attachment.ifname} of {attachment.network}: its interface and its "
+                    "sandbox do not exist any more, and no DEL came"
+                )
+                tear_down(self._context, record, trace)
+                self._torn_down += 1
+        except SvcError as failure:
+            trace.warning(f"{attachment.container_id} {attachment.ifname} cannot be taken down now: {failure}")
+        finally:
+            for level, text in trace.messages:
+                log.log(level, "%s", text)

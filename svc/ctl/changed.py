@@ -1,0 +1,42 @@
+"""The answer of commands that change objects: a line for each object, and in a dry run for each field."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from svc.admin.changes import ABSENT, Change, show_value
+from svc.ctl.cli_context import echo_json, echo_yaml
+
+
+def show_changes(done: Sequence[Change], output: str, *, dry_run: bool) -> None:
+    """Print what was done to each object, or would be."""
+    if output == "json":
+        echo_json([_document(each) for each in done])
+    elif output == "yaml":
+        echo_yaml([_document(each) for each in done])
+    elif output == "name":
+        click.echo("".join(f"{_reference(each)}\n" for each in done), nl=False)
+    else:
+        for each in done:
+            _show(each, dry_run=dry_run)
+
+
+def _show(each: Change, *, dry_run: bool) -> None:
+    outcome = f"would be {each.outcome}" if dry_run and each.write else each.outcome
+    click.echo(f"{_reference(each)} {outcome}")
+    for field, before, after in each.fields() if dry_run else ():
+        click.echo(f"  {field}: {show_value(before)} -> {show_value(after)}")
+
+
+def _reference(each: Change) -> str:
+    return each.wanted.kind.reference(each.after)
+
+
+def _document(each: Change) -> dict[str, Any]:
+    changed = [
+        {"field": field} | {name: value for name, value in (("before", before), ("after", after)) if value is not ABSENT}
+        for field, before, after in each.fields()
+    ]
+    namespace = {"namespace": each.after.namespace} if each.after.namespace else {}
+    return {"kind": each.wanted.kind.name, "name": each.after.name, **namespace, "outcome": each.outcome, "changes": changed}

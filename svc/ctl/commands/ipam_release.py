@@ -1,0 +1,150 @@
+"""svcctl ipam release."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from svc._core.cidr import Address
+from svc.admin.ipam_check import saved_report
+from svc.admin.ipam_check.local_uses import local_uses
+from svc.admin.ipam_check.release import READY, REFUSED, Outcome, carry_out, examine
+from svc.admin.ipam_check.report import cluster_fields
+from svc.ctl.cli_context import CliContext, output_option
+from svc.ctl.commands.ipam_check import listed_documents, place_of
+from svc.ctl.path_option import PATH
+from svc.datastore.api import Backend
+from svc.ipam.requests import ReleaseTarget
+from svc.model.errors import CallerError
+
+_EXAMPLES = """
+\b
+Examples:
+  svcctl ipam release --ip 10.65.0.7 --handle pods.4f2a --sequence 1763900000000000007
+  svcctl ipam release --from-report before.json --from-report after.json --dry-run
+"""
+
+Work = tuple[Sequence[ReleaseTarget], Sequence[tuple[str, str]]]
+"""Addresses, and handles with their revisions."""
+
+
+def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> Address | None:
+    try:
+        return Address(text) if text is not None else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--ip", "address", metavar="ADDRESS", callback=_address, help="Release this address.")
+@click.option("--handle", default="", help="With --ip: only if it is allocated to this handle.")
+@click.option("--sequence", type=click.IntRange(0), metavar="NUMBER", help="With --ip: only the allocation with this number.")
+@click.option(
+    "--from-report",
+    "files",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Release what this report of `ipam check` shows unused; with several, what all of them do.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be released.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Accept reports of another version, and a datastore that is not locked.")
+@output_option
+@click.pass_context
+def release_command(
+    click_context: click.Context,
+    address: Address | None,
+    handle: str,
+    sequence: int | None,
+    files: Sequence[Path],
+    dry_run: bool,
+    yes: bool,
+    force: bool,
+) -> None:
+    """Release addresses that nothing uses, and delete handles without addresses.
+
+    Each is checked again first. An address that an endpoint, a pod, a tunnel, a service or this node uses is refused, also with
+    --force. Exit status: 1 if anything was refused.
+    """
+    _require_usage(address, bool(handle or sequence is not None), files, force=force)
+    context: CliContext = click_context.obj
+    target = context.target
+    with listed_documents(), context.store(target) as store, place_of(target, store) as place:
+        if address is not None:
+            work: Work = [ReleaseTarget(address, handle, sequence)], []
+        else:
+            work = _reported(store, files, force=force)
+        outcomes = examine(place, *work, local_uses(context.state_dir))
+        if not dry_run:
+            if not yes and _is_confirmed(outcomes):
+                outcomes = examine(place, *_agreed(work, outcomes), local_uses(context.state_dir))  # the answer may be late
+            outcomes = _shown(context, carry_out(store, outcomes))
+        _answer(context, outcomes, is_shown=not dry_run)
+    click.echo(f"datastore: {target}", err=context.output != "table")
+    click_context.exit(int(any(outcome.result == REFUSED for outcome in outcomes)))
+
+
+def _require_usage(address: Address | None, has_details: bool, files: Sequence[Path], *, force: bool) -> None:
+    if (address is None) == (not files):
+        raise click.UsageError("give either --ip ADDRESS or --from-report FILE")
+    if files and has_details:
+        raise click.UsageError("--handle and --sequence go with --ip: a report has those of each address")
+    if address is not None and force:
+        raise click.UsageError("--force goes with --from-report: with --ip nothing can be overridden")
+
+
+def _reported(store: Backend, files: Sequence[Path], *, force: bool) -> Work:
+    """Return what all reports show unused. Raise CallerError if they do not fit the datastore."""
+    reports = [saved_report.read(file) for file in files]
+    present = cluster_fields(store)
+    saved_report.require_same_cluster(reports, present)
+    objections = tuple(saved_report.objections(reports, present))
+    if objections and not force:
+        error = CallerError("; ".join(objections), details="or repeat the command with --force")
+        error.subject, error.errors = "nothing was released (--force overrides this)", objections
+        raise error
+    return saved_report.common(reports)
+
+
+def _agreed(work: Work, outcomes: Sequence[Outcome]) -> Work:
+    """Return the same with the allocations that the user has seen, so that later ones of these addresses stay."""
+    targets, handles = work
+    return [outcome.target or target for target, outcome in zip(targets, outcomes, strict=False)], handles
+
+
+def _is_confirmed(outcomes: Sequence[Outcome]) -> bool:
+    """Return whether the user was asked, and agreed. Raise Abort for another answer."""
+    ready = [outcome for outcome in outcomes if outcome.result == READY]
+    if ready:
+        for outcome in outcomes:
+            click.echo(_line(outcome), err=True)
+        click.confirm(f"Release {len(ready)} of {len(outcomes)}?", abort=True, err=True)
+    return bool(ready)
+
+
+def _shown(context: CliContext, outcomes: Iterator[Outcome]) -> list[Outcome]:
+    """Print each outcome as soon as it is known, unless the output is for programs."""
+    found = []
+    for outcome in outcomes:
+        found.append(outcome)
+        if context.output == "table":
+            click.echo(_line(outcome))
+    return found
+
+
+def _answer(context: CliContext, outcomes: Sequence[Outcome], *, is_shown: bool) -> None:
+    counts = Counter(outcome.result for outcome in outcomes)
+    total = ", ".join(f"{number} {result}" for result, number in counts.items()) or "nothing to release"
+    lines = [] if is_shown else [_line(outcome) for outcome in outcomes]
+    context.answer([_document(outcome) for outcome in outcomes], "\n".join([*lines, total]))
+
+
+def _line(outcome: Outcome) -> str:
+    return f"{outcome.object} {outcome.result}{f': {outcome.reason}' if outcome.reason else ''}"
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    return {"object": outcome.object, "result": outcome.result, "reason": outcome.reason}

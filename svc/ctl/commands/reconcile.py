@@ -1,0 +1,54 @@
+"""svcctl reconcile."""
+
+import sys
+from typing import Any, Final
+
+import click
+
+from svc.admin.agent_client import ask
+from svc.cni.install_record import SOCKET_NAME
+from svc.ctl.cli_context import CliContext, output_option, table
+
+SECONDS: Final = 30.0  # for the reply: the agent limits a comparison to 20 s
+FINDINGS: Final = 3  # exit status
+_HEADINGS = ("ID", "OBJECT", "SINCE", "PROBLEM", "FIX")
+
+Json = dict[str, Any]
+
+
+@click.command()
+@output_option
+@click.pass_obj
+def reconcile(context: CliContext) -> None:
+    """Let the agent compare its journal, the interfaces and the datastore now, and show what it finds.
+
+    \b
+    The agent does so every 5 minutes by itself. If two comparisons, a minute apart, show that interface and sandbox of
+    an attachment are gone, it tears the attachment down. Everything else is named, and never corrected.
+    Exit status: 0 no finding, 3 findings, 1 unable to tell.
+
+    \b
+    Examples:
+      svcctl reconcile
+      svcctl reconcile -o json | jq .[0].unconfirmed
+    """
+    report = ask(context.state_dir, context.run_dir / SOCKET_NAME, "reconcile", seconds=SECONDS)
+    for error in report["errors"]:
+        click.echo(f"warning: left out: {error}", err=True)
+    findings = report["findings"]
+    context.answer([report], table(_HEADINGS, [_cells(each) for each in findings]) if findings else _summary(report))
+    if findings:
+        sys.exit(FINDINGS)
+    if report["errors"]:
+        sys.exit(1)
+
+
+def _summary(report: Json) -> str:
+    gone = f"; {report['gone']} without interface and sandbox" if report["gone"] else ""
+    seen_once = sum(report["unconfirmed"].values())
+    once = f"; {seen_once} contradictions were seen once: repeat this in a minute" if seen_once else ""
+    return f"no findings in {report['attachments']} attachments{gone}{once}"
+
+
+def _cells(finding: Json) -> list[str]:
+    return [finding["id"], finding["object"], finding["since"], finding["problem"], finding["fix"]]

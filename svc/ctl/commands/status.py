@@ -1,0 +1,179 @@
+"""svcctl status."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import click
+
+from svc.admin.node_status import EXIT_STATUS, NodeStatus, percent_used
+from svc.cni.install_record import SOCKET_NAME
+from svc.ctl.cli_context import CliContext, echo_json, echo_yaml, output_option
+from svc.ctl.datastore_summary import summary
+from svc.ctl.screen import Line, columns, duration, rendered, show, title
+from svc.timestamps import date_and_time
+
+SECONDS: Final = 0.85  # from the start of the process to the answer
+MIN_SECONDS: Final = 0.4  # that the sources get, also if the process started slowly
+WATCH_SECONDS: Final = 2.0  # between two screens
+MAX_LISTED: Final = 5  # entries of a list
+_INTERRUPTED: Final = 130  # exit status after Ctrl-C
+
+Json = dict[str, Any]
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Show the status again every 2 s, until Ctrl-C.")
+@output_option
+@click.pass_obj
+def status(context: CliContext, watch: bool) -> None:
+    """Show whether this node can serve pods: the agent, datastores, pools, waiting calls and pending releases.
+
+    \b
+    The answer comes within 1 s, also if the agent or a datastore does not answer.
+    Exit status: 0 good, 3 degraded, 4 down (no agent answers).
+
+    \b
+    Examples:
+      svcctl status
+      svcctl status --watch
+      svcctl status -o json | jq -r .verdict
+    """
+    node = NodeStatus(context.state_dir, context.run_dir / SOCKET_NAME, lambda: summary(context))
+    seconds = max(MIN_SECONDS, SECONDS - _process_age())
+    try:
+        while True:
+            found = node.read(seconds)
+            _print(context, found, again=watch)
+            if not watch:
+                _exit(EXIT_STATUS[found["verdict"]], is_complete=node.is_complete)
+            sys.stdout.flush()
+            time.sleep(WATCH_SECONDS)
+            seconds = SECONDS
+    except KeyboardInterrupt:
+        _exit(_INTERRUPTED, is_complete=node.is_complete)
+
+
+def _exit(status: int, *, is_complete: bool) -> NoReturn:
+    """End the process, without waiting for threads whose server does not answer."""
+    if is_complete:
+        sys.exit(status)
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def _process_age() -> float:
+    """Return the seconds since the start of this process: field 22 of proc(5), counted from the end of the name."""
+    try:
+        with open("/proc/self/stat") as file, open("/proc/uptime") as uptime:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+            return float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _print(context: CliContext, found: Json, *, again: bool) -> None:
+    if context.output == "json":
+        echo_json(found, indent=None if again else 2)
+    elif context.output == "yaml":
+        if again:
+            click.echo("---")
+        echo_yaml([found])
+    else:
+        lines = rendered(_lines(found), columns())
+        show(title(f"svc on {os.uname().nodename}", found["verdict"]), lines, again=again)
+
+
+def _lines(found: Json) -> Iterator[Line]:
+    state = found["state"]
+    yield Line("agent", _agent(state["agent"]) if state and state["agent"] else "does not answer")
+    for store in (state or {}).get("datastores") or ():
+        yield Line("datastore", _store(store))
+    if found["datastore"]:
+        yield from _listed("pools", [_pool(pool) for pool in found["datastore"]["pools"]] or ["none"])
+    for token in (state or {}).get("tokens") or ():
+        if token["seconds_left"] is not None:
+            yield Line("token", f"for {token['server']}: {_left(token['seconds_left'])}")
+    if state and state["queue"]:
+        yield Line("calls", _calls(state))
+        yield from _listed("", [_parked(call) for call in state["parked"] or ()])
+    if found["attachments"] is not None:
+        yield Line("attachments", _counted(found["attachments"]))
+    if state and state.get("reconciliation"):
+        yield Line("compared", _compared(state["reconciliation"]))
+    yield from _listed("releases", [_release(release) for release in found["pending_releases"] or ()])
+    yield from _listed("errors", [_error(error) for error in (state or {}).get("errors") or ()])
+    yield from _listed("problems", [_problem(problem) for problem in found["problems"]])
+
+
+def _listed(label: str, texts: Sequence[str]) -> Iterator[Line]:
+    shown = [*texts[:MAX_LISTED], *([f"and {len(texts) - MAX_LISTED} more"] if len(texts) > MAX_LISTED else [])]
+    for number, text in enumerate(shown):
+        yield Line("" if number else label, text)
+
+
+def _agent(agent: Json) -> str:
+    return f"up {duration(agent['uptime_seconds'])}, version {agent['version']}, process {agent['pid']}"
+
+
+def _store(store: Json) -> str:
+    words = {None: "not asked yet", False: "down", True: "up"}[store["is_up"]]
+    if store["is_up"]:
+        words += ", ready" if store["is_ready"] else ", not ready"
+    if store["is_up"] is None and store["is_open"]:
+        words = "open"
+    held = f", ADDs are held for {store['held_seconds']:.0f} s" if store["held_seconds"] else ""
+    networks = f", network {', '.join(store['networks'])}" if store["networks"] else ""
+    return f"{words}{held}: {store['place'].removeprefix('datastore ')}{networks}"
+
+
+def _pool(pool: Json) -> str:
+    used = pool["capacity"] - pool["available"]
+    return f"{pool['name']} {pool['cidr']}: {percent_used(pool)} % used ({used} of {pool['capacity']})"
+
+
+def _left(seconds: float) -> str:
+    return f"ends in {duration(seconds)}" if seconds > 0 else f"ended {duration(-seconds)} ago"
+
+
+def _calls(state: Json) -> str:
+    queue, workers = state["queue"], state["queue"]["workers"]
+    waits = f"{queue['waiting']} waiting, {queue['running']} running, {len(state['parked'] or ())} parked"
+    return f"{waits}; {workers['threads'] - workers['idle']} of {workers['max']} workers occupied"
+
+
+def _parked(call: Json) -> str:
+    now, who = time.time(), call.get("pod") or call.get("container", "")
+    left = duration(call["deadline"] - now)
+    return f"{call.get('verb', '')} {who}, for {duration(now - call['since'])} of {left} more: {call['waits_for']}"
+
+
+def _counted(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none"
+
+
+def _compared(report: Json) -> str:
+    ago = duration(max(0.0, time.time() - report["time"]))
+    torn_down = f", {report['torn_down']} torn down since the start" if report["torn_down"] else ""
+    return f"{ago} ago, {len(report['findings'])} findings in {report['attachments']} attachments{torn_down}"
+
+
+def _release(release: Json) -> str:
+    who = release["pod"] or f"{release['container'][:13]} {release['ifname']}"
+    age = f"for {duration(time.time() - release['since'])}" if release["since"] else "since an unknown time"
+    return f"{who}, {age}: {release['reason'] or 'the reason is not recorded'}"
+
+
+def _error(error: Json) -> str:
+    return f"{_when(error['time'])} {error['source']}: {error['message']}"
+
+
+def _when(moment: float | None) -> str:
+    """Return the time of day, in UTC as in the log."""
+    return date_and_time(moment)[11:] if moment else ""
+
+
+def _problem(problem: Json) -> str:
+    return f"{problem['text']}{': ' + problem['fix'] if problem['fix'] else ''}"

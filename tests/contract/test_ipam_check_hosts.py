@@ -1,0 +1,185 @@
+"""svcctl ipam check on every datastore: findings on affinities, nodes and documents."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from harness.datastores import Site, session, set_ready
+from harness.ipam import put_affinity, put_block, put_pool, remove
+from harness.ipam_check import NODE, add, attributes, clear, ids, place, result, spoil
+from harness.skips import OTHER_STORES
+from harness.spec_rows import EVERYWHERE
+from svc._core.cidr import Cidr
+from svc.admin.ipam_check.check import check
+from svc.admin.ipam_check.observation import Place
+from svc.datastore.api import Backend
+from svc.ipam.blocks import format_time
+from svc.ipam.load_balancer import LOAD_BALANCERS
+from svc.ipam.requests import Assign
+from svc.ipam.service import IpamService
+from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION
+from svc.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey
+
+SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
+
+pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
+
+POOL, BLOCK, OTHER = "10.65.0.0/28", "10.65.0.0/30", "10.65.0.8/30"
+WEB = "10.65.0.0"  # the address of the pod `web`
+
+
+@pytest.fixture
+def store(site: Site) -> Iterator[Backend]:
+    """Give the pod `web` an address and an endpoint, in a pool of four blocks."""
+    with session(site) as store:
+        set_ready(store)
+        put_pool(store, "pool4", POOL, blockSize=30)
+        site.add_node(NODE)
+        site.add_node("node2")
+        site.add_pod("web")
+        assert add(site, store, IpamService(store, NODE), "web", "c1") == WEB
+        yield store
+    clear(site)
+
+
+@pytest.fixture
+def checked(site: Site, store: Backend) -> Place:
+    return place(site, store)
+
+
+def seconds_waited(checked: Place) -> tuple[list[float], list[tuple[str, str]]]:
+    """Return how long the check waits, and what it finds after that."""
+    waited: list[float] = []
+
+    def note(seconds: float, _counts: Any) -> bool:
+        waited.append(seconds)
+        return True
+
+    return waited, [(finding.id, finding.object) for finding in check(checked, note).findings]
+
+
+# affinities
+
+
+@pytest.mark.parametrize("affinity", [None, "host:node1"])
+def test_affinity_without_its_block_is_found(store: Backend, checked: Place, affinity: str | None) -> None:
+    """The block does not exist, or names another host."""
+    put_affinity(store, OTHER, CONFIRMED, "node2")
+    if affinity is not None:
+        put_block(store, OTHER, None)
+    assert ids(checked) == [("affinity-stale", f"host:node2 {OTHER}")]
+
+
+def test_block_without_its_affinity_is_found(store: Backend, checked: Place) -> None:
+    remove(store, AffinityKey(NODE, Cidr(BLOCK)))
+    (finding,) = result(checked).findings
+    assert (finding.id, finding.object, finding.node) == ("affinity-missing", BLOCK, NODE)
+
+
+def test_affinities_of_two_hosts_are_found(store: Backend, checked: Place) -> None:
+    put_affinity(store, BLOCK, CONFIRMED, "node2")
+    (finding,) = result(checked).findings
+    assert (finding.id, finding.object) == ("affinity-double", BLOCK)
+    assert "host:node1 and host:node2 have an affinity; the block names host:node1" in finding.problem
+
+
+@pytest.mark.parametrize("state", [PENDING, PENDING_DELETION])
+def test_affinity_that_stays_pending_is_found(store: Backend, checked: Place, state: str) -> None:
+    """Without a block nothing shows its age, so it must be seen for five minutes."""
+    put_affinity(store, OTHER, state)
+    assert seconds_waited(checked) == ([300.0], [("affinity-pending", f"host:node1 {OTHER}")])
+
+
+def test_claim_that_was_begun_long_ago_is_found_sooner(store: Backend, checked: Place) -> None:
+    put_block(store, OTHER, "host:node1", claimed_at=format_time(datetime.now(timezone.utc) - timedelta(seconds=301)))
+    put_affinity(store, OTHER, PENDING)
+    assert seconds_waited(checked) == ([60.0], [("affinity-pending", f"host:node1 {OTHER}")])
+
+
+def test_affinity_that_is_confirmed_in_time_is_no_finding(store: Backend, checked: Place) -> None:
+    put_affinity(store, OTHER, PENDING)
+
+    def confirm(_seconds: float, counts: Any) -> bool:
+        assert counts == {"affinity-pending": 1}
+        put_block(store, OTHER, "host:node1")
+        put_affinity(store, OTHER, CONFIRMED)
+        return True
+
+    assert check(checked, confirm).findings == ()
+
+
+# nodes
+
+
+@pytest.mark.usefixtures("store")
+def test_node_that_does_not_exist_is_found(site: Site, store: Backend, checked: Place) -> None:
+    """The store of one node needs no nodes. What it has assigned to pods is leaked."""
+    put_block(store, OTHER, "host:gone")
+    put_affinity(store, OTHER, CONFIRMED, "gone")
+    if not store.requires_node:
+        assert ids(checked) == []
+        return
+    assert ids(checked) == [("node-gone", "gone")]
+    leaked = str(IpamService(store, NODE).assign(Assign("net.c9", attributes("db", "gone"))).addresses[0])
+    found = result(checked).findings
+    assert [(finding.id, finding.object) for finding in found] == [("leaked", leaked), ("node-gone", "gone")]
+    assert found[1].addresses == (leaked,)
+
+
+def test_container_of_a_node_that_does_not_exist_is_unverifiable(store: Backend, checked: Place) -> None:
+    """The node may be registered again, and only its agent knows the container."""
+    IpamService(store, NODE).assign(Assign("net.c9", {"node": "gone"}))
+    found = result(checked)
+    assert [finding.id for finding in found.findings] == (["node-gone"] if store.requires_node else [])
+    assert found.verdicts.count() == {"used": 1, "unverifiable": 1}
+
+
+def test_tunnels_of_a_node_that_cannot_be_read_are_unverifiable(site: Site, store: Backend, checked: Place) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "a node of Kubernetes can always be read")
+    IpamService(store, NODE).assign(Assign("tunnel", {"node": NODE, "type": "vxlanTunnelAddress"}))
+    assert [finding.id for finding in result(checked).findings] == ["leaked"]
+    spoil(site, ResourceKey("Node", NODE), None)
+    found = result(checked)
+    assert [finding.id for finding in found.findings] == ["undecodable"]
+    assert found.verdicts.count()["unverifiable"] == 1
+
+
+def test_virtual_host_needs_no_node(store: Backend, checked: Place) -> None:
+    """Without the Kubernetes API, its services are unverifiable."""
+    put_pool(store, "services", "10.66.0.0/28", blockSize=30, allowedUses=["LoadBalancer"])
+    owner = {"service": "web", "namespace": "default", "type": "LoadBalancer"}
+    (address,) = IpamService(store, LOAD_BALANCERS).assign(Assign("lb-1", owner, use="LoadBalancer")).addresses
+    found = result(checked)
+    if checked.client is None:
+        assert (found.findings, found.verdicts.count()["unverifiable"]) == ((), 1)
+    else:
+        assert [(finding.id, finding.object) for finding in found.findings] == [("leaked", str(address))]
+
+
+# documents
+
+
+def test_block_that_contradicts_itself_is_found(site: Site, store: Backend, checked: Place) -> None:
+    """Nothing is said about its addresses, its affinity and the handles that count them."""
+    spoil(site, BlockKey(Cidr(BLOCK)), {"allocations": [7, None, None, None]})
+    assert ids(checked) == [("block-invalid", BLOCK)]
+
+
+@pytest.mark.parametrize("key", [BlockKey(Cidr(BLOCK)), AffinityKey(NODE, Cidr(BLOCK)), HandleKey("net.c1")])
+def test_document_that_cannot_be_read_is_found(site: Site, store: Backend, checked: Place, key: Any) -> None:
+    """The other documents are checked, and nothing is derived from its absence."""
+    spoil(site, key, None)
+    put_block(store, "10.99.0.0/30", None)
+    first, second = result(checked).findings
+    assert (first.id, first.object) == ("block-orphaned", "10.99.0.0/30")
+    assert second.id == "undecodable"
+
+
+def test_endpoint_that_cannot_be_read_shields_its_namespace(site: Site, store: Backend, checked: Place) -> None:
+    """In the Kubernetes API, the pod's own addresses are its status as well."""
+    key = ResourceKey("WorkloadEndpoint", "node1-k8s-web-eth0", "default")
+    spoil(site, key, None)
+    assert [finding.id for finding in result(checked).findings] == ["undecodable"]

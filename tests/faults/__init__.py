@@ -1,0 +1,1 @@
+"""Fault bench: a node that is killed at random while it adds and deletes containers: `python -m faults`."""

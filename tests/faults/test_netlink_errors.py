@@ -1,0 +1,82 @@
+"""Each exchange with the kernel fails in turn, in each way. An ADD leaves nothing, and a DEL can be repeated."""
+
+import errno
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from faults.netlink_faults import REFUSALS, FaultySocket, NetlinkFaults
+from harness.inprocess import Host
+from harness.netns import Netns
+from svc._core import netns as core
+from svc.attach.request import Sandbox
+from svc.model.errors import SvcError
+
+pytestmark = pytest.mark.root
+
+ERRORS = pytest.mark.parametrize("number", [*REFUSALS, errno.ETIMEDOUT], ids=errno.errorcode.get)
+MOST_EXCHANGES = 60
+
+
+@contextmanager
+def failing(exchange: int, number: int) -> Iterator[NetlinkFaults]:
+    """Let this exchange of sockets that are opened in the block fail."""
+    faults = NetlinkFaults(exchange, number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "Socket", partial(FaultySocket, faults))
+        yield faults
+
+
+def each_exchange(attempt: Callable[[int], bool]) -> int:
+    """Attempt with a fault in each exchange, until there is no such exchange. Return their number."""
+    for exchange in itertools.count(1):
+        assert exchange < MOST_EXCHANGES
+        if not attempt(exchange):
+            return exchange - 1
+    raise AssertionError
+
+
+@ERRORS
+def test_failed_add_leaves_nothing(tmp_path: Path, netns: Netns, sandbox: Sandbox, number: int) -> None:
+    """If the runtime gets an error, it calls DEL; then the same ADD works."""
+
+    def attempt(exchange: int) -> bool:
+        with failing(exchange, number) as faults, Host(tmp_path / str(exchange), netns) as host:
+            try:
+                host.add(sandbox)
+            except SvcError:
+                faults.exchange = 0
+                host.delete(sandbox)
+                assert host.left_over() == [], f"exchange {exchange}"
+                host.add(sandbox)
+            faults.exchange = 0
+            assert host.audit().disagreements(host.links()) == []
+            host.delete(sandbox)
+            assert host.left_over() == []
+        return faults.struck
+
+    assert each_exchange(attempt) >= 3
+
+
+@ERRORS
+def test_failed_del_can_be_repeated(tmp_path: Path, netns: Netns, sandbox: Sandbox, number: int) -> None:
+    """A DEL that fails has released no address of an interface that still exists."""
+
+    def attempt(exchange: int) -> bool:
+        with Host(tmp_path / str(exchange), netns) as host:
+            host.add(sandbox)
+        with failing(exchange, number) as faults, Host(tmp_path / str(exchange), netns) as host:
+            try:
+                host.delete(sandbox)
+            except SvcError:
+                assert not host.links() or host.audit().disagreements(host.links()) == []
+                faults.exchange = 0
+                host.delete(sandbox)
+            assert host.left_over() == [], f"exchange {exchange}"
+        return faults.struck
+
+    assert each_exchange(attempt) >= 1

@@ -1,0 +1,1 @@
+"""Fuzzers of everything that svc reads from others: `python -m fuzz`."""

@@ -1,0 +1,295 @@
+"""Reconciliation by the agent: dead attachments are torn down, and everything else is named and left alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.add_requests import netconf
+from harness.blocking import run_blocking
+from harness.fault_injection import Kind
+from harness.inprocess import WHERE, Host, opened
+from harness.ipam import IPAM_QUERIES, wipe
+from harness.netns import Netns, run
+from harness.polling import wait_until
+from svc.agent import reconciliation
+from svc.agent.queue import Job
+from svc.agent.reconciliation import CONFIRM_SECONDS, RECONCILE_SECONDS, Reconciliation
+from svc.attach.add import add
+from svc.attach.record import DELETING, AttachmentId
+from svc.attach.request import AddRequest, Sandbox
+from svc.ipam.requests import Assign
+from svc.model.endpoint import Workload
+from svc.model.errors import SvcError
+
+pytestmark = pytest.mark.root
+
+
+LoseSandbox = Callable[[str], None]
+
+
+class Clock:
+    """The time that the reconciliation reads."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def time(self) -> float:
+        return 1_790_000_000 + self.seconds
+
+
+class Looks:
+    """Comparisons whose jobs the test runs."""
+
+    def __init__(self, host: Host, clock: Clock) -> None:
+        self.jobs: list[Job] = []
+        self.clock = clock
+        self.reconciliation = Reconciliation(host.context, self.jobs.append, host.directory)
+
+    def __call__(self, seconds: float = 0.0) -> dict[str, Any]:
+        """Compare after this time, run all jobs, and return the report."""
+        self.clock.seconds += seconds
+        report = self.reconciliation.reconcile()
+        self.run_jobs()
+        return report
+
+    def run_jobs(self) -> None:
+        while self.jobs:
+            job = self.jobs.pop(0)
+            job.run(job)
+
+    def twice(self) -> list[tuple[str, str]]:
+        """Compare twice, far enough apart, and return ID and object of each finding."""
+        self()
+        return sorted((each["id"], each["object"]) for each in self(CONFIRM_SECONDS)["findings"])
+
+
+@pytest.fixture
+def look(host: Host, monkeypatch: pytest.MonkeyPatch) -> Looks:
+    clock = Clock()
+    monkeypatch.setattr(reconciliation, "time", clock)
+    return Looks(host, clock)
+
+
+@pytest.fixture
+def lost_sandbox(host: Host) -> LoseSandbox:
+    """Return a function that attaches a container and removes its sandbox, so that the kernel removes its interface."""
+
+    def attach_and_remove(container: str) -> None:
+        before = host.links()
+        with Netns("lost") as namespace, opened(namespace) as sandbox:
+            host.add(sandbox, container=container)
+        wait_until(lambda: host.links() == before)
+
+    return attach_and_remove
+
+
+def test_attachment_without_sandbox_is_torn_down(
+    host: Host, look: Looks, lost_sandbox: LoseSandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is observed twice, a minute apart. A DEL that comes later finds nothing, and succeeds."""
+    lost_sandbox("c1")
+    assert look()["gone"] == 1
+    assert look(CONFIRM_SECONDS - 1)["gone"] == 1
+    assert host.left_over() != []
+    assert look(1)["gone"] == 1
+    assert host.left_over() == []
+    assert "taking down c1 eth0 of net: its interface and its sandbox do not exist any more" in caplog.text
+    report = look(CONFIRM_SECONDS)
+    assert (report["gone"], report["torn_down"], report["findings"]) == (0, 1, [])
+    host.delete(None)
+
+
+def test_attachment_in_a_living_sandbox_stays(host: Host, look: Looks, sandbox: Sandbox, pod: Netns) -> None:
+    """Only its interface was deleted: its container may run. The finding names the attachment."""
+    host.add(sandbox)
+    pod.run("ip", "link", "delete", "eth0")
+    before = host.left_over()
+    assert look.twice() == [("link-missing", "net c1 eth0")]
+    assert look(CONFIRM_SECONDS)["findings"][0]["since"] == "2026-09-21T14:30:00Z"
+    assert host.left_over() == before
+
+
+def test_interface_that_left_its_sandbox_stays(host: Host, look: Looks, pod: Netns) -> None:
+    """Its sandbox is gone, but its address may be in use in another namespace."""
+    with Netns("lost") as namespace:
+        with opened(namespace) as sandbox:
+            host.add(sandbox)
+        run("ip", "-n", namespace.name, "link", "set", "eth0", "netns", pod.name)
+    before = host.left_over()
+    assert look.twice() == []
+    assert look(CONFIRM_SECONDS)["gone"] == 0
+    assert host.left_over() == before
+
+
+def test_interface_with_another_hardware_address_stays(host: Host, look: Looks, pod: Netns) -> None:
+    """It does not look like one of svc any more. The teardown asks for its index."""
+    with Netns("lost") as namespace:
+        with opened(namespace) as sandbox:
+            host.add(sandbox)
+        run("ip", "-n", namespace.name, "link", "set", "eth0", "netns", pod.name)
+    (name,) = host.links()
+    run("ip", "link", "set", name, "address", "02:00:00:00:00:01")
+    before = host.left_over()
+    look()
+    assert look(CONFIRM_SECONDS)["gone"] == 1
+    assert host.left_over() == before
+
+
+def test_attachment_that_was_added_again_stays(host: Host, look: Looks, lost_sandbox: LoseSandbox, sandbox: Sandbox) -> None:
+    """The runtime has started the container again, between the observations or before the teardown."""
+    lost_sandbox("c1")
+    look()
+    host.add(sandbox)
+    assert look(CONFIRM_SECONDS)["gone"] == 0
+    lost_sandbox("c2")
+    look()
+    look.clock.seconds += CONFIRM_SECONDS
+    look.reconciliation.reconcile()
+    with Netns("again") as namespace, opened(namespace) as again:
+        host.add(again, container="c2")
+        before = host.left_over()
+        look.run_jobs()
+        assert host.left_over() == before
+
+
+def test_addresses_without_an_interface_of_svc_stay(host: Host, look: Looks) -> None:
+    """In the IPAM role another plugin makes the interface, and no sandbox is recorded."""
+    host.add(None)
+    before = host.left_over()
+    assert look.twice() == []
+    assert look(CONFIRM_SECONDS)["gone"] == 0
+    assert host.left_over() == before
+
+
+@pytest.mark.parametrize("path", ["", "/dev/null"])
+def test_other_file_at_the_path_is_no_sign_of_life(
+    host: Host, look: Looks, lost_sandbox: LoseSandbox, sandbox: Sandbox, path: str
+) -> None:
+    """The path of the sandbox leads to another one, or to another file. Without a path nothing is known."""
+    lost_sandbox("c1")
+    host.add(sandbox, container="c2")
+    dead, other = sorted(host.context.journal.all(), key=lambda record: record.id.container_id)
+    assert dead.result is not None
+    assert other.result is not None
+    dead.result["interfaces"][1]["sandbox"] = path or other.result["interfaces"][1]["sandbox"]
+    host.context.journal.update(dead)
+    look()
+    look(CONFIRM_SECONDS)
+    assert [record.id.container_id for record in host.context.journal.all()] == ["c2"]
+    assert host.audit().disagreements(host.links()) == []
+
+
+def test_attachment_without_a_path_stays(host: Host, look: Looks, lost_sandbox: LoseSandbox) -> None:
+    """It is not known whether its sandbox exists."""
+    lost_sandbox("c1")
+    (dead,) = host.context.journal.all()
+    dead.result = None
+    host.context.journal.update(dead)
+    assert look.twice() == [("link-missing", "net c1 eth0")]
+    assert len(host.context.journal.all()) == 1
+
+
+def test_both_networks_of_a_shared_interface_are_torn_down(host: Host, look: Looks, pod: Netns) -> None:
+    """The second one has neither an interface nor addresses of its own."""
+    with Netns("lost") as namespace, opened(namespace) as sandbox:
+        host.add(sandbox)
+        request = AddRequest(AttachmentId("other", "c1", "eth0"), Workload("c1"), sandbox, WHERE, netconf((4, 6)))
+        run_blocking(add(host.context, request, host.trace))
+    wait_until(lambda: not host.links())
+    look()
+    assert look(CONFIRM_SECONDS)["gone"] == 2
+    assert host.left_over() == []
+
+
+def test_failed_teardown_is_a_pending_release(host: Host, look: Looks, lost_sandbox: LoseSandbox) -> None:
+    """The agent retries it. The address stays allocated until then."""
+    lost_sandbox("c1")
+    look()
+    look.clock.seconds += CONFIRM_SECONDS
+    look.reconciliation.reconcile()
+    host.faults.arm(Kind.OUTAGE)
+    look.run_jobs()
+    host.heal()
+    assert [record.state for record in host.context.journal.all()] == [DELETING]
+    assert host.left_over() != []
+    assert look.twice() == [("attachment-unfinished", "net c1 eth0")]
+
+
+def test_unknown_interfaces_and_allocations_are_named(host: Host, look: Looks, sandbox: Sandbox) -> None:
+    """They stay as they are: another program may use them."""
+    host.add(sandbox)
+    host.context.session(WHERE).ipam.assign(Assign("net.gone", {"node": "node1"}, versions=(4,)))
+    run("ip", "link", "add", "svcunknown", "address", "ee:ee:ee:ee:ee:ee", "type", "veth", "peer", "name", "other")
+    before = host.left_over()
+    assert look()["findings"] == []
+    report = look(CONFIRM_SECONDS)
+    assert {each["id"]: each["object"] for each in report["findings"]}.keys() == {"allocation-unattached", "link-unknown"}
+    assert all(each["fix"] and each["since"] for each in report["findings"])
+    assert host.left_over() == before
+    counted = {dict(labels)["id"]: number for _, labels, number in look.reconciliation.samples()}
+    assert counted["link-unknown"] == counted["allocation-unattached"] == 1
+    assert counted["link-missing"] == counted["attachment-unfinished"] == counted["attachment-unallocated"] == 0
+    run("ip", "link", "delete", "svcunknown")
+    assert [each["id"] for each in look()["findings"]] == ["allocation-unattached"]
+
+
+def test_lost_allocations_are_named(host: Host, look: Looks, sandbox: Sandbox) -> None:
+    """The agent claims them again by another job."""
+    host.add(sandbox)
+    wipe(host.store, *IPAM_QUERIES)
+    assert look.twice() == [("attachment-unallocated", "net c1 eth0")] * 2
+
+
+def test_datastore_that_fails_is_left_out(host: Host, look: Looks, sandbox: Sandbox, pod: Netns) -> None:
+    """Journal and kernel are still compared, and nothing is said about allocations."""
+    host.add(sandbox)
+    pod.run("ip", "link", "delete", "eth0")
+    host.faults.arm(Kind.OUTAGE)
+    look()
+    report = look(CONFIRM_SECONDS)
+    assert [each["id"] for each in report["findings"]] == ["link-missing"]
+    assert len(report["errors"]) == 1
+
+
+def test_unreadable_journal_is_reported(host: Host, look: Looks, caplog: pytest.LogCaptureFixture) -> None:
+    """The request gets the error. The job logs it, and comes back after the interval."""
+    host.journal_faults.arm(Kind.OUTAGE)
+    with pytest.raises(SvcError):
+        look()
+    look.clock.seconds += CONFIRM_SECONDS
+    look.reconciliation.look()
+    look.run_jobs()
+    assert caplog.text.count("this node's attachments cannot be compared now") == 1
+    look.clock.seconds += RECONCILE_SECONDS - 1
+    look.reconciliation.look()
+    assert look.jobs == []
+    host.heal()
+    look.clock.seconds += 1
+    look.reconciliation.look()
+    look.run_jobs()
+    assert look.reconciliation.report["errors"] == []
+
+
+def test_comparisons_come_at_intervals(
+    host: Host, look: Looks, sandbox: Sandbox, pod: Netns, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every 5 minutes, or a minute after something that must be seen twice. A finding is logged once."""
+    host.add(sandbox)
+    moments = []
+    for number in range(600):
+        if number == 400:
+            pod.run("ip", "link", "delete", "eth0")
+        look.reconciliation.look()
+        moments += [number] * len(look.jobs)
+        look.run_jobs()
+        look.clock.seconds += 1
+    assert moments == [60, 360]
+    for _ in range(600):
+        look.clock.seconds += 1
+        look.reconciliation.look()
+        look.run_jobs()
+    assert caplog.text.count("link-missing: net c1 eth0: interface") == 1

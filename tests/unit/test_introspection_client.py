@@ -1,0 +1,188 @@
+"""Client for introspection requests: agents that are old, foreign, silent or absent."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import orjson
+import pytest
+
+import svc
+from svc.admin.agent_client import NoAgent, OldAgent, ask
+from svc.agent import listener as listening
+from svc.agent.listener import Listener
+from svc.cni.introspection_frame import REPLY_LIMIT, pack_document
+from svc.cni.locks import AGENT, DRAINING, StateLock
+from svc.model.errors import CallerError
+
+TIMEOUT_SECONDS = 20.0
+SHORT_SECONDS = 0.2
+
+Reply = Callable[[socket.socket], object]
+
+
+class Program:
+    """A program that listens in place of an agent, and does the same with each connection."""
+
+    def __init__(self, path: Path, reply: Reply) -> None:
+        path.parent.mkdir(exist_ok=True)
+        self.path = path
+        self._reply = reply
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.bind(str(path))
+        self._listening.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:  # it is shut down
+                return
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                self._reply(connection)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join(TIMEOUT_SECONDS)
+        self._listening.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "agent.sock"
+
+
+@pytest.fixture
+def replies(tmp_path: Path, path: Path) -> Iterator[Callable[[Reply], Path]]:
+    programs: list[Program] = []
+
+    def start(reply: Reply) -> Path:
+        programs.append(Program(path, reply))
+        return path
+
+    yield start
+    for program in programs:
+        program.close()
+
+
+def test_data_are_returned(tmp_path: Path, replies: Callable[[Reply], Path]) -> None:
+    """They may come in pieces."""
+
+    def reply(connection: socket.socket) -> None:
+        frame = pack_document(b'{"data": {"a": 1}}', REPLY_LIMIT)
+        for piece in (frame[:10], frame[10:]):
+            connection.sendall(piece)
+            time.sleep(0.01)
+
+    assert ask(tmp_path, replies(reply), "state") == {"a": 1}
+
+
+def test_refusal_names_version_field_value_and_remedy(tmp_path: Path, replies: Callable[[Reply], Path]) -> None:
+    refusal = {"field": "kind", "value": "x", "problem": "is not a kind of request", "remedy": "use state"}
+    document = orjson.dumps({"version": "9.8.7", "error": refusal})
+    with pytest.raises(CallerError) as caught:
+        ask(tmp_path, replies(lambda connection: connection.sendall(pack_document(document, REPLY_LIMIT))), "x")
+    assert caught.value.msg == 'the agent (of version 9.8.7) refused: kind = "x" is not a kind of request'
+    assert caught.value.details == "use state"
+
+
+def test_agent_of_an_earlier_release_is_named_with_the_remedy(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listener refuses the magic as it refuses another layout of calls."""
+    monkeypatch.setattr(listening, "INTROSPECTION", "")
+    over = threading.Event()
+    with closing(Listener(path, lambda *_: None, lambda *_: None)) as listener:
+
+        def serve() -> None:
+            while not over.is_set():
+                listener.poll(wait=True)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with pytest.raises(OldAgent) as caught:
+                ask(tmp_path, path, "state")
+        finally:
+            over.set()
+            listener.wake()
+            thread.join()
+    assert f"the agent is of version {svc.__version__}, which cannot be inspected" in caught.value.msg
+    assert caught.value.details == "install the newer version of both, and restart svc-agent"
+
+
+@pytest.mark.parametrize(
+    "data", [b"HTTP/1.1 400 Bad Request\r\n\r\n", pack_document(b"nonsense", 100), pack_document(b"[]", 100),
+             pack_document(b"{}", 100), pack_document(b'{"error": 5}', 100)],
+)  # fmt: skip
+def test_other_programs_are_recognised(tmp_path: Path, replies: Callable[[Reply], Path], data: bytes) -> None:
+    with pytest.raises(NoAgent, match="is not svc-agent: ") as caught:
+        ask(tmp_path, replies(lambda connection: connection.sendall(data)), "state")
+    assert "--run-dir" in caught.value.details
+
+
+def test_connection_that_closes_without_a_reply_is_named(tmp_path: Path, replies: Callable[[Reply], Path]) -> None:
+    """So an agent treats users other than root."""
+    with pytest.raises(NoAgent, match="closed the connection") as caught:
+        ask(tmp_path, replies(lambda _: None), "state")
+    assert "run this as root" in caught.value.details
+
+
+def test_silent_agent_is_given_up_in_time(tmp_path: Path, replies: Callable[[Reply], Path]) -> None:
+    """The limit applies to the whole reply: single bytes do not extend it."""
+
+    def dribble(connection: socket.socket) -> None:
+        for byte in pack_document(b'{"data": 1}', 100):
+            connection.sendall(bytes([byte]))
+            time.sleep(0.05)
+
+    path, began = replies(dribble), time.monotonic()
+    with pytest.raises(NoAgent, match="does not answer on "):
+        ask(tmp_path, path, "state", seconds=SHORT_SECONDS)
+    assert time.monotonic() - began < 10 * SHORT_SECONDS
+
+
+def test_missing_socket_is_named(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(NoAgent, match=rf"the agent does not run: socket '{path}' does not exist: start it"):
+        ask(tmp_path, path, "state")
+
+
+def test_socket_without_a_listener_is_named(tmp_path: Path, path: Path) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
+        left.bind(str(path))
+    with pytest.raises(NoAgent, match=rf"the agent does not run: no process listens on '{path}'"):
+        ask(tmp_path, path, "state")
+
+
+def test_agent_that_stops_is_named(tmp_path: Path, path: Path) -> None:
+    """It has already removed its socket."""
+    state = tmp_path / "state"
+    with closing(StateLock(state, AGENT, path)) as lock:
+        lock.take_as_agent(TIMEOUT_SECONDS)
+        lock.admit_earlier_calls()
+        lock.drain(TIMEOUT_SECONDS)
+        with pytest.raises(NoAgent, match=f"the agent is stopping: process .*{DRAINING}"):
+            ask(state, path, "state")
+
+
+def test_agent_without_its_socket_is_named(tmp_path: Path, path: Path) -> None:
+    """It is just starting, or another program has removed the socket."""
+    state = tmp_path / "state"
+    with closing(StateLock(state, AGENT, path)) as lock:
+        lock.take_as_agent(TIMEOUT_SECONDS)
+        with pytest.raises(NoAgent, match=rf"process {os.getpid()} \(agent\) does not listen on "):
+            ask(state, path, "state")
+
+
+def test_path_that_cannot_be_a_socket_is_named(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 200)
+    with pytest.raises((NoAgent, CallerError), match="too long"):
+        ask(tmp_path, path, "state")

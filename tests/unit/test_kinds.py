@@ -1,0 +1,115 @@
+"""The table of kinds, and the rules for their documents."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.calico import CALICO_NAMES
+from svc.admin import kinds
+from svc.datastore.embedded import EmbeddedStore
+from svc.deploy.cluster import definitions
+from svc.model.errors import CallerError
+from svc.model.keys import PLURALS
+from svc.model.resource import Resource
+from svc.names import DEFAULT, Names
+
+DOCUMENT = Path(__file__).parents[2] / "docs/reference/kinds.md"
+TABLE = kinds.table(DEFAULT, "embedded")
+
+
+def test_every_word_selects_one_kind() -> None:
+    words = Counter(word for kind in TABLE for word in {*kind.names, *map(str.lower, kind.aliases)})
+    assert [word for word, count in words.items() if count > 1] == []
+    for kind in TABLE:
+        assert {kinds.find(TABLE, word).name for word in (kind.name, *kind.names)} == {kind.name}
+    with pytest.raises(CallerError, match="kind 'zebra' is not known"):
+        kinds.find(TABLE, "zebra")
+
+
+@pytest.mark.parametrize("names", [DEFAULT, CALICO_NAMES])
+def test_every_kind_of_a_datastore_is_in_the_table(names: Names) -> None:
+    """Kinds of resource definitions that svc does not read yet are named here."""
+    known = {word for kind in kinds.table(names, "orch") for word in (kind.name, *kind.aliases)}
+    assert set(PLURALS) <= known
+    for version in (names.api_version, names.crd_api_version):
+        defined = {each["spec"]["names"]["kind"]: each["spec"]["names"]["plural"] for each in definitions(names, version)}
+        assert set(defined) - known == {"KubeControllersConfiguration"}
+        plurals = {kind.name: kind.plural for kind in TABLE}
+        assert all(plurals[kind] == plural for kind, plural in defined.items() if kind in plurals)
+
+
+def test_kinds_differ_between_datastores() -> None:
+    """Kubernetes has nodes and profiles of its own."""
+    found = {kind.name: kind for kind in kinds.table(DEFAULT, "orch")}
+    assert [name for name, kind in found.items() if kind.absence] == ["Profile"]
+    changed = [name for name, kind in found.items() if kind.is_writable]
+    assert changed == ["IPPool", "IPReservation", "HostEndpoint", "IPAMConfiguration", "ClusterInformation"]
+    assert [kind.name for kind in TABLE if kind.is_writable] == [
+        "IPPool", "IPReservation", "Node", "HostEndpoint", "IPAMConfiguration", "ClusterInformation", "Profile",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "spec", "errors"),
+    [
+        ("hep", {"node": "n", "interfaceName": "*"}, []),
+        ("hep", {"node": "n", "expectedIPs": ["192.0.2.1", "2001:db8::1"], "ports": []}, []),
+        ("hep", {"node": "n", "interfaceName": "e", "ports": [{"name": "a", "port": 1, "protocol": 6}]}, []),
+        ("hep", {}, ["spec.node is missing", "spec.interfaceName is missing"]),
+        ("hep", {"node": "", "interfaceName": "x" * 16}, ["spec.node = '' is empty", "is not the name of an interface"]),
+        ("hep", {"node": "n", "expectedIPs": "192.0.2.1"}, ["spec.expectedIPs = '192.0.2.1' is a string: give an array"]),
+        ("hep", {"node": "n", "expectedIPs": ["x", 3]}, ["spec.expectedIPs[0] = 'x' is not", "spec.expectedIPs[1] = 3 is not"]),
+        (
+            "hep",
+            {"node": "n", "interfaceName": "e", "ports": [{"name": "a", "port": 70000, "protocol": "x"}, {}, 3]},
+            [
+                "spec.ports[0].port = 70000",
+                "spec.ports[0].protocol = 'x'",
+                "spec.ports[1].name is missing",
+                "spec.ports[1].port is missing",
+                "spec.ports[1].protocol is missing",
+                "spec.ports[2] = 3 is a number",
+            ],
+        ),
+        ("hep", {"node": "n", "interfaceName": "e", "color": 1}, ["spec.color = 1 is not known"]),
+        ("profile", {"ingress": [{"action": "Allow", "source": {"selector": "all()"}}], "egress": []}, []),
+        ("profile", {"ingress": [{}], "egress": {}}, ["spec.ingress[0].action is missing", "spec.egress = {} is an object"]),
+        ("profile", {"labelsToApply": {"a": 1}}, ["spec.labelsToApply.a = 1 is a number"]),
+        ("node", {"bgp": {"ipv4Address": "x"}, "addresses": []}, []),
+        ("node", {"bgp": "x", "color": 1}, ["spec.bgp = 'x' is a string", "spec.color = 1 is not known"]),
+        ("settings", {}, []),
+        ("settings", {"maxBlocksPerHost": "4"}, ["spec.maxBlocksPerHost = '4' is a string"]),
+        (
+            "settings",
+            {"maxBlocksPerHost": 4},
+            ["spec.maxBlocksPerHost = 4 needs strictAffinity: set spec.strictAffinity to true"],
+        ),
+        ("settings", {"autoAllocateBlocks": False, "ipCooldownSeconds": -1}, ["needs strictAffinity", "is negative"]),
+        ("clusterinfo", {"clusterGUID": "0" * 32, "datastoreReady": "yes"}, ["spec.datastoreReady = 'yes' is a string"]),
+        ("clusterinfo", {}, ["spec.clusterGUID is missing"]),
+        ("clusterinfo", {"clusterGUID": "x", "calicoVersion": "v"}, ["is not a GUID", "spec.calicoVersion = 'v' is not known"]),
+    ],
+    ids=str,
+)
+def test_fields_are_checked(word: str, spec: dict[str, Any], errors: list[str], tmp_path: Any) -> None:
+    """Each error names the field, the value and the fix."""
+    kind = kinds.find(TABLE, word)
+    resource = Resource(kind.name, {"name": kind.singleton or "x"}, spec)
+    store = EmbeddedStore(tmp_path / "store.db")
+    found = list(kind.checker(store, [resource])(resource, None))
+    store.close()
+    assert [error in line for error, line in zip(errors, found, strict=True)] == [True] * len(errors), found
+
+
+def test_documented_kinds_are_those_of_the_table() -> None:
+    """docs/reference/kinds.md has each kind with its names and fields."""
+    rows = {cells[1].strip(): cells for line in DOCUMENT.read_text().splitlines() if len(cells := line.split("|")) == 6}
+    found = {name: re.findall(r"`([^`]+)`", cells[2]) for name, cells in rows.items() if name not in ("kind", "---")}
+    assert found == {kind.name: list(dict.fromkeys((kind.plural, *kind.words))) for kind in TABLE}
+    for kind in TABLE:
+        if kind.own:
+            assert set(re.findall(r"`([^`]+)`", rows[kind.name][4])) == set(kind.own)
+        assert rows[kind.name][3].strip().startswith("no") == bool(kind.read_only or kind.read_only_in or kind.absent_in)

@@ -1,0 +1,44 @@
+"""Screens for terminals of any width and encoding."""
+
+import io
+import sys
+
+import pytest
+
+from svc.ctl.screen import Line, duration, printable, rendered
+
+
+@pytest.mark.parametrize("width", [20, 24, 40, 80])
+def test_lines_fit_the_width(width: int) -> None:
+    """A long word is broken, and no text is lost."""
+    text = "the agent does not run: " + "x" * 50
+    lines = rendered([Line("problems", text), Line("", "next")], width)
+    assert max(map(len, lines)) <= width
+    assert "".join("".join(lines).split()) == f"problems{text}next".replace(" ", "")
+
+
+def test_without_a_width_each_entry_is_one_line() -> None:
+    assert rendered([Line("pools", "a " * 200), Line("", "b")], 0) == [f"pools       {'a ' * 200}".rstrip(), "            b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "shown"),
+    [
+        ("a\tb\nc  d", "utf-8", "a b c d"),
+        ("red \x1b[31m", "utf-8", "red \\x1b[31m"),
+        ("caf\xe9", "utf-8", "caf\xe9"),
+        ("caf\xe9", "ascii", "caf\\xe9"),
+        ("\u4f60", "latin1", "\\u4f60"),
+    ],
+)
+def test_text_is_printable(monkeypatch: pytest.MonkeyPatch, text: str, encoding: str, shown: str) -> None:
+    """Messages of servers may contain anything."""
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")]
+)
+def test_duration_has_one_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
