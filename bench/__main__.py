@@ -10,7 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from bench import burst, cluster, core, density, memory, node, sequential, shim_call, verbs, waits
+from bench import (
+    attachments,
+    burst,
+    cluster,
+    core,
+    density,
+    ipam_check,
+    memory,
+    node,
+    restarts,
+    sequential,
+    shim_call,
+    soak,
+    verbs,
+    waits,
+)
 from bench.idle_wait import BUSY, busy_share, wait_until_idle, wait_until_quiet
 from bench.measurement import Figure, Missing, line, table
 from bench.options import Options
@@ -26,10 +41,16 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "waits": waits.run,
     "etcd": cluster.run_etcd,
     "orch": cluster.run_orch,
+    "check": ipam_check.run,
     "node": node.run,
     "core": core.run,
+    "attachments": attachments.run,
+    "restarts": restarts.run_restarts,
+    "kills": restarts.run_kills,
+    "soak": soak.run,
 }
-NEED_NO_ROOT = {"core"}
+ON_REQUEST = {"attachments", "restarts", "kills", "soak"}  # not among the phases of a run without --only
+NEED_NO_ROOT = {"check", "core"}
 
 
 @dataclass
@@ -66,7 +87,7 @@ def main() -> int:
         sinks = [sys.stdout]
         if arguments.json:
             sinks.append(stack.enter_context(arguments.json.open("w")))
-        for name in arguments.only or PHASES:
+        for name in arguments.only or [name for name in PHASES if name not in ON_REQUEST]:
             _run_phase(name, options, arguments.wait, report, sinks)
     print(report.text())
     for text in report.failed:
@@ -98,7 +119,13 @@ def _figures(name: str, options: Options) -> Iterator[Figure]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=PHASES, metavar="NAME", help=f"of {', '.join(PHASES)}")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PHASES,
+        metavar="NAME",
+        help=f"of {', '.join(PHASES)}; {', '.join(sorted(ON_REQUEST))} run only so",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds and pods: a first impression")
     parser.add_argument("--rounds", type=int, help="of one call each (60, or 15 with --quick)")
     parser.add_argument(

@@ -40,10 +40,10 @@ def node_of(programs: Path) -> type[Node]:
     return OtherNode
 
 
-def repetition(programs: tuple[Path, Path]) -> Iterator[tuple[str, float]]:
-    """Yield the ratio of the second build to the first, by name."""
+def repetition(kinds: tuple[type[Node], type[Node]]) -> Iterator[tuple[str, float]]:
+    """Yield the ratio of the second kind of node to the first, by name."""
     with ExitStack() as stack:
-        stages = [stack.enter_context(Stage.open(node_of(each))) for each in programs]
+        stages = [stack.enter_context(Stage.open(kind)) for kind in kinds]
         for stage in stages:
             _warm_up(stage)
         samples: list[dict[str, list[float]]] = [{}, {}]
@@ -68,17 +68,17 @@ def _round(stage: Stage) -> Iterator[tuple[str, float]]:
     pods, plugin = stage.pods(PODS), stage.svc_plugin()
     for kind, at_once in (("", 1), ("burst ", AT_ONCE)):
         wait_until_quiet()
-        before = _cpu_ms(stage)
+        before = cpu_ms(stage)
         for verb in ("ADD", "DEL"):
             outcomes = stage.execute_all(plugin, verb, pods, at_once)
             if at_once == 1:
                 yield from ((verb, outcome.ms) for outcome in outcomes)
             else:
                 yield f"{kind}{verb}", wall_ms(outcomes)
-        yield f"{kind}CPU of the agent", _cpu_ms(stage) - before
+        yield f"{kind}CPU of the agent", cpu_ms(stage) - before
 
 
-def _cpu_ms(stage: Stage) -> float:
+def cpu_ms(stage: Stage) -> float:
     """Return the processor time of the agent, ended threads included: utime and stime, fields 14 and 15 of proc(5)."""
     stat = Path(f"/proc/{stage.node.agent_pid}/stat").read_text()
     return sum(map(int, stat.rpartition(")")[2].split()[11:13])) * 1000 / os.sysconf("SC_CLK_TCK")
@@ -94,18 +94,22 @@ def main() -> int:
     for program in ("svcctl", "svc-agent"):
         if not os.access(options.programs / program, os.X_OK):
             parser.error(f"{options.programs / program} is not a program: name the directory of the other build's programs")
+    compare((node_of(options.programs.resolve()), node_of(BIN)), options.repetitions, "of the other build")
+    return 0
+
+
+def compare(kinds: tuple[type[Node], type[Node]], repetitions: int, words: str) -> None:
+    """Print the ratios of the second kind of node to the first, with their standard errors."""
     logs: dict[str, list[float]] = {}
     busy = busy_share()
-    for number in range(options.repetitions):
-        order = (options.programs.resolve(), BIN)
-        for name, ratio in repetition(order if number % 2 == 0 else (order[1], order[0])):
+    for number in range(repetitions):
+        for name, ratio in repetition(kinds if number % 2 == 0 else (kinds[1], kinds[0])):
             logs.setdefault(name, []).append(math.log(ratio if number % 2 == 0 else 1 / ratio))
     for name, values in logs.items():
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        print(f"{name:24} {math.exp(statistics.mean(values)):.3f} +- {error:.3f}  of the other build")
+        print(f"{name:24} {math.exp(statistics.mean(values)):.3f} +- {error:.3f}  {words}")
     if busy > BUSY:
         print(f"DOUBTFUL: processors {busy:.0%} busy before")
-    return 0
 
 
 if __name__ == "__main__":

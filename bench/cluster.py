@@ -70,7 +70,7 @@ class Found:
 
 
 def run_etcd(options: Options) -> Iterator[Figure]:
-    with _stage() as stage, _etcd(stage) as (server, transaction):
+    with node_stage() as stage, etcd_server(stage) as (server, transaction):
         found = _one_at_a_time(stage, server, options.rounds)
         embedded, etcd = found.sample("embedded").p50, found.sample("etcd").p50
         note = f"ADD {etcd:.2f} ms, with the embedded store {embedded:.2f} ms; one transaction {transaction:.2f} ms"
@@ -82,7 +82,7 @@ def run_etcd(options: Options) -> Iterator[Figure]:
 
 
 def run_orch(options: Options) -> Iterator[Figure]:
-    with _stage() as stage, _orch(stage) as server:
+    with node_stage() as stage, orch_server(stage) as server:
         found = _one_at_a_time(stage, server, options.rounds)
         yield from _common(stage, server, found, options, trips=4, burst_calls=4, memory=80)
         yield from _concurrent_adds(stage, server)
@@ -207,14 +207,14 @@ def _calls(name: str, counts: Counts, adds: int, goal: Goal | None) -> Figure:
 
 
 @contextmanager
-def _stage() -> Iterator[Stage]:
+def node_stage() -> Iterator[Stage]:
     """Set up the stage. The thread is on the node, and so are the servers that it starts and its requests to them."""
     with Stage.open() as stage, entered(stage.node.netns):
         yield stage
 
 
 @contextmanager
-def _etcd(stage: Stage) -> Iterator[tuple[Server, float]]:
+def etcd_server(stage: Stage) -> Iterator[tuple[Server, float]]:
     """Run etcd with its data on disk, as in production. Return also the milliseconds of a transaction."""
     folder = _folder(stage, "etcd")
     with _required(lambda: cluster(folder, durable=True)) as etcd:
@@ -230,7 +230,7 @@ def _etcd(stage: Stage) -> Iterator[tuple[Server, float]]:
 
 
 @contextmanager
-def _orch(stage: Stage) -> Iterator[Server]:
+def orch_server(stage: Stage) -> Iterator[Server]:
     folder = _folder(stage, "orch")
     with _required(lambda: running(folder)) as kube:
         install(kube)

@@ -1,13 +1,16 @@
 """The size of the measurements."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.programs import versions
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`rounds` of one call each, `burst_rounds` of `burst_pods`, and concurrent pods for memory and density."""
+    """`rounds` of one call each, `burst_rounds` of `burst_pods`, and concurrent pods for memory and density.
+
+    `restarts` of the agent on each datastore, `soak_cycles` of ADD and DEL, and `attachments` when the agent starts.
+    """
 
     rounds: int = 60
     warm_up: int = 4
@@ -15,10 +18,14 @@ class Options:
     burst_pods: int = 200
     memory_pods: int = 500
     density_pods: int = 1000
+    restarts: int = 50
+    soak_cycles: int = 20_000
+    attachments: int = 2000
 
     @staticmethod
     def quick(rounds: int) -> "Options":
-        return Options(rounds, warm_up=2, burst_rounds=2, burst_pods=48, memory_pods=100, density_pods=200)
+        sizes = Options(rounds, warm_up=2, burst_rounds=2, burst_pods=48, memory_pods=100, density_pods=200)
+        return replace(sizes, restarts=5, soak_cycles=2000, attachments=200)
 
 
 AT_ONCE = 16

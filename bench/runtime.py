@@ -47,6 +47,7 @@ class Runtime:
     """A process inside `netns`. The programs that it executes inherit the namespace."""
 
     def __init__(self, program: Path, netns: str) -> None:
+        self.program = program
         self._process = subprocess.Popen([str(program), netns], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def run(self, calls: Sequence[Call], at_once: int = 1) -> list[Outcome]:
