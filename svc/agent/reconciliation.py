@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from svc import deadline
-from svc.agent.lanes import Lane
+from svc.agent.lanes import RECOVERY, Lane
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.dead_sandboxes import is_dead
-from svc.attach.record import AttachmentId
-from svc.attach.teardown import tear_down
+from svc.attach.record import AttachmentId, Record
+from svc.attach.recovery import Teardowns, store_of
 from svc.call_trace import CallTrace, new_request_id
 from svc.metrics import Sample
 from svc.model.errors import SvcError
@@ -146,24 +146,26 @@ class Reconciliation:
         return replace(each.finding, since=each.finding.since or rfc3339(self._seen[each.identity].unix))
 
     def _queue_teardowns(self, found: "Comparison", now: _Moment) -> None:
-        keys = [(record.id, record.generation) for record in found.dead]
-        self._dead = {key: self._dead.get(key, now) for key in keys}
-        for (attachment, generation), since in self._dead.items():
-            if now.monotonic >= since.monotonic + CONFIRM_SECONDS:
-                self._put(Job(LANE, attachment.container_id, partial(self._tear_down, attachment, generation)))
+        dead = {(record.id, record.generation): record for record in found.dead}
+        self._dead = {key: self._dead.get(key, now) for key in dead}
+        teardowns = Teardowns(self._context)
+        for key, record in dead.items():
+            if now.monotonic >= self._dead[key].monotonic + CONFIRM_SECONDS:
+                lane = Lane(RECOVERY, str(store_of(record)))
+                self._put(Job(lane, record.id.container_id, partial(self._tear_down, teardowns, record)))
 
-    def _tear_down(self, attachment: AttachmentId, generation: int, _job: Job) -> None:
-        trace = CallTrace(new_request_id())
+    def _tear_down(self, teardowns: Teardowns, observed: Record, _job: Job) -> None:
+        attachment, trace = observed.id, CallTrace(new_request_id())
         try:
             with trace.activated(), deadline.limit(JOB_SECONDS):
                 record = self._context.journal.get(attachment)
-                if record is None or not is_dead(self._context, attachment, generation):
+                if record is None or not is_dead(self._context, attachment, observed.generation):
                     return
                 trace.warning(
                     f"taking down {attachment.container_id} {attachment.ifname} of {attachment.network}: its interface and its "
                     "sandbox do not exist any more, and no DEL came"
                 )
-                tear_down(self._context, record, trace)
+                teardowns.tear_down(record, trace)
                 self._torn_down += 1
         except SvcError as failure:
             trace.warning(f"{attachment.container_id} {attachment.ifname} cannot be taken down now: {failure}")

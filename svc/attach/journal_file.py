@@ -33,12 +33,13 @@ _SET_ASIDE = """CREATE TABLE set_aside (
 ROW = "network = ? AND container = ? AND ifname = ? AND generation = ?"
 REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
 DATASTORES = """SELECT DISTINCT network, json_extract(CAST(record AS TEXT), '$.settings', '$.node', '$.profile')
-    FROM attachments WHERE json_type(CAST(record AS TEXT), '$.settings') = 'object'"""  # faster than decoding records
+    FROM attachments WHERE CASE WHEN json_valid(CAST(record AS TEXT))
+    THEN json_type(CAST(record AS TEXT), '$.settings') = 'object' END"""  # faster than decoding records
 _FIELDS = "json_extract(CAST(record AS TEXT), '$.state'), json_extract(CAST(record AS TEXT), '$.pending.since')"
 STATES = f"SELECT generation, {_FIELDS} FROM attachments WHERE json_valid(CAST(record AS TEXT))"  # noqa: S608
 """Generation, state, and since when a release is pending, of the rows that are JSON.
 
-For other text, SQLite raises an error that looks like that of a damaged file."""
+For other text, SQLite raises an error that looks like that of a damaged file. So `DATASTORES` omits it too."""
 _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"

@@ -13,6 +13,7 @@ from harness.ipam import IPAM_QUERIES, wipe
 from harness.netns import Netns, run
 from harness.polling import wait_until
 from svc.agent import reconciliation
+from svc.agent.lanes import RECOVERY
 from svc.agent.queue import Job
 from svc.agent.reconciliation import CONFIRM_SECONDS, RECONCILE_SECONDS, Reconciliation
 from svc.attach.add import add
@@ -217,6 +218,23 @@ def test_failed_teardown_is_a_pending_release(host: Host, look: Looks, lost_sand
     assert [record.state for record in host.context.journal.all()] == [DELETING]
     assert host.left_over() != []
     assert look.twice() == [("attachment-unfinished", "net c1 eth0")]
+
+
+def test_datastore_that_fails_is_asked_once(host: Host, look: Looks, lost_sandbox: LoseSandbox) -> None:
+    """All dead attachments become pending releases. Their teardowns have the limit of a recovery."""
+    for container in ("c1", "c2", "c3"):
+        lost_sandbox(container)
+    look()
+    look.clock.seconds += CONFIRM_SECONDS
+    look.reconciliation.reconcile()
+    assert {job.lane.name for job in look.jobs} == {RECOVERY}
+    host.faults.arm(Kind.OUTAGE)
+    look.jobs.pop(0).run(look.jobs[0])
+    host.faults.arm(Kind.OUTAGE)
+    look.run_jobs()
+    assert not host.faults.struck
+    host.heal()
+    assert [record.state for record in host.context.journal.all()] == [DELETING] * 3
 
 
 def test_unknown_interfaces_and_allocations_are_named(host: Host, look: Looks, sandbox: Sandbox) -> None:

@@ -159,6 +159,18 @@ def test_row_that_cannot_be_decoded_is_set_aside(
     assert record() in journal.all()
 
 
+@pytest.mark.parametrize("bad", BAD_ROWS.values(), ids=BAD_ROWS.keys())
+def test_datastores_are_read_beside_a_bad_row(journal: Journal, path: Path, bad: object) -> None:
+    """SQLite's error for text that is not JSON looks like that of a damaged file."""
+    other = record(AttachmentId("other", "c3", "eth0"))
+    for each in (record(), other):
+        journal.begin(each)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE attachments SET record = ? WHERE container = 'c1'", (bad,))
+    assert ("other", other.session_key) in journal.datastores()
+    assert list(path.parent.glob("*.damaged-*")) == []
+
+
 def test_fields_of_a_newer_release_are_ignored(journal: Journal, path: Path) -> None:
     journal.begin(record())
     newer = record().to_bytes().replace(b"{", b'{"invented_later":[1],', 1)

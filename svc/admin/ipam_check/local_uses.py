@@ -8,7 +8,7 @@ from svc._core.cidr import Address
 from svc.admin.ipam_check.node_agent import require_same_netns
 from svc.attach.journal_reader import read_rows
 from svc.attach.record import DELETING
-from svc.dataplane.kernel import addresses_of, kernel_error
+from svc.dataplane.kernel import addresses_of, query
 from svc.model.errors import CallerError, reason_of
 
 _JOURNAL = "journal.db"
@@ -26,12 +26,8 @@ def local_uses(state_dir: Path) -> dict[Address, str]:
 def kernel_uses() -> dict[Address, str]:
     """Return the addresses of interfaces and of host routes. Raise SvcError if the kernel cannot be asked."""
     with netns.Socket() as socket:
-        try:
-            found = dict(_routes(socket))
-            found |= {address: "an interface" for addresses in addresses_of(socket).values() for address in addresses}
-        except rtnl.NetlinkError as refusal:
-            raise kernel_error(refusal) from refusal
-    return found
+        found = dict(_routes(socket))
+        return found | {address: "an interface" for addresses in addresses_of(socket).values() for address in addresses}
 
 
 def _attachments(state_dir: Path) -> Iterator[tuple[Address, str]]:
@@ -55,7 +51,7 @@ def _routes(socket: netns.Socket) -> Iterator[tuple[Address, str]]:
     for family in (rtnl.AF_INET, rtnl.AF_INET6):
         request = rtnl.Batch()
         request.dump_routes(family)
-        for route in map(rtnl.unpack_route, socket.query(request)):
+        for route in map(rtnl.unpack_route, query(socket, request)):
             address = Address.from_packed(route["destination"])
             if route["length"] == address.bits and not route["gateway"]:  # with a gateway, another node has it
                 yield address, "a route"
