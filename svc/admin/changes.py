@@ -128,7 +128,7 @@ def apply(backend: Backend, wanted: Sequence[Wanted], options: Options) -> list[
     """Create or change the objects durably; return what was done to each. Raise as `plan` does, StoreError.
 
     If others change the objects at the same time, work the changes out again. If the user interrupts the work, raise
-    CallerError that names the changed objects; KeyboardInterrupt if there are none."""
+    CallerError that names the changed objects; KeyboardInterrupt if no object was changed."""
     done: dict[int, Change] = {}
 
     def step() -> None:

@@ -1,6 +1,6 @@
 """Conversion of documents between names profiles, API groups and legacy fields.
 
-What has no equivalent is left out and named in a note, so that a reader can decide about it.
+A note names each field and object that is left out for lack of an equivalent, so that a reader can decide about it.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Unconvertible(CallerError):
 
 
 def source_of(document: Document, known: Sequence[Names]) -> Names:
-    """Return the names whose API groups include that of the document. Raise Unconvertible if there are none."""
+    """Return the names whose API groups include that of the document. Raise Unconvertible if no profile has it."""
     for names in known:
         if document.api_version in (names.api_version, names.crd_api_version, names.operator_api_version):
             return names

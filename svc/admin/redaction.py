@@ -1,7 +1,7 @@
 """Removal of secrets from texts of any form: JSON, YAML, command lines, headers, URLs, keys and tokens.
 
-It removes too much rather than too little: whatever follows a name that may be that of a secret goes, and so do long encoded
-values. Names, addresses and paths stay.
+The removal covers too much rather than too little: every value whose name may be that of a secret, and long encoded values.
+Names, addresses and paths stay.
 """
 
 import re
@@ -12,7 +12,7 @@ REMOVED: Final = "(removed)"
 _NAME: Final = (  # of a secret, from the word that says so
     r"(?:token|passw(?:or)?d|passphrase|passcode|secret|credential|api[_-]?key|access[_-]?key|private[_-]?key|key-data"
     r"|certificate-data|preshared[_-]?key|authorization|cookie|\bpsk\b)[\w.-]*"
-    r"(?<!file)(?<!path)(?<!dir)(?<!name)"  # names of values that are no secrets
+    r"(?<!file)(?<!path)(?<!dir)(?<!name)"  # names of values that are public
 )
 _QUOTED: Final = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\''
 _ESCAPED: Final = r'\\"(?:[^"\\]|\\[^"])*\\"'  # a string in JSON within JSON

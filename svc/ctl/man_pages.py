@@ -20,7 +20,7 @@ def pages(root: click.Group, name: str) -> Iterator[tuple[str, str]]:
 
 
 def page_of(root: click.Group, name: str, words: Sequence[str]) -> str:
-    """Return the page of the command that the words name. Raise UsageError if there is no such command."""
+    """Return the page of the command that the words name. Raise UsageError if the command does not exist."""
     context = click.Context(root, info_name=name)
     for word in words:
         found = context.command.get_command(context, word) if isinstance(context.command, click.Group) else None

@@ -145,7 +145,7 @@ def test_report_that_cannot_be_written_is_refused_at_once(cli: Cli, tmp_path: Pa
 
 
 def test_check_without_its_datastore_fails(cli: Cli, site: Site, home: Path, tmp_path: Path) -> None:
-    """It says neither that there are findings nor that there are none."""
+    """Its exit status tells that it does not know."""
     elsewhere: dict[str, dict[str, Any]] = {
         "etcdv3": {"datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:1"},
         "orch": {"datastore_type": "orch", "orch": {"orch_api_root": "http://127.0.0.1:1"}},

@@ -1,4 +1,4 @@
-"""What svcctl ipam check finds, and what mends it: the ways that the findings name as their fixes."""
+"""The fixes that the findings of svcctl ipam check name mend what was found."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -227,7 +227,7 @@ def test_bad_options_are_refused(node: Node, options: dict[str, Any]) -> None:
 
 
 def test_requests_leave_nothing(node: Node) -> None:
-    """Neither descriptors nor threads, whatever clients do."""
+    """Clients that misbehave leave no descriptor and no thread in the agent."""
 
     def used() -> tuple[int, int]:
         return len(os.listdir(f"/proc/{node.agent_pid}/fd")), len(os.listdir(f"/proc/{node.agent_pid}/task"))

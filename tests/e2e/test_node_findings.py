@@ -82,7 +82,7 @@ def test_unknown_interface_is_found(observed: Pod) -> None:
 
 
 def test_allocation_that_no_attachment_has_is_found(observed: Pod) -> None:
-    """That of another node is not, in whatever block it is."""
+    """An allocation of another node is not reported, in any block."""
     with store_of(observed.node) as store:
         ipam = IpamService(store, HOST)
         (lost,) = ipam.assign(Assign("net.lost", {"node": HOST})).addresses

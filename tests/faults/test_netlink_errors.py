@@ -32,7 +32,7 @@ def failing(exchange: int, number: int) -> Iterator[NetlinkFaults]:
 
 
 def each_exchange(attempt: Callable[[int], bool]) -> int:
-    """Attempt with a fault in each exchange, until there is no such exchange. Return their number."""
+    """Attempt with a fault in each exchange, until the attempt has fewer exchanges. Return their number."""
     for exchange in itertools.count(1):
         assert exchange < MOST_EXCHANGES
         if not attempt(exchange):

@@ -132,7 +132,7 @@ def _jump(dice: random.Random) -> None:
 
 
 def live(node: Node, seed: int, *, is_last: bool, with_troubles: bool, announce: Callable[[list[str]], None]) -> None:
-    """Live until a kill; in the last life, delete everything. `announce` gets the problems, none if there are none."""
+    """Live until a kill; in the last life, delete everything. `announce` gets the problems, in an empty list if all is well."""
     with ExitStack() as stack:
         sandboxes = [stack.enter_context(opened(each)) for each in node.sandboxes]
         store = open_backend(node.settings, node.directory, DEFAULT)

@@ -84,7 +84,7 @@ def read(data: bytes) -> str:
 
 
 def _reply(answer: bytes) -> Reply | Handover | None:
-    """Return the first reply in the bytes; None if there is none. What follows it does not count: the connection ends."""
+    """Return the first reply in the bytes; None without a whole reply. The connection ends before what follows."""
     reader = ReplyReader()
     try:
         return next((reply for byte in answer if (reply := reader.feed(bytes([byte])))), None)

@@ -38,7 +38,7 @@ def uses_of(tmp_path: Path) -> dict[Address, str]:
 
 
 def test_addresses_of_the_node_are_in_use(uses_of: dict[Address, str]) -> None:
-    """A route with a gateway leads to another node, and a release that is pending is none of a live attachment."""
+    """A route with a gateway leads to another node, and a pending release is not of a live attachment."""
     found = {str(address): what for address, what in uses_of.items()}
     assert found == {
         "10.0.0.1": "an interface",

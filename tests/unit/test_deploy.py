@@ -87,7 +87,7 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_each_alert_has_a_runbook() -> None:
-    """There is none for an alert that does not exist."""
+    """Each runbook is of an existing alert."""
     sections = re.findall(r"^## (\w+)$", RUNBOOKS.read_text(), re.MULTILINE)
     assert sorted(sections) == sorted(rule["alert"] for rule in alerts())
     for rule in alerts():

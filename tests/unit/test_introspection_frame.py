@@ -21,7 +21,7 @@ def test_frame_is_read_in_any_pieces() -> None:
 
 
 def test_frame_has_the_documented_layout() -> None:
-    """An agent of another version reads the magic and the version, whatever follows."""
+    """An agent of another version reads the magic and the version, and ignores the rest."""
     version = svc.__version__.encode().ljust(28, b"\0")
     assert pack_document(b"{}", 2) == b"SVCI" + version + b"\x02\0\0\0" + b"{}"
 

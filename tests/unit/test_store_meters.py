@@ -1,4 +1,4 @@
-"""What the requests of a datastore session count, and the end of its token."""
+"""Counts of a datastore session's requests, and the end of its token."""
 
 import base64
 import json
@@ -47,7 +47,7 @@ def test_requests_of_the_embedded_store_are_counted(store: EmbeddedStore) -> Non
 
 
 def test_conflicts_of_the_embedded_store_are_counted(store: EmbeddedStore) -> None:
-    """They are no failure of the store."""
+    """They are not failures of the store."""
     store.write([Create(KEY, IpamConfig())])
     for write, error in (
         (Create(KEY, IpamConfig()), Conflict),

@@ -26,7 +26,7 @@ _SELF: Final = Host("svcctl", VIRTUAL)  # which has no blocks
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done, or can be done, with an address or a handle. `target` is that of an address that can be released."""
+    """The outcome for an address or a handle, or what is possible. `target` is set if the address can be released."""
 
     object: str
     result: str

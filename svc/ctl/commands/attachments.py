@@ -41,7 +41,7 @@ def attachments(context: CliContext, container: str) -> None:
 
 
 def _read_journal(context: CliContext, container: str, failure: NoAgent | OldAgent) -> Json:
-    """Return the rows of the journal. Raise the failure of the agent if there is no journal either."""
+    """Return the rows of the journal. Raise the failure of the agent if the journal is missing too."""
     path = context.state_dir / "journal.db"
     if not path.exists():
         raise failure

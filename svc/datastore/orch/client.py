@@ -112,7 +112,7 @@ class Client:
         return self._auth.place
 
     def token_expires(self) -> float | None:
-        """Return the Unix time at which the token expires; None if there is none, or none that names its end."""
+        """Return the Unix time at which the token expires; None without a token, or if the token does not name its end."""
         return self._auth.token_expires()
 
     def get(self, path: str, **params: str) -> Json:
@@ -226,7 +226,7 @@ class Client:
                 return answer
 
     def _count(self, request: _Request, status: int, started: float) -> None:
-        """Count an answered request. A missing object is no failure, and a conflict is the answer to a write."""
+        """Count an answered request. A missing object is not a failure, and a conflict is the answer to a write."""
         if status < 300 or status == 404:
             with self._metering:
                 self.meter.ended(request.operation, started)
