@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from svc import __version__
+import svc
 from svc.ctl.path_option import PATH
 from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
@@ -135,7 +135,15 @@ def _override(context: click.Context, option: click.Parameter, value: Any) -> No
         context.obj = replace(context.obj, **{str(option.name): value})
 
 
-_version_option = click.version_option(__version__, prog_name="svcctl", message="%(prog)s %(version)s")
+def _print_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"svcctl {svc.__version__}")
+        context.exit()
+
+
+_version_option = click.option(  # reads the version only if it is asked for, which takes 40 ms
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit."
+)
 
 
 @_version_option
@@ -179,4 +187,4 @@ def version() -> None:
     Examples:
       svcctl version
     """
-    click.echo(__version__)
+    click.echo(svc.__version__)

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from svc import __version__
+import svc
 
 SECTION: Final = 1
 _EXAMPLES: Final = re.compile(r"Examples?:")
@@ -51,7 +51,7 @@ def _title(context: click.Context) -> str:
 def _page(context: click.Context) -> str:
     summary, *paragraphs = _paragraphs(context.command)
     lines = [
-        f'.TH {_escaped(_title(context).upper())} {SECTION} "" "svc {__version__}" "svc manual"',
+        f'.TH {_escaped(_title(context).upper())} {SECTION} "" "svc {svc.__version__}" "svc manual"',
         *(".SH NAME", f"{_escaped(_title(context))} \\- {_styled(_first_sentence(summary))}"),
         *(".SH SYNOPSIS", f".B {_escaped(context.command_path)}"),
         _escaped(" ".join(context.command.collect_usage_pieces(context))),

@@ -10,7 +10,7 @@ import pytest
 from harness.datastores import Site, session, set_ready
 from harness.ipam import configure, free, put_block, put_pool, put_reservation, take, wait_for_stable_generations
 from harness.node import netconf
-from harness.spec_rows import EVERYWHERE
+from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.svcctl import Cli
 from svc._core.cidr import Address
 from svc.admin.owner_attributes import SetOwner, set_owners
@@ -22,9 +22,7 @@ from svc.model.errors import PeerError
 from svc.model.ipam import IpamConfig
 from svc.model.keys import IPAM_CONFIG
 
-SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
-
-pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
+pytestmark = ON_EACH_DATASTORE
 
 POOL = "10.65.0.0/30"  # one block
 WEB = {"namespace": "default", "pod": "web-0"}

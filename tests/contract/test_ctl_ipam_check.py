@@ -13,7 +13,7 @@ from harness.datastores import Site, session
 from harness.ipam import put_pool
 from harness.ipam_check import NODE, add, attributes, clear
 from harness.node import netconf
-from harness.spec_rows import EVERYWHERE
+from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.svcctl import Cli
 from svc import __version__
 from svc.admin.resources import CLUSTER
@@ -22,9 +22,7 @@ from svc.datastore.api import Backend
 from svc.ipam.requests import Assign
 from svc.ipam.service import IpamService
 
-SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
-
-pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
+pytestmark = ON_EACH_DATASTORE
 
 WEB, LEAKED = "10.65.0.0", "10.65.0.1"
 

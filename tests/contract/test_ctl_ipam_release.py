@@ -13,7 +13,7 @@ from harness.datastores import Site, session, set_ready
 from harness.ipam import block_of, put, put_pool
 from harness.ipam_check import NODE, add, attributes, clear, ids, place, put_endpoint, spoil
 from harness.node import netconf
-from harness.spec_rows import EVERYWHERE
+from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.svcctl import Cli
 from svc._core.cidr import Address, Cidr
 from svc.ctl.commands import ipam_check
@@ -24,9 +24,7 @@ from svc.model.ipam import Handle
 from svc.model.keys import BlockKey, HandleKey
 from svc.timestamps import to_nanoseconds
 
-SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
-
-pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
+pytestmark = ON_EACH_DATASTORE
 
 WEB, LEAKED = "10.65.0.0", "10.65.0.1"
 RUNNING, BOTH = {WEB: "net.c1"}, {WEB: "net.c1", LEAKED: "net.c9"}  # allocated addresses with their handles

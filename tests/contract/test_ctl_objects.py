@@ -11,7 +11,7 @@ from harness.datastores import Site, session, set_ready
 from harness.documents import ENDPOINT, EVERY, RESERVATION, SETTINGS, document, pool, references, shown, text, without_revision
 from harness.ipam import put
 from harness.node import netconf
-from harness.spec_rows import EVERYWHERE
+from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.svcctl import Cli
 from svc.attach.datastore_ready import KEY as READY
 from svc.datastore.api import Backend
@@ -22,9 +22,7 @@ from svc.model.keys import IpamConfigKey, ResourceKey
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
-SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
-
-pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
+pytestmark = ON_EACH_DATASTORE
 
 
 @pytest.fixture

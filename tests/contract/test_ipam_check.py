@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.datastores import Site, session, set_ready
+from harness.datastores import Site, session
 from harness.ipam import block_of, put, put_block, put_pool, put_reservation, put_settings
-from harness.ipam_check import NODE, add, attributes, clear, delete, ids, place, put_endpoint, result
-from harness.spec_rows import EVERYWHERE
+from harness.ipam_check import NODE, POOL, WEB, add, attributes, delete, ids, place, put_endpoint, result, web_in_pool
+from harness.site_fixtures import ON_EACH_DATASTORE
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.admin.ipam_check.observation import Place
@@ -21,25 +21,15 @@ from svc.ipam.service import IpamService
 from svc.model.ipam import Attribute, Block, Handle
 from svc.model.keys import BlockKey, HandleKey, ResourceKey
 
-SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
+pytestmark = ON_EACH_DATASTORE
 
-pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
-
-POOL, BLOCK = "10.65.0.0/28", "10.65.0.0/30"
-WEB = "10.65.0.0"  # the address of the pod `web`
+BLOCK = "10.65.0.0/30"
 
 
 @pytest.fixture
 def store(site: Site) -> Iterator[Backend]:
-    """Give the pod `web` an address and an endpoint, in a pool of four blocks."""
-    with session(site) as store:
-        set_ready(store)
-        put_pool(store, "pool4", POOL, blockSize=30)
-        site.add_node(NODE)
-        site.add_pod("web")
-        assert add(site, store, IpamService(store, NODE), "web", "c1") == WEB
+    with web_in_pool(site) as store:
         yield store
-    clear(site)
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from harness.datastores import Site, session, set_ready
+from harness.datastores import Site
 from harness.ipam import block_of, put, put_affinity, put_block, put_pool, put_settings, remove
-from harness.ipam_check import NODE, add, clear, delete, ids, key_of, place, put_endpoint
+from harness.ipam_check import NODE, POOL, WEB, add, delete, ids, key_of, place, put_endpoint, web_in_pool
+from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.skips import OTHER_STORES
-from harness.spec_rows import EVERYWHERE
 from svc._core.cidr import Cidr
 from svc.admin import pools
 from svc.admin.ipam_check.observation import Place
@@ -22,26 +22,15 @@ from svc.ipam.service import IpamService
 from svc.model.ipam import CONFIRMED, PENDING, Attribute, Handle
 from svc.model.keys import AffinityKey, BlockKey, HandleKey
 
-SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
+pytestmark = ON_EACH_DATASTORE
 
-pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
-
-POOL, BLOCK, OTHER = "10.65.0.0/28", "10.65.0.0/30", "10.65.0.8/30"
-WEB = "10.65.0.0"  # the address of the pod `web`
+BLOCK, OTHER = "10.65.0.0/30", "10.65.0.8/30"
 
 
 @pytest.fixture
 def store(site: Site) -> Iterator[Backend]:
-    """Give the pod `web` an address and an endpoint, in a pool of four blocks."""
-    with session(site) as store:
-        set_ready(store)
-        put_pool(store, "pool4", POOL, blockSize=30)
-        site.add_node(NODE)
-        site.add_node("node2")
-        site.add_pod("web")
-        assert add(site, store, IpamService(store, NODE), "web", "c1") == WEB
+    with web_in_pool(site, "node2") as store:
         yield store
-    clear(site)
 
 
 @pytest.fixture

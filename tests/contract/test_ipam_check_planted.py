@@ -10,7 +10,7 @@ from harness.datastores import Site, session, set_ready
 from harness.ipam import put, put_affinity, put_block, put_pool
 from harness.ipam_check import attributes, clear, place, put_endpoint, spoil
 from harness.ipam_churn import CHECKS, THREADS, churning
-from harness.spec_rows import EVERYWHERE
+from harness.site_fixtures import ON_EACH_DATASTORE
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.admin.ipam_check.check import check
@@ -22,9 +22,7 @@ from svc.ipam.service import IpamService
 from svc.model.ipam import CONFIRMED, PENDING, Attribute, Block, Handle
 from svc.model.keys import BlockKey, HandleKey
 
-SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
-
-pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
+pytestmark = ON_EACH_DATASTORE
 
 Faults = set[tuple[str, str]]
 

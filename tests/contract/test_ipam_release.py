@@ -8,7 +8,7 @@ import pytest
 from harness.datastores import Site, session, set_ready
 from harness.ipam import handles, in_threads, put, put_pool
 from harness.ipam_check import NODE, attributes, clear, ids, place
-from harness.spec_rows import EVERYWHERE
+from harness.site_fixtures import ON_EACH_DATASTORE
 from svc._core.cidr import Address
 from svc.admin.ipam_check.release import DELETED, FREE, REFUSED, RELEASED, Outcome, carry_out, examine
 from svc.datastore.api import Backend
@@ -17,9 +17,7 @@ from svc.ipam.service import IpamService
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey
 
-SITES = [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE]
-
-pytestmark = pytest.mark.parametrize("site", SITES, indirect=True, scope="module")
+pytestmark = ON_EACH_DATASTORE
 
 LEAKS = 12
 

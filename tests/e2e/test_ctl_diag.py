@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import tarfile
 import time
@@ -14,6 +13,7 @@ import pytest
 from harness.gate_server import serving, silent
 from harness.node import BIN, Node, netconf
 from harness.pod import Pod
+from harness.stopped import stopped
 from svc.admin import diagnostics
 
 pytestmark = pytest.mark.root
@@ -102,13 +102,9 @@ def test_everything_down_leaves_the_other_parts(own_pods: MakePod, node: Node, t
     pod = own_pods(container="c1")
     pod.add()
     file, config = tmp_path / "down.tar.gz", tmp_path / "netconf.json"
-    os.kill(node.agent_pid, signal.SIGSTOP)
-    try:
-        with serving(silent) as server:
-            config.write_text(json.dumps(netconf(datastore_type="etcdv3", etcd_endpoints=f"http://127.0.0.1:{server.port}")))
-            done = diag(node, "--netconf", str(config), "diag", "--bundle", str(file))
-    finally:
-        os.kill(node.agent_pid, signal.SIGCONT)
+    with stopped(node.agent_pid), serving(silent) as server:
+        config.write_text(json.dumps(netconf(datastore_type="etcdv3", etcd_endpoints=f"http://127.0.0.1:{server.port}")))
+        done = diag(node, "--netconf", str(config), "diag", "--bundle", str(file))
     assert (done.returncode, done.stderr) == (0, "")
     parts = parts_of(file)
     assert json.loads(parts["status"])["verdict"] == "down"

@@ -20,6 +20,7 @@ from harness.gate_server import serving, silent
 from harness.netns import Netns
 from harness.node import BIN, Node, netconf
 from harness.pod import Pod
+from harness.stopped import stopped
 
 pytestmark = pytest.mark.root
 
@@ -54,15 +55,6 @@ def screen(node: Node, **changes: str) -> str:
     return done.stdout.decode("ascii")
 
 
-@contextmanager
-def stopped(node: Node) -> Iterator[None]:
-    os.kill(node.agent_pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(node.agent_pid, signal.SIGCONT)
-
-
 def texts(document: Any) -> str:
     return "\n".join(f"{problem['level']}: {problem['text']}: {problem['fix']}" for problem in document["problems"])
 
@@ -82,7 +74,7 @@ def test_healthy_node_is_good(own_pods: MakePod, node: Node) -> None:
 def test_stopped_agent_is_down(own_pods: MakePod, node: Node) -> None:
     """The journal still shows the attachments. The fix resumes the process."""
     own_pods().add()
-    with stopped(node):
+    with stopped(node.agent_pid):
         code, document = status(node)
     assert (code, document["verdict"], document["state"]) == (DOWN, "down", None)
     assert f"resume it with `kill -CONT {node.agent_pid}`" in texts(document)
@@ -113,7 +105,7 @@ def silent_datastore(tmp_path: Path) -> Iterator[tuple[str, ...]]:
 
 
 def test_everything_down_is_answered_in_time(node: Node, tmp_path: Path) -> None:
-    with silent_datastore(tmp_path) as options, stopped(node):
+    with silent_datastore(tmp_path) as options, stopped(node.agent_pid):
         code, document = status(node, *options)
     assert (code, document["verdict"], document["state"], document["datastore"]) == (DOWN, "down", None, None)
     assert "down: the agent does not answer" in texts(document)

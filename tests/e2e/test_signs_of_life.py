@@ -4,8 +4,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -22,6 +21,7 @@ from harness.node import Node
 from harness.pod import Pod
 from harness.polling import wait_until
 from harness.state import remains
+from harness.stopped import stopped
 from svc.cni.agent_client import call
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_alive, pack_request
@@ -32,21 +32,12 @@ MakePod = Callable[..., Pod]
 TIMEOUT_SECONDS = 20.0
 
 
-@contextmanager
-def stopped(node: Node) -> Iterator[None]:
-    os.kill(node.agent_pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(node.agent_pid, signal.SIGCONT)
-
-
 def test_calls_to_a_stopped_agent_fail_within_seconds(own_pods: MakePod, node: Node) -> None:
     """Its socket still accepts connections. Each verb fails with that cause, and succeeds when the agent continues."""
     pod, other = own_pods(), own_pods()
     pod.add()
     calls = dict.fromkeys(("CHECK", "DEL", "GC", "STATUS"), pod) | {"ADD": other}
-    with stopped(node):
+    with stopped(node.agent_pid):
         began = time.monotonic()
         begun = {verb: each.begin(verb) for verb, each in calls.items()}
         results = {verb: calling.result() for verb, calling in begun.items()}
@@ -151,5 +142,5 @@ def test_working_agent_notifies_the_watchdog(node: Node, tmp_path: Path) -> None
 def test_client_in_python_detects_a_stopped_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("svc.cni.agent_client.SILENCE_SECONDS", 0.2)
     frame = CallInput("svc", {"CNI_COMMAND": "VERSION"}, b"")
-    with stopped(node), pytest.raises(TimeoutError, match="stopped or hung"):
+    with stopped(node.agent_pid), pytest.raises(TimeoutError, match="stopped or hung"):
         call(str(node.socket), frame, timeout=TIMEOUT_SECONDS)

@@ -1,10 +1,7 @@
 """STATUS and VERSION: whether an ADD would succeed, answered in bounded time, and the supported versions."""
 
-import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from harness.node import POOL4, Called, Node, netconf
 from harness.pod import Pod
 from harness.state import State, store_of
+from harness.stopped import stopped
 from svc.datastore.api import Delete, Update
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
@@ -34,16 +32,6 @@ def refused(called: Called) -> tuple[int, str]:
     assert called.status == 1, called
     assert called.output["cniVersion"] == "1.1.0"
     return called.output["code"], called.output["msg"] + " " + called.output["details"]
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """Stop the process during the block."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("plugin", ["svc", "svc-ipam"])

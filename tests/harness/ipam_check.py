@@ -2,11 +2,11 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 
-from harness.datastores import EmbeddedSite, EtcdSite, OrchSite, Site
-from harness.ipam import put
+from harness.datastores import EmbeddedSite, EtcdSite, OrchSite, Site, session, set_ready
+from harness.ipam import put, put_pool
 from harness.orch import PODS
 from svc._core.cidr import Address
 from svc.admin.ipam_check.check import Result, check
@@ -24,6 +24,23 @@ from svc.model.resource import Resource
 
 NODE, NETWORK = "node1", "net"
 OLD = "2026-01-02 03:04:05 +0000 UTC"  # of an ADD that has ended
+
+
+WEB, POOL = "10.65.0.0", "10.65.0.0/28"
+
+
+@contextmanager
+def web_in_pool(site: Site, *others: str) -> Iterator[Backend]:
+    """Give the pod `web` its address and an endpoint, in a pool of four blocks, beside other nodes. Delete everything later."""
+    with session(site) as store:
+        set_ready(store)
+        put_pool(store, "pool4", POOL, blockSize=30)
+        for node in (NODE, *others):
+            site.add_node(node)
+        site.add_pod("web")
+        assert add(site, store, IpamService(store, NODE), "web", "c1") == WEB
+        yield store
+    clear(site)
 
 
 def place(site: Site, store: Backend) -> Place:

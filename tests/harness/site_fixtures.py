@@ -8,6 +8,14 @@ import pytest
 from harness.datastores import EtcdSite, OrchSite, Site, site_called
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
+from harness.spec_rows import EVERYWHERE
+
+ON_EACH_DATASTORE = pytest.mark.parametrize(
+    "site",
+    [name if name == "embedded" else pytest.param(name, marks=pytest.mark.server) for name in EVERYWHERE],
+    indirect=True,
+    scope="module",
+)
 
 
 @pytest.fixture(scope="session")
