@@ -10,8 +10,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from harness.journal_rows import ID, record
@@ -56,6 +59,34 @@ def test_row_of_an_earlier_version_is_read(journal: Journal, path: Path) -> None
     assert found.profile == ""
     journal.update(found)
     assert journal.all() == [record()]
+
+
+def test_row_with_all_fields_is_read(journal: Journal, path: Path) -> None:
+    """Earlier builds wrote fields that have their defaults, and no padding."""
+    with closing(sqlite3.connect(path)) as earlier, earlier:
+        earlier.execute("INSERT INTO attachments VALUES ('net', 'c1', 'eth0', 'svc0', ?, 1)", (orjson.dumps(record()),))
+    assert journal.all() == [record()]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"routes": []}, {"routes": ["10.0.0.0/8"]}, {"facts": {}}, {"facts": {"labels": {}}}, {"result": None}, {"mtu": 0},
+        {"queues": 0}, {"queues": 1}, {"addresses": []}, {"unmanaged": True}, {"waits_until": 0.5}, {"profile": "calico"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_row_omits_only_defaults(journal: Journal, changes: dict[str, Any]) -> None:
+    """An empty value may differ from the default: without routes, a sandbox gets none; None means the default routes."""
+    written = replace(record(), **changes)
+    journal.begin(written)
+    assert journal.get(ID) == written
+
+
+def test_row_keeps_its_size_when_the_result_is_added() -> None:
+    """A change of the size would rewrite up to six pages of the file."""
+    adding = replace(record(), state=ADDING, result=None, addresses=[], host_index=0, peer_index=0)
+    assert len(adding.to_bytes()) == len(record().to_bytes())
 
 
 def test_later_record_replaces_the_earlier(journal: Journal) -> None:
