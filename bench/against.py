@@ -1,16 +1,18 @@
 """Measure this checkout against another build of svc, to see whether a change made it slower.
 
 `python -m bench.against PROGRAMS`, where PROGRAMS is the directory of the other build's svcctl and svc-agent. Every repetition
-starts a new agent of each build, in alternating order, because two agents of one build differ by some percent. The ratio is the
-geometric mean over the repetitions of the ratio of the medians, with its standard error.
+starts a new agent of each build, in alternating order, because two agents of one build differ by some percent. Single calls
+alternate between the builds, bursts between rounds. The ratio is the geometric mean over the repetitions of the ratio of the
+medians, with its standard error.
 """
 
 import argparse
 import math
 import os
+import random
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -43,39 +45,55 @@ def node_of(programs: Path) -> type[Node]:
 def repetition(kinds: tuple[type[Node], type[Node]]) -> Iterator[tuple[str, float]]:
     """Yield the ratio of the second kind of node to the first, by name."""
     with ExitStack() as stack:
-        stages = [stack.enter_context(Stage.open(kind)) for kind in kinds]
-        for stage in stages:
-            _warm_up(stage)
-        samples: list[dict[str, list[float]]] = [{}, {}]
+        sides = [Side(stack.enter_context(Stage.open(kind))) for kind in kinds]
+        for side in sides:
+            side.warm_up()
         for number in range(ROUNDS):
-            turns = list(zip(stages, samples, strict=True))
-            for stage, found in turns if number % 2 == 0 else reversed(turns):
-                for name, value in _round(stage):
-                    found.setdefault(name, []).append(value)
-        for stage, found in zip(stages, samples, strict=True):
-            found["RSS"] = [rss_mib(stage.node.agent_pid)]
-    for name, values in samples[0].items():
-        yield name, statistics.median(samples[1][name]) / statistics.median(values)
+            _call_in_turns(sides)
+            for side in sides if number % 2 == 0 else reversed(sides):
+                side.call_at_once()
+        for side in sides:
+            side.note("RSS", rss_mib(side.stage.node.agent_pid))
+    for name, values in sides[0].samples.items():
+        yield name, statistics.median(sides[1].samples[name]) / statistics.median(values)
 
 
-def _warm_up(stage: Stage) -> None:
-    pods = stage.pods(PODS)
+def _call_in_turns(sides: Sequence["Side"]) -> None:
+    """Make each call once on each side, in random order: whatever slows the machine down for a time slows both sides."""
+    pods = [side.stage.pods(PODS) for side in sides]
+    wait_until_quiet()
+    before = [cpu_ms(side.stage) for side in sides]
     for verb in ("ADD", "DEL"):
-        stage.execute_all(stage.svc_plugin(), verb, pods, AT_ONCE)
+        for turn in zip(*pods, strict=True):
+            for side, pod in random.sample([*zip(sides, turn, strict=True)], len(sides)):
+                side.note(verb, side.stage.execute(side.plugin, verb, pod).ms)
+    for side, cpu in zip(sides, before, strict=True):
+        side.note("CPU of the agent", cpu_ms(side.stage) - cpu)
 
 
-def _round(stage: Stage) -> Iterator[tuple[str, float]]:
-    pods, plugin = stage.pods(PODS), stage.svc_plugin()
-    for kind, at_once in (("", 1), ("burst ", AT_ONCE)):
-        wait_until_quiet()
-        before = cpu_ms(stage)
+class Side:
+    """A node of one build, and its samples by name."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.plugin = stage.svc_plugin()
+        self.samples: dict[str, list[float]] = {}
+
+    def note(self, name: str, value: float) -> None:
+        self.samples.setdefault(name, []).append(value)
+
+    def warm_up(self) -> None:
+        pods = self.stage.pods(PODS)
         for verb in ("ADD", "DEL"):
-            outcomes = stage.execute_all(plugin, verb, pods, at_once)
-            if at_once == 1:
-                yield from ((verb, outcome.ms) for outcome in outcomes)
-            else:
-                yield f"{kind}{verb}", wall_ms(outcomes)
-        yield f"{kind}CPU of the agent", cpu_ms(stage) - before
+            self.stage.execute_all(self.plugin, verb, pods, AT_ONCE)
+
+    def call_at_once(self) -> None:
+        pods = self.stage.pods(PODS)
+        wait_until_quiet()
+        before = cpu_ms(self.stage)
+        for verb in ("ADD", "DEL"):
+            self.note(f"burst {verb}", wall_ms(self.stage.execute_all(self.plugin, verb, pods, AT_ONCE)))
+        self.note("burst CPU of the agent", cpu_ms(self.stage) - before)
 
 
 def cpu_ms(stage: Stage) -> float:

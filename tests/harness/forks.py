@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness import fork_server
 from harness.leaks import adopts_orphans
+from svc.ctl import commands
 
 MODULES = ("svc.agent.main",)
 _STORES = "svc.datastore.etcd.store", "svc.datastore.orch.store"
@@ -22,7 +23,9 @@ CLUSTER_MODULES = (*MODULES, *_STORES, "svc.orch.pods")
 CTL_MODULES = (
     *_STORES,
     "yaml",
-    *(f"svc.ctl.commands.{name}" for name in ("apply", "convert", "crd", "install", "ipam", "objects", "resources", "store")),
+    "svc.ctl.completion",
+    *(f"svc.ctl.commands.{path.stem}" for path in Path(commands.__path__[0]).glob("[a-z]*.py")),
+    *("svc.admin.explain", "svc.admin.diagnostics", "svc.admin.node_status", "svc.admin.ipam_check.check"),  # imported late
 )
 RUN_SECONDS = 120.0
 
