@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,8 @@ from harness.kube import Kube, running
 from harness.leaks import Footprint, adopt_orphans, require_nothing_since
 from harness.skips import unexpected
 from svc._core import netns
+
+API_SERVERS = 3  # of a test run on several workers
 
 
 def pytest_configure() -> None:
@@ -41,11 +44,18 @@ def pytest_collection_finish() -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    """Return the group: the file, or the datastore of a contract test, or the real node."""
-    callspec = getattr(item, "callspec", None)
-    if callspec is not None and "datastore" in callspec.params:
-        return str(callspec.params["datastore"])
-    return "node" if item.path.parent.name == "node" else str(item.path.relative_to(item.config.rootpath))
+    """Return the group: the file, or the datastore of a contract test, or the real node.
+
+    Tests on an API server have few groups, because each worker with such tests runs a server, which takes processor time even
+    while no test uses it.
+    """
+    path = str(item.path.relative_to(item.config.rootpath))
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    if item.path.parent.name == "node":
+        return "node"
+    if "kube" in getattr(item, "fixturenames", ()) or any(str(value).startswith("orch") for value in params.values()):
+        return f"api-{crc32(path.encode()) % API_SERVERS}"
+    return str(params.get("datastore", path))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
