@@ -112,7 +112,7 @@ def test_pods_are_wired(programs: Path, shared: Site | None, tmp_path: Path) -> 
         one, other = (pod(node, stack.enter_context(Netns("pod")), name) for name in ("web-0", "web-1"))
         one.add()
         other.add()
-        one.netns.run("ping", "-c", "1", "-W", "2", other.addresses[0])
+        one.netns.run("ping", "-c", "1", "-w", "5", other.addresses[0])
         one.delete()
         assert node.stop_agent() == 0
         other.delete()

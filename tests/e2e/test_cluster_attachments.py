@@ -182,7 +182,7 @@ def test_bridge_plugin_uses_addresses_of_svc_ipam(cluster_node: ClusterNode, san
         with session(cluster_node.site) as store:
             assert set(handles(store)) == {"net.c1", "net.c2"}
         assert endpoints(cluster_node) == {}
-        assert first.pod.netns.run("ping", "-c", "1", "-W", "1", second.address, check=False).returncode == 0
+        assert first.pod.netns.run("ping", "-c", "1", "-w", "5", second.address, check=False).returncode == 0
         for each in (first, second):
             assert each.call("DEL", prevResult=each.result).status == 0
         assert audit([cluster_node]).entries() == []

@@ -206,7 +206,7 @@ def test_bridge_uses_the_assigned_address(bridge: Callable[[], Attached], shared
 
 def test_containers_on_a_bridge_reach_each_other(bridge: Callable[[], Attached]) -> None:
     first, second = bridge().add(), bridge().add()
-    assert first.pod.netns.run("ping", "-c", "1", "-W", "1", second.address, check=False).returncode == 0
+    assert first.pod.netns.run("ping", "-c", "1", "-w", "5", second.address, check=False).returncode == 0
 
 
 def test_failed_add_of_bridge_releases_the_address(bridge: Callable[[], Attached], shared_node: Node) -> None:

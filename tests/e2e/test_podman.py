@@ -91,7 +91,7 @@ def test_containers_reach_each_other_and_leave_nothing(runtime: Podman, node: No
     assert len(addresses) == 4
     assert disagreements(node) == []
     for kind in ("IPAddress", "GlobalIPv6Address"):
-        runtime("exec", "one", "ping", "-c", "1", "-W", "2", runtime.address("two", NETWORK, kind))
+        runtime("exec", "one", "ping", "-c", "1", "-w", "5", runtime.address("two", NETWORK, kind))
     runtime("rm", "--force", "--time", "0", "one")
     assert audit(node).allocations.keys() == {runtime.address("two", NETWORK, k) for k in ("IPAddress", "GlobalIPv6Address")}
     runtime("rm", "--force", "--time", "0", "two")

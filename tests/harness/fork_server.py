@@ -6,7 +6,9 @@ Standard input is a socket. Each datagram orders a process: a JSON object, and t
 error, and of its network namespace. The reply is its process ID. The process is an orphan, so the subreaper is its parent.
 """
 
+import atexit
 import ctypes
+import gc
 import importlib
 import itertools
 import json
@@ -14,6 +16,7 @@ import os
 import random
 import socket
 import sys
+import threading
 from typing import Any
 
 _MAX_BYTES = 1 << 20
@@ -25,6 +28,7 @@ def main() -> None:
     before = dict(os.environ)
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    gc.freeze()  # otherwise a collection in each forked process traverses, and thus copies, all objects
     added = {name: value for name, value in os.environ.items() if name not in before}  # by svc, for gRPC
     orders = socket.socket(fileno=0)
     while True:
@@ -73,7 +77,21 @@ def _run(order: dict[str, Any], descriptors: list[int], added: dict[str, str]) -
         vars(wire)["_indexes"] = itertools.count(random.randrange(1 << 17, 1 << 29))
     with open("/proc/self/comm", "w") as name:  # for ps
         name.write(os.path.basename(sys.argv[0]))
-    exec(order["program"], {"__name__": "__main__"})
+    try:
+        exec(order["program"], {"__name__": "__main__"})
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        _exit(end.code)
+
+
+def _exit(status: int) -> None:
+    """End the process as the interpreter does, but without the deletion of all objects, which takes 280 ms."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 `make kube-programs` builds the programs once and keeps them outside the checkout.
 """
 
+import base64
 import http.client
 import json
 import os
@@ -136,6 +137,24 @@ class Kube:
                 spec = document["spec"]
                 self._await_served(f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}?limit=1")
 
+    def forget(self, *prefixes: str) -> None:
+        """Delete the objects below these prefixes of the server's keys from its etcd, in one request: tests do it very often.
+
+        Watches report the deletions. Finalizers and grace periods do not count.
+        """
+        ranges = [
+            {"requestDeleteRange": {"key": _base64(f"/registry/{prefix}"), "range_end": _base64(f"/registry/{prefix[:-1]}0")}}
+            for prefix in prefixes  # "0" follows "/"
+        ]
+        connection = http.client.HTTPConnection("127.0.0.1", self.etcd_port, timeout=30)
+        try:
+            connection.request("POST", "/v3/kv/txn", json.dumps({"success": ranges}))
+            reply = connection.getresponse()
+            if reply.status != 200:
+                raise Refused(reply.status, reply.read().decode())
+        finally:
+            connection.close()
+
     def await_right(self, user: str, group: str, resource: str, verb: str, *, allowed: bool) -> None:
         """Wait until the server applies a changed role."""
         name, _, part = resource.partition("/")
@@ -257,6 +276,10 @@ class Kube:
 
     def _log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()[-2000:]
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 @contextmanager

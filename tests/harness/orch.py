@@ -16,7 +16,6 @@ from svc.names import DEFAULT, Names
 
 Json = dict[str, Any]
 
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 RBAC = "rbac.authorization.k8s.io"
 RULES = role(DEFAULT, DEFAULT.crd_api_version)["rules"]
 VERBS = [(rule["apiGroups"][0], rule["resources"][0], verb) for rule in RULES for verb in rule["verbs"]]
@@ -30,12 +29,8 @@ def install(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
 
 def wipe(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
     """Delete all custom resources, node claims, nodes and pods."""
-    api_version = api_version or names.crd_api_version
-    for definition in definitions(names, api_version):
-        kube.call("DELETE", f"/apis/{api_version}/{definition['spec']['names']['plural']}")
-    kube.call("DELETE", LEASES)
-    kube.call("DELETE", NODES)
-    kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+    group = (api_version or names.crd_api_version).partition("/")[0]
+    kube.forget(f"{group}/", f"leases/{NAMESPACE}/", "minions/", "pods/default/")
 
 
 def grant_role(cluster: Kube, without: tuple[str, str, str] | None = None) -> None:

@@ -121,7 +121,7 @@ def test_recreated_pod_gets_its_requested_address_again(real: RealNode, node: Cl
         put_pod(kube, "certain", FIXED)
         assert real.wait("the pod is ready", lambda: addresses(read_pod(kube, "certain"))) == CERTAIN
         for address in CERTAIN:
-            assert node.netns.run("ping", "-c", "1", "-W", "2", address, check=False).returncode == 0
+            assert node.netns.run("ping", "-c", "1", "-w", "5", address, check=False).returncode == 0
         real.wait_none("nothing else is allocated", lambda: pod_disagreements(kube, node))
         delete_pod(kube, "certain", at_once=True)
 

@@ -49,7 +49,7 @@ def test_pod_has_addresses_of_both_families(web: list[str], node: ClusterNode, k
     assert notes == {"cni.svc.internal/podIP": f"{v4}/32", "cni.svc.internal/podIPs": f"{v4}/32,{v6}/128"}
     assert audit([node]).allocations == dict.fromkeys(web, f"pods.{container}")
     for address in web:
-        assert node.netns.run("ping", "-c", "1", "-W", "2", address, check=False).returncode == 0
+        assert node.netns.run("ping", "-c", "1", "-w", "5", address, check=False).returncode == 0
 
 
 def test_host_port_is_forwarded_to_the_pod(web: list[str], outside: Netns) -> None:
