@@ -177,7 +177,13 @@ def test_starting_agent_serves_all_waiting_one_shot_calls(own_pods: MakePod, nod
 def openers(lock: IO[str]) -> int:
     """Return the number of processes that have the file open."""
     inode = os.fstat(lock.fileno()).st_ino
-    return len({path.parts[2] for path in Path("/proc").glob("[0-9]*/fd/*") if inode_of(path) == inode})
+    return sum(has_open(process, inode) for process in Path("/proc").glob("[0-9]*"))
+
+
+def has_open(process: Path, inode: int) -> bool:
+    with suppress(OSError):  # the process has ended
+        return any(inode_of(descriptor) == inode for descriptor in (process / "fd").iterdir())
+    return False
 
 
 def inode_of(path: Path) -> int:
