@@ -59,7 +59,7 @@ def repetition(kinds: tuple[type[Node], type[Node]]) -> Iterator[tuple[str, floa
 
 
 def _call_in_turns(sides: Sequence["Side"]) -> None:
-    """Make each call once on each side, in random order: whatever slows the machine down for a time slows both sides."""
+    """Make each call once on each side, in random order, so that a slow moment of the machine slows both sides."""
     pods = [side.stage.pods(PODS) for side in sides]
     wait_until_quiet()
     before = [cpu_ms(side.stage) for side in sides]
