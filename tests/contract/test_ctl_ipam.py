@@ -9,9 +9,8 @@ import pytest
 
 from harness.datastores import Site, session, set_ready
 from harness.ipam import configure, free, put_block, put_pool, put_reservation, take, wait_for_stable_generations
-from harness.node import netconf
 from harness.site_fixtures import ON_EACH_DATASTORE
-from harness.svcctl import Cli
+from harness.svcctl import Cli, cli_on
 from svc._core.cidr import Address
 from svc.admin.owner_attributes import SetOwner, set_owners
 from svc.datastore.api import Backend
@@ -46,10 +45,7 @@ def store(site: Site) -> Iterator[Backend]:
 
 @pytest.fixture
 def cli(site: Site, home: Path, store: Backend) -> Cli:
-    home.mkdir(exist_ok=True)
-    file = home / "netconf.json"
-    file.write_text(json.dumps(netconf(**site.config)))
-    return Cli(home, "--netconf", str(file))
+    return cli_on(site, home)
 
 
 def document(cli: Cli, *arguments: str) -> Any:

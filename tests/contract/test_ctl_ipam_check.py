@@ -14,7 +14,7 @@ from harness.ipam import put_pool
 from harness.ipam_check import NODE, add, attributes, clear
 from harness.node import netconf
 from harness.site_fixtures import ON_EACH_DATASTORE
-from harness.svcctl import Cli
+from harness.svcctl import Cli, cli_on
 from svc import __version__
 from svc.admin.resources import CLUSTER
 from svc.ctl.commands import ipam_check
@@ -42,10 +42,7 @@ def store(site: Site) -> Iterator[Backend]:
 @pytest.fixture
 def cli(site: Site, home: Path, store: Backend, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setattr(ipam_check, "sleep", lambda _seconds: None)
-    home.mkdir(exist_ok=True)
-    file = home / "netconf.json"
-    file.write_text(json.dumps(netconf(**site.config) | {"name": "net"}))
-    cli = Cli(home, "--netconf", str(file))
+    cli = cli_on(site, home)
     cli.changes("clusterinfo", "init")
     return cli
 

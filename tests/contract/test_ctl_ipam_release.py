@@ -12,9 +12,8 @@ from harness.audit import IpamAudit
 from harness.datastores import Site, session, set_ready
 from harness.ipam import block_of, put, put_pool
 from harness.ipam_check import NODE, add, attributes, clear, ids, place, put_endpoint, spoil
-from harness.node import netconf
 from harness.site_fixtures import ON_EACH_DATASTORE
-from harness.svcctl import Cli
+from harness.svcctl import Cli, cli_on
 from svc._core.cidr import Address, Cidr
 from svc.ctl.commands import ipam_check
 from svc.datastore.api import Backend
@@ -48,10 +47,7 @@ def store(site: Site) -> Iterator[Backend]:
 @pytest.fixture
 def cli(site: Site, home: Path, store: Backend, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setattr(ipam_check, "sleep", lambda _seconds: None)
-    home.mkdir(exist_ok=True)
-    file = home / "netconf.json"
-    file.write_text(json.dumps(netconf(**site.config) | {"name": "net"}))
-    cli = Cli(home, "--netconf", str(file))
+    cli = cli_on(site, home)
     cli.changes("clusterinfo", "init")
     return cli
 

@@ -1,6 +1,5 @@
 """svcctl get, apply, create, delete and label on every datastore."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import yaml
 from harness.datastores import Site, session, set_ready
 from harness.documents import ENDPOINT, EVERY, RESERVATION, SETTINGS, document, pool, references, shown, text, without_revision
 from harness.ipam import put
-from harness.node import netconf
 from harness.site_fixtures import ON_EACH_DATASTORE
-from harness.svcctl import Cli
+from harness.svcctl import Cli, cli_on
 from svc.attach.datastore_ready import KEY as READY
 from svc.datastore.api import Backend
 from svc.ipam.requests import Assign
@@ -38,10 +36,7 @@ def store(site: Site) -> Iterator[Backend]:
 
 @pytest.fixture
 def cli(site: Site, home: Path, store: Backend) -> Cli:
-    home.mkdir(exist_ok=True)
-    file = home / "netconf.json"
-    file.write_text(json.dumps(netconf(**site.config)))
-    return Cli(home, "--netconf", str(file))
+    return cli_on(site, home)
 
 
 def is_orch(site: Site) -> bool:

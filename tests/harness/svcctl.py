@@ -1,9 +1,12 @@
 """svcctl as tests call it."""
 
+import json
 from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from harness.datastores import Site
+from harness.node import netconf
 from svc.ctl.main import main
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE
@@ -39,3 +42,11 @@ class Cli:
         assert result.exit_code == code, result.output
         assert result.stdout == ""
         return result.stderr
+
+
+def cli_on(site: Site, home: Path) -> Cli:
+    """Return svcctl on the datastore of the network `net`."""
+    home.mkdir(exist_ok=True)
+    file = home / "netconf.json"
+    file.write_text(json.dumps(netconf(**site.config)))
+    return Cli(home, "--netconf", str(file))
