@@ -2,6 +2,9 @@
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 30.0  # far longer than any successful wait
 
@@ -12,3 +15,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < until, "the condition did not become true in time"
         time.sleep(0.005)
+
+
+def eventually(read: Callable[[], T], accept: Callable[[T], object]) -> T:
+    """Read until a value is accepted, and return it."""
+    found = [read()]
+
+    def is_accepted() -> bool:
+        if accept(found[0]):
+            return True
+        found[0] = read()
+        return False
+
+    wait_until(is_accepted)
+    return found[0]
