@@ -38,9 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the items, which live until the end, from garbage collection: a full one would take half a second."""
+    """Exclude the items, which live until the end, from garbage collection: a full one would take half a second.
+
+    The search for leaks collects all garbage whenever it finds one, so other collections may be rare.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
 
 
 def _group(item: pytest.Item) -> str:

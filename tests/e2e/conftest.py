@@ -31,9 +31,20 @@ _numbers = count()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fork_servers(nothing_left_at_the_end: None) -> Iterator[None]:
-    """Start the servers that fork agents and svcctl, before the checks of the first test."""
-    with forks.serving(forks.MODULES, forks.CLUSTER_MODULES, forks.CTL_MODULES):
+def fork_servers(nothing_left_at_the_end: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Start the servers that fork agents, svcctl and calls without an agent, before the checks of the first test."""
+    with (
+        forks.serving(forks.MODULES, forks.CLUSTER_MODULES, forks.CTL_MODULES),
+        forks.carrying_out(tmp_path_factory.mktemp("one-shot")),
+    ):
+        yield
+
+
+@pytest.fixture(scope="module")
+def python_starts() -> Iterator[None]:
+    """Let the executables of this module's nodes start Python for a call without an agent, as everywhere but in tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "forks_calls", False)
         yield
 
 

@@ -18,7 +18,7 @@ from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.state import audit, disagreements, remains
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("python_starts")]
 
 DUAL = {"assign_ipv6": "true"}
 KILL_PROGRAM = (sys.executable, kill_point.__file__)

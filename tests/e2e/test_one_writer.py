@@ -33,7 +33,7 @@ from svc.attach.journal import Journal
 from svc.attach.record import ADDING
 from svc.cni.locks import EARLIER_CALLS, EARLIER_SOCKET, EARLIER_STATE
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("python_starts")]
 
 MakePod = Callable[..., Pod]
 

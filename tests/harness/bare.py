@@ -3,6 +3,7 @@
 The distributions are links to those of the tests' environment, so that no package index is used.
 """
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -21,9 +22,14 @@ from harness.shim import ROOT
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel, in the build directory of the editable installation, so that it compiles only what has changed."""
+    """Build the wheel, in the build directory of the editable installation, so that it compiles only what has changed.
+
+    One process at a time: two builds in one directory disturb each other.
+    """
     options = "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)
-    _run(sys.executable, "-m", "pip", "wheel", *options, str(ROOT))
+    with (ROOT / "pyproject.toml").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run(sys.executable, "-m", "pip", "wheel", *options, str(ROOT))
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+RARE_COLLECTIONS = {"GOGC": "800"}  # environment of programs in Go, which otherwise collect small heaps very often
 TIMEOUT_SECONDS = 30.0  # far longer than any successful wait
 _POLL = 0.02
 _HOST = "127.0.0.1"
@@ -71,7 +72,7 @@ class Member:
             *(() if self.durable else ("--unsafe-no-fsync",)), *(self.tls.flags() if self.tls else ()), *self.flags,
         ]  # fmt: skip
         with (self.folder / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | RARE_COLLECTIONS)
 
     def wait(self) -> None:
         """Wait until the member is healthy."""

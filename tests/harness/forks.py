@@ -1,8 +1,9 @@
-"""Agents and svcctl, forked from a process that has imported svc. See `fork_server.py`."""
+"""Agents, svcctl and calls without an agent, forked from processes that have imported svc. See the servers beside this file."""
 
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from harness import fork_server
+from harness import fork_server, one_shot_server
 from harness.leaks import adopts_orphans
 from svc.ctl import commands
 
@@ -27,6 +28,7 @@ CTL_MODULES = (
     *(f"svc.ctl.commands.{path.stem}" for path in Path(commands.__path__[0]).glob("[a-z]*.py")),
     *("svc.admin.explain", "svc.admin.diagnostics", "svc.admin.node_status", "svc.admin.ipam_check.check"),  # imported late
 )
+ONE_SHOT_MODULES = ("svc.cni.__main__", "svc.cni.oneshot", *_STORES, "svc.orch.pods")
 RUN_SECONDS = 120.0
 
 servers: dict[tuple[str, ...], "ForkServer"] = {}  # by their modules
@@ -107,6 +109,43 @@ class ForkServer:
     def close(self) -> None:
         self._socket.close()
         self._process.wait()
+
+
+class OneShotServer:
+    """A process that carries out calls without an agent. The program `python` hands them over, in place of Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.python = folder / "python3"
+        path = folder / "one-shot.sock"
+        source = Path(one_shot_server.__file__).with_name("one_shot.c")
+        constants = {"SOCKET": path, "PYTHON": sys.executable}
+        options = (f'-D{name}="{value}"' for name, value in constants.items())
+        flags = "-static", "-Os", "-s", "-Wall", "-Werror"
+        subprocess.run([shutil.which("musl-gcc") or "gcc", *flags, *options, "-o", self.python, source], check=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(path))
+            listener.listen(64)
+            command = [sys.executable, "-I", one_shot_server.__file__, *ONE_SHOT_MODULES]
+            self._process = subprocess.Popen(command, stdin=listener.fileno())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+one_shots: list[OneShotServer] = []  # one, while it runs
+
+
+@contextmanager
+def carrying_out(folder: Path) -> Iterator[None]:
+    """Run a server for calls without an agent inside the `with` block."""
+    server = OneShotServer(folder)
+    one_shots.append(server)
+    try:
+        yield
+    finally:
+        one_shots.clear()
+        server.close()
 
 
 @contextmanager

@@ -22,7 +22,8 @@ import pytest
 from harness import image
 from harness.cgroups import Groups, can_be_made
 from harness.cluster_node import ClusterNode
-from harness.kube import CACHE, RARE_COLLECTIONS, Kube, Refused
+from harness.etcd import RARE_COLLECTIONS
+from harness.kube import CACHE, Kube, Refused
 from harness.netns import run
 from harness.node import BIN
 from harness.orch import NODES

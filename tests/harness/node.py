@@ -89,6 +89,7 @@ class Calling:
 class Node:
     """A node. `directory` contains its state, its socket and its executables; `netns` contains its interfaces."""
 
+    forks_calls = True  # whether a server of forks, if one runs, carries out its calls without an agent, in place of Python
     programs = BIN  # the directory of its svcctl and svc-agent
     _agent_modules: tuple[str, ...] = forks.MODULES  # of the server that forks its agents
 
@@ -116,6 +117,9 @@ class Node:
 
     def _install(self) -> None:
         self.prepare("install", "--bin-dir", str(self.bin_dir), "--socket", str(self.socket))
+        for server in forks.one_shots if self.forks_calls else ():
+            for record in self.bin_dir.glob("*.install"):
+                record.write_text(record.read_text().replace(f"python={sys.executable}\n", f"python={server.python}\n"))
 
     def prepare(self, *arguments: str, stdin: str | None = None) -> None:
         """Run svcctl in this process, because there are hundreds of nodes, and a start of Python takes longer than the work."""

@@ -33,15 +33,12 @@ class State:
 
     @staticmethod
     def read(node: Node) -> "State":
+        links = node.netns.ip("address")
         return State(
             _rows(node.state_dir / FILE, "SELECT path, value, revision FROM entries ORDER BY path"),
             _rows(node.state_dir / "journal.db", "SELECT * FROM attachments ORDER BY network, container, ifname"),
-            [(link["ifname"], link["ifindex"], link["flags"], link["mtu"]) for link in node.netns.ip("link")],
-            [
-                (link["ifname"], item["local"], item["prefixlen"])
-                for link in node.netns.ip("address")
-                for item in link["addr_info"]
-            ],
+            [(link["ifname"], link["ifindex"], link["flags"], link["mtu"]) for link in links],
+            [(link["ifname"], item["local"], item["prefixlen"]) for link in links for item in link["addr_info"]],
             [node.netns.ip(family, "route", "show", "table", "main") for family in ("-4", "-6")],
         )
 
