@@ -86,7 +86,7 @@ def _run(order: dict[str, Any], descriptors: list[int], added: dict[str, str]) -
 
 
 def separate_indexes() -> None:
-    """Choose the indexes of interfaces anew: the only state that a process chooses when it imports svc."""
+    """Choose other indexes of interfaces. They are the only state that a process chooses when it imports svc."""
     if wire := sys.modules.get("svc.dataplane.wire"):
         vars(wire)["_indexes"] = itertools.count(random.randrange(1 << 17, 1 << 29))
 

@@ -32,6 +32,50 @@ class Changing:
     x: int
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    name: str
+    token: str = dataclasses.field(default="", repr=False)
+    uses: int = dataclasses.field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Point):
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    pass
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Unshown:
+    token: str
+
+
+def test_representation_shows_no_hidden_field() -> None:
+    assert repr(Account("a", "secret", 2)) == "Account(name='a', uses=2)"
+    assert "secret" not in repr(Unshown("secret"))
+
+
+def test_fields_that_are_not_compared_do_not_count() -> None:
+    assert Account("a", "t", 1) == Account("a", "t", 2) != Account("a", "u", 1)
+    assert hash(Account("a", "t", 1)) == hash(Account("a", "t", 2))
+
+
+def test_object_of_another_class_differs() -> None:
+    assert Point(1, 2) != Named(1, 2)
+    assert Named(1, 2, "a") == Named(1, 2, "a") != Named(1, 2, "b")
+    assert len({Named(1, 2, "a"), Named(1, 2, "a"), Point(1, 2)}) == 2
+    values: object = (1, 0)
+    assert Point(1) != values
+
+
+def test_objects_without_fields_are_equal() -> None:
+    assert len({Empty(), Empty()}) == 1
+
+
 def test_equal_values_have_equal_hashes() -> None:
     assert Point(1) == Point(1, 0) != Point(1, 2)
     assert len({Point(1), Point(1, 0), Point(1, 2)}) == 2
