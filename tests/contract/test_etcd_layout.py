@@ -1,6 +1,5 @@
 """Documents of Calico in a real etcd. svc reads them, assigns addresses from them, and writes them back unchanged."""
 
-import base64
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -37,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(params=STATES, ids=[path.stem for path in STATES])
 def state(request: pytest.FixtureRequest, server: Cluster) -> dict[str, str]:
     """Put the documents of a captured state into etcd with its own tool, and return them by key."""
-    server.ctl("del", "--prefix", "/")
+    server.erase("/")
     items = [json.loads(line) for line in request.param.read_text().splitlines()[1:]]
     for item in items:
         server.put(item["key"], item["value"])
@@ -51,8 +50,7 @@ def store(server: Cluster) -> Iterator[EtcdStore]:
 
 
 def raw(server: Cluster) -> dict[str, str]:
-    kvs = json.loads(server.ctl("get", "--prefix", "/", "-w", "json"))["kvs"]
-    return {base64.b64decode(kv["key"]).decode(): base64.b64decode(kv["value"]).decode() for kv in kvs}
+    return server.texts("/")
 
 
 def test_everything_is_read_and_written_back(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
@@ -90,7 +88,7 @@ def test_removal_of_a_host_deletes_its_legacy_key(state: dict[str, str], server:
 
 def test_conflict_has_the_current_entries_of_all_keys(server: Cluster, store: EtcdStore) -> None:
     """It has the existing entries of the whole transaction, so that a retry need not read them."""
-    server.ctl("del", "--prefix", "/")
+    server.erase("/")
     first, second, absent = (HandleKey(name) for name in ("a", "b", "c"))
     made = store.write([Create(first, COUNT), Create(second, COUNT)])
     with pytest.raises(Conflict) as caught:

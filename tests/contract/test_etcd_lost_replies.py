@@ -50,7 +50,7 @@ def relay(server: Cluster) -> Iterator[Proxy]:
 @pytest.fixture
 def rival(server: Cluster) -> Iterator[EtcdStore]:
     """Return a session of another client, whose connection does not break."""
-    server.ctl("del", "--prefix", "/")
+    server.erase("/")
     with session(server.endpoints) as store:
         yield store
 

@@ -161,7 +161,7 @@ def test_del_of_a_pod_that_no_longer_exists_succeeds(web: Pod, cluster_node: Clu
     if isinstance(cluster_node.site, OrchSite):
         cluster_node.site.kube.call("DELETE", f"{PODS}/web-0?gracePeriodSeconds=0")
     elif isinstance(cluster_node.site, EtcdSite):
-        cluster_node.site.running.ctl("del", "--prefix", "/svc/resources/v3/svc.internal/workloadendpoints")
+        cluster_node.site.running.erase("/svc/resources/v3/svc.internal/workloadendpoints")
     web.delete()
     web.delete()
     assert remains([cluster_node]) == []

@@ -51,11 +51,10 @@ def pod(node: ClusterNode, etcd_site: EtcdSite, sandbox: Callable[[], Netns]) ->
     etcd_site.clear()
 
 
-def stored(etcd: Cluster) -> list[str]:
+def stored(etcd: Cluster) -> dict[str, str]:
     """Return keys and documents, except for node claims, which agents renew."""
-    lines = etcd.ctl("get", "--prefix", DEFAULT.key_root).splitlines()
-    claimed = {number for number, line in enumerate(lines) if line.startswith(f"{DEFAULT.key_root}/svc/v1/claims/")}
-    return [line for number, line in enumerate(lines) if number not in claimed and number - 1 not in claimed]
+    claims = f"{DEFAULT.key_root}/svc/v1/claims/"
+    return {key: text for key, text in etcd.texts(f"{DEFAULT.key_root}/").items() if not key.startswith(claims)}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_damaged_block_does_not_block_other_pods(
     for command in (("pool", "delete", "pool4"), ("node", "delete", "node1")):
         refusal = node.ctl(*command, check=False)
         assert (refusal.returncode, key in refusal.stderr) == (1, True), refusal
-    assert etcd.ctl("get", "--print-value-only", key).strip() == damaged
+    assert etcd.get(key) == damaged
     etcd.put(key, json.dumps(sound))
     pod.delete()
     assert cluster_remains([node]) == []
@@ -117,7 +116,7 @@ def test_pool_apply_does_not_replace_an_undecodable_pool(pod: Pod, node: Cluster
     etcd.put(POOL, "{")
     refusal = node.ctl("pool", "apply", "-f", "-", stdin=manifest, check=False)
     assert (refusal.returncode, f"{POOL}: it is not JSON" in refusal.stderr) == (1, True), refusal
-    assert etcd.ctl("get", "--print-value-only", POOL).strip() == "{"
+    assert etcd.get(POOL) == "{"
     etcd.put(POOL, '{"kind": "IPPool", "metadata": {"name": "pool4", "uid": "u"}, "spec": {"novel": 1}, "other": 2}')
     node.ctl("pool", "apply", "-f", "-", stdin=manifest)
     pod.add()
@@ -132,7 +131,7 @@ def test_commands_name_an_undecodable_pool_once(pod: Pod, node: ClusterNode, etc
     for command in (("pool", "get"), ("ipam", "show")):
         done = node.ctl(*command)
         assert ((done.stdout + done.stderr).count(POOL), done.stderr) == (1, ""), done
-    sound = etcd.ctl("get", "--print-value-only", block).strip()
+    sound = etcd.get(block)
     etcd.put(block, "{")
     assert f"left out {block}: " in node.ctl("ipam", "show").stderr
     etcd.put(block, sound)

@@ -2,18 +2,16 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.enter_netns import entered
 from harness.netns import Netns
 
 Json = dict[str, Any]
-
-_IP = shutil.which("ip") or "ip"
 
 
 class PluginError(Exception):
@@ -74,11 +72,11 @@ class Chain:
         return list(self.conflist["plugins"])
 
     def _call(self, verb: str, plugin: Mapping[str, Any], previous: Json | None) -> Json | None:
-        done = subprocess.run(
-            [_IP, "netns", "exec", self.netns.name, str(self._find(plugin["type"]))],
-            input=json.dumps(self._netconf(plugin, previous)), env=self._environment(verb),
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        with entered(self.netns):
+            done = subprocess.run(
+                [str(self._find(plugin["type"]))], input=json.dumps(self._netconf(plugin, previous)),
+                env=self._environment(verb), capture_output=True, text=True, check=False,
+            )  # fmt: skip
         output = json.loads(done.stdout) if done.stdout.strip() else None
         if done.returncode:
             raise PluginError(plugin["type"], verb, output or {}, done.stderr)

@@ -98,7 +98,7 @@ class EtcdSite:
         return ""
 
     def clear(self) -> None:
-        self.running.ctl("del", "--prefix", f"{self.names.key_root}/")
+        self.running.erase(f"{self.names.key_root}/")
 
 
 class OrchSite:

@@ -1,5 +1,6 @@
 """Real etcd servers on loopback, with one or several members, with or without TLS. Tests kill, restart and read them."""
 
+import base64
 import http.client
 import itertools
 import json
@@ -102,7 +103,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster. If its members have no TLS, `etcdctl` can read it."""
+    """A cluster. If its members have no TLS, its methods can read and change it.
+
+    Most of them send JSON to the gateway of a member: a start of etcdctl takes longer than the request.
+    """
 
     members: list[Member]
 
@@ -131,15 +135,42 @@ class Cluster:
 
     def put(self, key: str, value: str) -> int:
         """Write the key, and return the revision of the change."""
-        return int(json.loads(self.ctl("put", "-w", "json", "--", key, value))["header"]["revision"])
+        return int(self._ask("kv/put", key=_encoded(key), value=_encoded(value))["header"]["revision"])
+
+    def get(self, key: str) -> str:
+        """Return the text of the key."""
+        (found,) = self._ask("kv/range", key=_encoded(key))["kvs"]
+        return _decoded(found["value"])
+
+    def erase(self, prefix: str) -> int:
+        """Delete the keys below the prefix, and return the revision of the change."""
+        return int(self._ask("kv/deleterange", **_below(prefix))["header"]["revision"])
 
     def compact(self, revision: int) -> None:
-        self.ctl("compact", "--physical", str(revision))
+        self._ask("kv/compaction", revision=revision, physical=True)
 
     def stored(self, prefix: str) -> list[tuple[str, Any]]:
         """Return keys and documents, in key order."""
-        lines = iter(self.ctl("get", "--prefix", prefix).splitlines())
-        return [(key, json.loads(value)) for key, value in zip(lines, lines, strict=True)]
+        return [(key, json.loads(text)) for key, text in self.texts(prefix).items()]
+
+    def texts(self, prefix: str) -> dict[str, str]:
+        """Return keys and texts, in key order."""
+        found = self._ask("kv/range", **_below(prefix)).get("kvs", ())
+        return {_decoded(each["key"]): _decoded(each["value"]) for each in found}
+
+    def _ask(self, method: str, **body: Any) -> Any:
+        """Return the answer of the first member that runs. Raise RuntimeError for a refusal."""
+        member = next(member for member in self.members if member.process is not None)
+        connection = http.client.HTTPConnection(member.host, member.ports[0], timeout=TIMEOUT_SECONDS)
+        try:
+            connection.request("POST", f"/v3/{method}", json.dumps(body))
+            reply = connection.getresponse()
+            text = reply.read()
+        finally:
+            connection.close()
+        if reply.status != 200:
+            raise RuntimeError(f"{method}: {reply.status} {text.decode()}")
+        return json.loads(text)
 
     def start(self) -> None:
         for member in self.members:
@@ -149,6 +180,19 @@ class Cluster:
 
     def _initial(self) -> str:
         return ",".join(member.peer for member in self.members)
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _decoded(text: str) -> str:
+    return base64.b64decode(text).decode()
+
+
+def _below(prefix: str) -> dict[str, str]:
+    """Return the fields of a request for the keys that begin with the prefix."""
+    return {"key": _encoded(prefix), "range_end": _encoded(prefix[:-1] + chr(ord(prefix[-1]) + 1))}
 
 
 @contextmanager

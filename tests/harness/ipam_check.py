@@ -118,7 +118,7 @@ def spoil(site: Site, key: Key, fields: Mapping[str, object] | None) -> None:
         return
     path = Codec(site.names).path(key)
     if isinstance(site, EtcdSite):
-        present = site.running.ctl("get", "--print-value-only", "--", path)
+        present = site.running.get(path)
         site.running.put(path, _spoiled(present, fields))
     elif isinstance(site, EmbeddedSite):
         with closing(sqlite3.connect(site.file)) as file, file:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from harness.enter_netns import create, delete
+from harness.enter_netns import create, delete, entered
 
 MARK = f"{os.getpid()}-{secrets.token_hex(4)}"  # part of the names and aliases that this process uses on the machine
 _numbers = itertools.count()
@@ -30,7 +30,18 @@ class Netns:
             run("ip", "netns", "add", self.name)
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return run("ip", "netns", "exec", self.name, *command, check=check)
+        """Run a program inside. `ip netns exec`, which takes 2 ms, does it only if it has files to mount."""
+        if self.has_files:
+            return run("ip", "netns", "exec", self.name, *command, check=check)
+        with entered(self):
+            return run(*command, check=check)
+
+    def begin(self, *command: str, **options: Any) -> "subprocess.Popen[bytes]":
+        """Start a program inside, as `run` does."""
+        if self.has_files:
+            return subprocess.Popen(["ip", "netns", "exec", self.name, *command], **options)
+        with entered(self):
+            return subprocess.Popen(command, **options)
 
     def ip(self, *arguments: str) -> Any:
         """Return the decoded output of `ip -j ARGUMENTS` inside."""

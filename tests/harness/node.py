@@ -163,9 +163,8 @@ class Node:
         with self.log.open("ab") as log:
             self._agent = self._fork_agent(program, arguments, log.fileno(), environment)
             if self._agent is None:
-                inside = "ip", "netns", "exec", self.netns.name
-                command = [*inside, *(program or [str(self.programs / "svc-agent")]), *arguments]
-                self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
+                command = [*(program or [str(self.programs / "svc-agent")]), *arguments]
+                self._agent = self.netns.begin(*command, stderr=log, env={**os.environ, **environment})
         deadline = time.monotonic() + START_SECONDS
         while not (self.is_answered() and (not recovered or b"recovery ended" in self.log.read_bytes()[logged:])):
             if self._agent.poll() is not None or time.monotonic() > deadline:
@@ -243,8 +242,8 @@ class Node:
             "CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": netns, "CNI_IFNAME": ifname, "CNI_ARGS": args,
             "CNI_PATH": str(self.bin_dir), "PATH": os.environ["PATH"],
         }  # fmt: skip
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", self.netns.name, str(self.bin_dir / plugin)],
+        process = self.netns.begin(
+            str(self.bin_dir / plugin),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**environment, **(extra or {})},
         )  # fmt: skip
         return Calling(process, netconf if isinstance(netconf, bytes) else json.dumps(netconf).encode())

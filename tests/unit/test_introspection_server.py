@@ -152,15 +152,16 @@ def test_client_that_does_not_read_is_dropped(agent: Agent, monkeypatch: pytest.
 
 def test_number_of_running_requests_is_limited(agent: Agent) -> None:
     """A further one is refused at once if none waits for its client."""
-    gate = threading.Event()
+    gate, waiting = threading.Event(), threading.Semaphore(0)
 
     def wait(_: bytes) -> dict[str, Any]:
+        waiting.release()
         gate.wait(TIMEOUT_SECONDS)
         return {"data": 1}
 
     agent.answer = wait
     running = [agent.connect(request()) for _ in range(serving.MAX_REQUESTS)]
-    wait_until(lambda: not agent.server._transfers and agent.server._served == serving.MAX_REQUESTS)
+    assert all(waiting.acquire(timeout=TIMEOUT_SECONDS) for _ in running), "each has its request, so no transfer can be ended"
     error = agent.ask(request())["error"]
     assert (error["problem"], error["remedy"]) == ("8 introspection requests are being served", "try again later")
     gate.set()
