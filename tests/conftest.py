@@ -37,14 +37,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: groups[item] not in slow)
 
 
-def pytest_collection_finish() -> None:
-    """Exclude the items, which live until the end, from garbage collection: a full one would take half a second.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Exclude the modules and items, which live until the end, from garbage collection: a full one would take half a second.
 
     The search for leaks collects all garbage whenever it finds one, so other collections may be rare.
     """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000)
+        gc.enable()
 
 
 def _group(item: pytest.Item) -> str:
