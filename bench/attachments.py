@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 
 from bench.measurement import Figure, Sample, at_most
 from bench.options import AT_ONCE, VERSIONS, Options
 from bench.phases import phases
-from bench.runtime import Call, Outcome
+from bench.runtime import Outcome, Runtime
 from bench.soak import KINDS
 from bench.testbed import Failed, Plugin, Pod, Stage, require_success
 from harness.frames import parse_reply
@@ -14,7 +16,6 @@ from svc.admin.agent_client import ask
 
 STARTS = 5
 LIMIT_SECONDS = 20.0
-EVERY = 2  # ADDs, then a STATUS and a CHECK
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -58,23 +59,29 @@ def _introspection(stage: Stage, options: Options, present: int) -> Iterator[Fig
 
 
 def _beside_adds(stage: Stage, plugin: Plugin, present: Sequence[Pod], options: Options) -> Iterator[Figure]:
-    """Measure the time in the agent of STATUS and CHECK calls among the ADDs of a burst, the time in the queue included."""
-    pods = stage.pods(options.burst_pods)
-    calls: list[Call] = []
-    for number, pod in enumerate(pods):
-        calls.append(plugin.call("ADD", pod))
-        if number % EVERY == 0:
-            calls += [plugin.call("STATUS"), plugin.call("CHECK", present[number])]
-    outcomes = stage.runtime.run(calls, AT_ONCE)
-    for outcome in outcomes:
-        require_success("a call of a burst", outcome)
-    for verb in ("STATUS", "CHECK"):
-        chosen = [each for each, call in zip(outcomes, calls, strict=True) if call.environment["CNI_COMMAND"] == verb]
-        inside = sorted(map(_inside_ms, chosen))
-        note = f"median {Sample.of(inside).p50:.2f} ms; by exec {Sample.of([each.ms for each in chosen]).p50:.2f} ms"
+    """Measure STATUS and CHECK during bursts of ADDs: the time in the agent, the time in the queue included.
+
+    A second caller sends them one after another, as a runtime and its monitoring do.
+    """
+    found: dict[str, list[Outcome]] = {"STATUS": [], "CHECK": []}
+    with Runtime(stage.runtime.program, stage.node.netns.path) as caller, ThreadPoolExecutor(1) as adding:
+        for _ in range(options.burst_rounds):
+            pods = stage.pods(options.burst_pods)
+            burst = adding.submit(stage.execute_all, plugin, "ADD", pods, AT_ONCE)
+            for pod in cycle(present):
+                if burst.done():
+                    break
+                found["STATUS"].append(caller.one(plugin.call("STATUS")))
+                found["CHECK"].append(caller.one(plugin.call("CHECK", pod)))
+            burst.result()
+            stage.execute_all(plugin, "DEL", pods, AT_ONCE)
+    for verb, outcomes in found.items():
+        for outcome in outcomes:
+            require_success(f"a {verb} during a burst", outcome)
+        inside = sorted(map(_inside_ms, outcomes))
+        note = f"median {Sample.of(inside).p50:.2f} ms; by exec {Sample.of([each.ms for each in outcomes]).p50:.2f} ms"
         p99 = inside[min(len(inside) - 1, len(inside) * 99 // 100)]
-        yield Figure(f"{verb.lower()}_beside_adds_p99", "ms", Sample(p99), len(chosen), goal=at_most(5), note=note)
-    stage.execute_all(plugin, "DEL", pods, AT_ONCE)
+        yield Figure(f"{verb.lower()}_beside_adds_p99", "ms", Sample(p99), len(outcomes), goal=at_most(5), note=note)
 
 
 def _inside_ms(outcome: Outcome) -> float:

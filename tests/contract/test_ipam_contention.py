@@ -82,7 +82,7 @@ def test_no_address_is_assigned_twice_or_lost(open_store: OpenStore, nodes: tupl
     put_pool(sessions[0], "pool6", "fd65::/120", blockSize=125)
     managers = [IpamService(sessions[number % 2], node) for number, node in enumerate(nodes)]
     ledger = Ledger()
-    operations = OPERATIONS if sessions[0].atomic else OPERATIONS // 5
+    operations = OPERATIONS if sessions[0].atomic else OPERATIONS // 10
     share = operations // (len(managers) * THREADS)
     outcomes = in_threads(
         lambda ipam=ipam, name=f"net.m{n}t{thread}": assign_and_release(ipam, ledger, name, share)  # type: ignore[misc]

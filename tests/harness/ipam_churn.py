@@ -14,7 +14,7 @@ from svc._core.cidr import Address
 from svc.datastore.api import Backend
 from svc.ipam.service import IpamService
 
-CHECKS = int(os.environ.get("SVC_CHECKS", "5"))
+CHECKS = int(os.environ.get("SVC_CHECKS", "3"))
 THREADS = 4
 _CALLS = 3  # of each thread between two observations, so that no call is in flight in both
 
