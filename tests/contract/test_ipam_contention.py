@@ -31,7 +31,7 @@ from svc.model.errors import PeerError
 from svc.model.keys import IPAM_CONFIG, ResourceKey
 from svc.model.resource import Resource
 
-OPERATIONS = 1600  # a fifth of these if each takes several requests to a server
+OPERATIONS = 1600  # a tenth of these if each takes several requests to a server
 THREADS = 4  # of each of four address managers
 AT_MOST = 5  # handles that one thread has at a time
 
