@@ -12,6 +12,7 @@ from typing import TextIO
 
 from bench import (
     attachments,
+    beside_adds,
     burst,
     cluster,
     core,
@@ -45,11 +46,12 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "node": node.run,
     "core": core.run,
     "attachments": attachments.run,
+    "beside": beside_adds.run,
     "restarts": restarts.run_restarts,
     "kills": restarts.run_kills,
     "soak": soak.run,
 }
-ON_REQUEST = {"attachments", "restarts", "kills", "soak"}  # not among the phases of a run without --only
+ON_REQUEST = {"attachments", "beside", "restarts", "kills", "soak"}  # not among the phases of a run without --only
 NEED_NO_ROOT = {"check", "core"}
 
 

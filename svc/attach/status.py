@@ -71,7 +71,8 @@ def _datastore(context: Context, ipam: IpamConf, where: SessionKey) -> Dependenc
             if not session.backend.requires_node:  # a file, as fast to reach as the journal
                 session.backend.check_writable()
         session.require_claim()
-        session.backend.check_writable()
+        if session.backend.requires_node:
+            session.backend.check_writable()
         if versions:
             probe.warnings += [f"an ADD passes {error}" for error in session.ipam.require_capacity(versions, pools)]
 
