@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.enter_netns import entered
 from harness.netns import Netns
+from harness.stopped import stop
 
 _HOST = "127.0.0.1"
 _FORWARDER = Path(__file__).with_name("forwarder.py")
@@ -34,7 +35,7 @@ class PortForward:
 
     def stop(self) -> None:
         """Stop answering connected and later clients."""
-        self._process.send_signal(signal.SIGSTOP)
+        stop(self._process.pid)
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)
