@@ -1,6 +1,6 @@
 """Fixtures for end-to-end tests: nodes, pods and the datastores that they use."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,20 @@ MakePod = Callable[..., Pod]
 
 LOCAL_RANGE = "10.71.0.0/24"
 
+LOG_LINES = 60  # of each agent, in the report of a failed test
+
 _numbers = count()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the last lines of the agents' logs to the report of a failed test."""
+    report = yield
+    for name, value in getattr(item, "funcargs", {}).items() if report.failed else ():
+        if isinstance(value, Node) and value.log.exists():
+            lines = value.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            report.sections.append((f"agent's log of {name}", "\n".join(lines)))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

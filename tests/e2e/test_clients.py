@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -59,7 +60,14 @@ def received(client: socket.socket) -> bytes:
 
 
 def descriptors(node: Node) -> int:
-    return len(os.listdir(f"/proc/{node.agent_pid}/fd"))
+    """Return the number of the agent's descriptors, without the netlink socket that each thread opens at its first use."""
+    process = Path(f"/proc/{node.agent_pid}")
+    netlink = {f"socket:[{line.split()[-1]}]" for line in (process / "net" / "netlink").read_text().splitlines()}
+    found = []
+    for fd in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(os.readlink(fd))
+    return len([target for target in found if target not in netlink])
 
 
 def send_with(client: socket.socket, data: bytes, fds: list[int]) -> None:

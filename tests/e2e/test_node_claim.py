@@ -104,7 +104,7 @@ def test_cloned_machine_releases_nothing(machines: tuple[ClusterNode, ClusterNod
     copy_journal(original, clone)
     boot = tmp_path / "boot_id"
     boot.write_text(f"{uuid.uuid4()}\n")
-    clone.start_agent("sh", "-c", IN_ANOTHER_BOOT, str(boot), *AGENT)
+    clone.start_agent("unshare", "--mount", "sh", "-c", IN_ANOTHER_BOOT, str(boot), *AGENT)
     assert audit([clone]).records == []
     pod.copy(node=clone).call("DEL", netns="")
     assert pod.check().status == 0

@@ -167,7 +167,7 @@ class RealNode:
 
     def start_agent(self) -> None:
         """Start the agent in the current boot."""
-        self.node.start_agent("sh", "-c", _AGENT, str(self._folder / "boot_id"), str(BIN / "svc-agent"))
+        self.node.start_agent("unshare", "--mount", "sh", "-c", _AGENT, str(self._folder / "boot_id"), str(BIN / "svc-agent"))
 
     def _await_kernel(self) -> None:
         """Wait until the kernel has removed the namespaces of ended containers and their links."""

@@ -5,7 +5,7 @@ The check compares footprints. Other programs share the machine, so it counts an
 * network namespaces: the mark in their name;
 * links of the host: the mark as their alias, or a peer in a marked namespace, as the plugin makes them;
 * processes: children of this process, which also adopts the orphans of its children;
-* mounts: those below the folder of this run.
+* mounts: those below the folder of this run, and those of its files.
 
 Links, iptables chains and sysctls inside a marked namespace end with it, and files end with the folder.
 """
@@ -49,7 +49,7 @@ class Footprint:
 
     @staticmethod
     def take(folder: Path | None = None) -> "Footprint":
-        """Return the current footprint of the machine. Mounts count below `folder` only."""
+        """Return the current footprint of the machine. Mounts count below `folder`, and of its files elsewhere."""
         return Footprint(
             folder,
             frozenset(_namespaces()),
@@ -154,8 +154,8 @@ def _mounts(folder: Path | None) -> list[str]:
     text = Path("/proc/self/mountinfo").read_text()
     if folder is None or f" {folder}/" not in text:
         return []
-    points = [line.split()[4] for line in text.splitlines()]
-    return [point for point in points if point.startswith(f"{folder}/")]
+    found = [line.split()[3:5] for line in text.splitlines()]
+    return [point for source, point in found if any(path.startswith(f"{folder}/") for path in (source, point))]
 
 
 def _children() -> list[int]:

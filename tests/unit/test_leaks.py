@@ -153,6 +153,20 @@ def test_mount_is_reported_and_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+def test_mounted_file_is_reported_elsewhere_too(tmp_path: Path) -> None:
+    """A mount over a file of the machine would change what other tests read."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    for file in (own / "file", other):
+        file.touch()
+    before = Footprint.take(own)
+    run("mount", "--bind", str(own / "file"), str(other))
+    assert left_since(before, timeout=0) == [f"mount {other}"]
+    remove_since(before)
+    assert left_since(before, timeout=0) == []
+
+
+@pytest.mark.root
 def test_mount_elsewhere_is_not_a_leak(tmp_path: Path) -> None:
     place, own = tmp_path / "place", tmp_path / "own"
     place.mkdir()

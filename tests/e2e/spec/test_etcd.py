@@ -115,7 +115,7 @@ def dns(node: Node, folder: Path, plain: Cluster) -> Iterator[None]:
     try:
         _await(node)
         script = f'mount --bind {folder}/resolv.conf /etc/resolv.conf && exec {BIN}/svc-agent "$@"'
-        node.start_agent("sh", "-c", script, "sh")
+        node.start_agent("unshare", "--mount", "sh", "-c", script, "sh")
         yield
     finally:
         server.kill()
