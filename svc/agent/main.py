@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import svc
+from svc.agent import garbage
 from svc.agent.server import Agent, Settings
 from svc.call_trace import log_to_stderr
 from svc.cni.install_record import SOCKET_NAME
@@ -21,7 +22,6 @@ from svc.names import DEFAULT
 log = logging.getLogger("svc.agent")
 
 OPTIONS = ("socket", "state_dir", "run_dir", "metrics", "traces", "log_level")  # in the configuration file, with `_` for `-`
-_GC_THRESHOLDS = (20_000, 20, 20)  # a call creates some thousand objects and no cycles
 _NICE = -10
 _UNIX = "unix:"  # before the path of a socket
 _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
@@ -35,7 +35,7 @@ def main() -> int:
     _limit_malloc_arenas()
     _raise_priority()
     gc.freeze()  # the collector need not traverse loaded modules, which stay
-    gc.set_threshold(*_GC_THRESHOLDS)
+    gc.set_threshold(*garbage.THRESHOLDS)
     socket = options.socket or options.run_dir / SOCKET_NAME
     settings = Settings(socket, options.state_dir, options.run_dir, options.metrics or (), options.traces or "")
     try:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from svc.agent import reconciliation
+from svc.agent import garbage, reconciliation
 from svc.agent.call import AgentCall
 from svc.agent.end_request import end_signals
 from svc.agent.ended_calls import EndedCalls
@@ -148,6 +148,7 @@ class Agent:
             Task("missing rows", PERIOD_SECONDS, missing.look),
             Task("readiness", PERIOD_SECONDS, probe),
             Task("reconciliation", reconciliation.LOOK_SECONDS, self._reconciliation.look),
+            Task("garbage", garbage.SECONDS, partial(garbage.collect_if, self._workers.is_idle)),
             Task("installed version", CHECK_SECONDS, UpgradeCheck(context).run),
             Task("directories", PLACES_SECONDS, places.check),
             *self._telemetry.tasks(),

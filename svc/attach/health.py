@@ -1,11 +1,13 @@
 """Health of the dependencies of an ADD, by background probes and by the last ADD of each network.
 
 The probes of all dependencies run in parallel. STATUS waits up to 0.8 s for them. If a probe takes longer, STATUS uses the last
-result of the same dependency, so a slow server does not delay it.
+result of the same dependency, so a slow server does not delay it. During a burst of ADDs, the last success of one proves more
+than probes, whose threads would wait for the interpreter beside the ADDs.
 """
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
@@ -21,6 +23,7 @@ ANSWER_SECONDS: Final = 0.7  # timeout of the first request to a server
 SLACK_SECONDS: Final = 0.1  # STATUS waits this much longer, because a probe fails at the end of its timeout
 PROBE_SECONDS: Final = 10.0  # timeout of a whole probe
 MEMORY_SECONDS: Final = 30.0  # validity of an ADD's failure if no probe shows its cause
+EVIDENCE_SECONDS: Final = 0.1  # validity of an ADD's success while other ADDs of the network are in flight
 MAX_REMEMBERED: Final = 256  # dependencies with a probe result; also networks with a failed ADD
 _OF_ONE_POD: Final = (  # errors of one pod, which another ADD may not have
     Code.UNKNOWN_CONTAINER,
@@ -93,6 +96,27 @@ class Health:
         self._running: dict[Hashable, Probe] = {}
         self._ended: dict[Hashable, Probe] = {}
         self._failures: dict[Hashable, tuple[float, SvcError]] = {}
+        self._adding: Counter[Hashable] = Counter()  # ADDs in flight, by network
+        self._succeeded: dict[Hashable, float] = {}  # when an ADD of a network last succeeded (monotonic clock)
+
+    @contextmanager
+    def adding(self, network: Hashable) -> Iterator[None]:
+        """Count an ADD of the network as in flight during the block, which succeeds if it raises nothing."""
+        with self._lock:
+            self._adding[network] += 1
+        succeeded = False
+        try:
+            yield
+            succeeded = True
+        finally:
+            with self._lock:
+                self._adding[network] -= 1
+                if not self._adding[network]:
+                    del self._adding[network]
+                if succeeded:
+                    _remember(self._succeeded, network, time.monotonic())
+                else:
+                    self._succeeded.pop(network, None)
 
     def record(self, network: Hashable, failure: SvcError | None) -> None:
         """Record the outcome of an ADD, except errors of one pod, and a full disk, which each probe of a file detects."""
@@ -134,6 +158,9 @@ class Health:
 
         `may_lack_addresses` is true if an ADD may find no address although every dependency is ready.
         """
+        if self._is_proved(network):
+            _warn([self._ended.get(each.key) for each in dependencies], trace)
+            return
         until = time.monotonic() + ANSWER_SECONDS + SLACK_SECONDS
         probes = [(each, self.begin(each)) for each in dependencies]
         in_time = [probe.done.wait(max(0.0, until - time.monotonic())) for _, probe in probes if probe is not None]
@@ -146,8 +173,13 @@ class Health:
             if probe is not None and (probe.is_stuck or not (last or probe.has_answered)):
                 msg = f"{dependency.name} is not known to answer: it has not answered within {ANSWER_SECONDS:g} s"
                 raise PeerError(msg, details=dependency.remedy)
-            for warning in last.warnings if last else ():
-                trace.warning(warning)
+        _warn([last for _, _, last in known], trace)
+
+    def _is_proved(self, network: Hashable) -> bool:
+        """Return whether ADDs of the network are in flight, and the last one that ended has just succeeded."""
+        with self._lock:
+            since = self._succeeded.get(network)
+            return since is not None and network in self._adding and time.monotonic() - since < EVIDENCE_SECONDS
 
     def _last_ended(self, dependency: Dependency, probe: Probe | None) -> Probe | None:
         if probe is not None and probe.done.is_set():
@@ -173,6 +205,13 @@ class Health:
             with self._lock:
                 _remember(self._ended, key, probe)
                 self._running.pop(key, None)
+
+
+def _warn(probes: Sequence[Probe | None], trace: CallTrace) -> None:
+    """Log the warnings of the last probes."""
+    for probe in probes:
+        for warning in probe.warnings if probe else ():
+            trace.warning(warning)
 
 
 def _remember(values: dict[Hashable, _Value], key: Hashable, value: _Value) -> None:

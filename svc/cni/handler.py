@@ -110,7 +110,8 @@ class _Answer:
         if call.verb != "ADD":
             HANDLERS[call.verb](invocation)
             return b""
-        result = yield from attach(invocation)
+        with self._context.health.adding(network_key(netconf)):
+            result = yield from attach(invocation)
         self.summary = " ".join(ip.address for ip in result.ips) + " "
         return orjson.dumps(results.render(result, version))
 

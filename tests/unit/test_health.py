@@ -95,3 +95,37 @@ def test_results_of_the_last_probes_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     for server, cause in ((servers[1], "broken"), (servers[-1], "broken"), (servers[0], "not known to answer")):
         with server.silenced(), pytest.raises(PeerError, match=cause):
             health.require([server.dependency], "net", CallTrace("test"), may_lack_addresses=False)
+
+
+def test_success_counts_while_other_adds_are_in_flight() -> None:
+    """A burst of ADDs keeps probes from the interpreter, and its ADDs meet the same dependencies."""
+    health, server = Health(), Server(1)
+    with health.adding("net"):
+        with health.adding("net"):
+            pass
+        health.require([server.dependency], "net", CallTrace("test"), may_lack_addresses=False)
+        with pytest.raises(PeerError, match="broken"):
+            health.require([server.dependency], "other", CallTrace("test"), may_lack_addresses=False)
+    with pytest.raises(PeerError, match="broken"):
+        health.require([server.dependency], "net", CallTrace("test"), may_lack_addresses=False)
+
+
+def test_failure_ends_the_proof_of_an_earlier_success() -> None:
+    health, server = Health(), Server(1)
+    with health.adding("net"):
+        with health.adding("net"):
+            pass
+        with pytest.raises(ZeroDivisionError), health.adding("net"):
+            raise ZeroDivisionError
+        with pytest.raises(PeerError, match="broken"):
+            health.require([server.dependency], "net", CallTrace("test"), may_lack_addresses=False)
+
+
+def test_proof_of_a_success_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVIDENCE_SECONDS", 0.0)
+    health, server = Health(), Server(1)
+    with health.adding("net"):
+        with health.adding("net"):
+            pass
+        with pytest.raises(PeerError, match="broken"):
+            health.require([server.dependency], "net", CallTrace("test"), may_lack_addresses=False)
