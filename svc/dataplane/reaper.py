@@ -7,7 +7,7 @@ acknowledgement.
 Rule 1. One deletion at a time unlinks: the kernel serializes that part anyway. Requests that arrive in this time are collected
 into one group and deleted together.
 Rule 2. Deletions wait for their barriers in parallel, one per thread.
-Rule 3. A thread is started if all existing ones wait for barriers. Idle threads are kept.
+Rule 3. A thread is started if all existing ones wait for barriers. Idle threads end after IDLE_SECONDS, except one.
 """
 
 import errno
@@ -23,6 +23,7 @@ from svc.model.errors import Code, PeerError
 from svc.model.shortage import no_thread
 
 _MAX_DELETERS = 32  # an RCU barrier takes some 30 times as long as the unlinking before it
+IDLE_SECONDS = 1.0
 _GROUP_BASE = 0x53760000  # link groups are plain numbers; a high base avoids the groups of other programs
 _MONITOR_POLL = 5.0  # seconds; close() wakes the monitor, so no caller waits for this time
 
@@ -65,6 +66,7 @@ class Reaper:
         self._unlinking: set[_Removal] = set()
         self._idle = 0
         self._deleters: list[threading.Thread] = []
+        self._numbers = itertools.count()
         self._closing = False
         self._watcher = threading.Thread(target=self._watch, name="link-monitor")
         self._watcher.start()
@@ -94,7 +96,8 @@ class Reaper:
         with self._lock:
             self._closing = True
             self._lock.notify_all()
-        for thread in self._deleters:
+            deleters = tuple(self._deleters)
+        for thread in deleters:
             thread.join()
         self._monitor.wake()
         self._watcher.join()
@@ -114,7 +117,7 @@ class Reaper:
 
     def _start_deleter(self) -> None:
         """Start a deleter; the caller holds the lock. Raise PeerError if the system has no thread and no deleter exists."""
-        thread = threading.Thread(target=self._delete_asked, name=f"deleter-{len(self._deleters)}")
+        thread = threading.Thread(target=self._delete_asked, name=f"deleter-{next(self._numbers)}")
         try:
             thread.start()
         except RuntimeError as failure:
@@ -162,13 +165,16 @@ class Reaper:
                 self._delete_rest(removal)
 
     def _take_asked(self) -> list[_Removal]:
-        """Wait until no deletion is unlinking, and return all requests; empty when the reaper is closed."""
+        """Wait until no deletion is unlinking, and return all requests; empty if this thread has to end."""
         with self._lock:
             self._idle += 1
+            is_in_time = True
             while self._unlinking or not self._asked:
-                if self._closing and not self._asked:
+                is_spare = not (is_in_time or self._asked or self._unlinking) and len(self._deleters) > 1
+                if is_spare or (self._closing and not self._asked):
+                    self._deleters.remove(threading.current_thread())
                     break
-                self._lock.wait()
+                is_in_time = self._lock.wait(IDLE_SECONDS)
             self._idle -= 1
             removals, self._asked = self._asked, []
             self._unlinking.update(removals)

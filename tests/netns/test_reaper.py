@@ -14,6 +14,7 @@ import pytest
 from harness.netns import Netns, run
 from svc._core import rtnl
 from svc._core.netns import Socket
+from svc.dataplane import reaper as module
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.model.errors import Code, PeerError
@@ -262,6 +263,21 @@ def test_wait_of_a_caller_has_a_timeout(reaper: Reaper, kernel: WatchedKernel, m
         reaper.remove(index, name, timeout=0.05)
     may_delete.set()
     wait_for(lambda: kernel.find_link(index=index) is None)
+
+
+def test_idle_deleters_end_except_one(
+    monkeypatch: pytest.MonkeyPatch, netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    barrier = threading.Barrier(6)
+    kernel.after = lambda: barrier.wait(TIMEOUT_SECONDS)
+    for link in make_links(6):  # each deleter waits in the barrier, so six deleters are started
+        reaper.remove(*link)
+    wait_for(lambda: [thread.name.startswith("deleter") for thread in threading.enumerate()].count(True) == 1)
+    kernel.after = _nothing
+    for link in make_links(3):
+        assert reaper.remove(*link)
+    assert netns.links() == []
 
 
 def test_close_finishes_requested_deletions(
