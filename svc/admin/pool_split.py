@@ -7,14 +7,16 @@ from typing import Final
 
 from svc._core.cidr import Cidr
 from svc.admin.resources import CLUSTER, POOL, READY, get_cluster_information, require
-from svc.datastore.api import MAX_WRITES, Backend, Check, Create, Delete, Entry, NotFound, Write
+from svc.datastore.api import MAX_WRITES, Backend, Check, Conflict, Contended, Create, Delete, Entry, NotFound
 from svc.model.errors import CallerError, Code, SvcError
-from svc.model.keys import ResourceKey
+from svc.model.keys import Key, ResourceKey
 from svc.model.pool import Pool, with_defaults
 from svc.model.resource import Resource, new_uid, set_identity
+from svc.retry import attempts
 from svc.values import dataclass
 
 MAX_PARTS: Final = 1024
+_ATTEMPTS: Final = 10  # of one write, if another split creates the same pools
 _LONGEST_NAME: Final = 253  # of an object of Kubernetes
 _ROOM_FOR_NUMBER: Final = 8
 _KEPT: Final = ("labels", "annotations")
@@ -32,15 +34,20 @@ class SplitPool:
 def split(backend: Backend, name: str, number: int, now: datetime) -> SplitPool:
     """Replace a pool by `number` pools with its settings and labels, or change nothing. A repetition completes a killed split.
 
-    Raise CallerError if the datastore is not locked, if the pool cannot be split so, or if another pool has a name that is
-    needed. Raise StoreError if the datastore fails; what was created is deleted then, as far as it answers."""
+    Raise CallerError if the datastore is not locked, if the pool cannot be split so, if another pool has a name that is
+    needed, or for KeyboardInterrupt. Raise StoreError if the datastore fails. What was created is deleted then, as far as the
+    datastore answers."""
     guard = _require_locked(backend)
     entry = require(backend, POOL, name)
     parts = [_part(entry.value, cidr, index) for index, cidr in enumerate(_ranges(name, entry.value, number))]
-    missing = [part for part in parts if not _is_there(backend, part)]
-    for part in missing:
+    for part in parts:
         set_identity(part, now, new_uid())
-    _write(backend, guard, missing, Delete(entry.key, entry.revision))
+    replacement = _Replacement(backend, guard, entry, parts)
+    try:
+        replacement.write()
+    except (SvcError, KeyboardInterrupt) as failure:
+        if not _is_done(replacement, failure):
+            raise _undone(replacement, failure) from None
     return SplitPool(name, tuple(parts))
 
 
@@ -97,39 +104,95 @@ def _is_there(backend: Backend, part: Resource) -> bool:
     return True
 
 
-def _write(backend: Backend, guard: Entry[Resource], created: Sequence[Resource], deletion: Delete) -> None:
-    """Write all, in one transaction if it has room; else in several, and undo the first ones if a later one fails."""
-    lock = Check(guard.key, guard.revision)
-    writes: list[Write] = [*(Create(ResourceKey(POOL, part.name), part) for part in created), deletion]
-    room = MAX_WRITES - 1 if backend.atomic else 1
+def _is_done(replacement: "_Replacement", failure: BaseException) -> bool:
+    """Return whether the split is complete nevertheless. Raise SvcError if that is not known."""
     try:
-        for start in range(0, len(writes), room):
-            backend.write([lock, *writes[start : start + room]], durable=True)
-    except SvcError as failure:
-        if not _is_done(backend, created, deletion, failure):
-            _undo(backend, created, failure)
-            raise
+        return replacement.is_done()
+    except SvcError as reason:
+        error = failure if isinstance(failure, SvcError) else reason
+        error.details = f"{error.details}; whether the pool is split is not known: {_AGAIN}".lstrip("; ")
+        raise error from None
 
 
-def _is_done(backend: Backend, created: Sequence[Resource], deletion: Delete, failure: SvcError) -> bool:
-    """Return whether all is written although a write failed, because an answer was lost. Raise `failure` if unknown."""
-    try:
-        return backend.find(deletion.key) is None and all(_is_there(backend, part) for part in created)
-    except SvcError:
-        failure.details = f"{failure.details}; whether the pool is split is not known: {_AGAIN}".lstrip("; ")
-        raise failure from None
-
-
-def _undo(backend: Backend, created: Sequence[Resource], failure: SvcError) -> None:
-    """Delete the pools that are there, also those whose creation seemed to fail because its answer was lost."""
-    left = []
-    for part in created:
-        try:
-            with suppress(NotFound):
-                entry = backend.get(ResourceKey(POOL, part.name))
-                if entry.value.spec == part.spec:
-                    backend.write([Delete(entry.key, entry.revision)], durable=True)
-        except SvcError:
-            left.append(part.name)
+def _undone(replacement: "_Replacement", failure: SvcError | KeyboardInterrupt) -> SvcError:
+    """Delete what was created, and return the error to raise."""
+    left = replacement.undo()
+    if isinstance(failure, KeyboardInterrupt):
+        failure = CallerError("interrupted", details="" if left else "no pool was changed", code=Code.POOL)
     if left:
         failure.details = f"{failure.details}; {', '.join(left)} could not be deleted again: {_AGAIN}".lstrip("; ")
+    return failure
+
+
+class _Replacement:
+    """The writes of one split. Another split of the same pool into the same parts may run at the same time."""
+
+    def __init__(self, backend: Backend, guard: Entry[Resource], pool: Entry[Resource], parts: Sequence[Resource]) -> None:
+        self._backend = backend
+        self._lock = Check(guard.key, guard.revision)
+        self._pool = pool
+        self._parts = parts
+        self._room = MAX_WRITES - 2 if backend.atomic else 1
+        self._created: dict[Key, str] = {}  # by this split, with the revision; it is empty if the outcome is unknown
+
+    def write(self) -> None:
+        """Create the parts and delete the pool, in one transaction if it has room. Raise StoreError, KeyboardInterrupt."""
+        missing = self._missing()
+        for start in range(0, len(missing), self._room):
+            self._create(missing[start : start + self._room], with_deletion=self._backend.atomic and len(missing) <= self._room)
+        if self._backend.find(self._pool.key) is not None:
+            self._backend.write([self._lock, Delete(self._pool.key, self._pool.revision)], durable=True)
+        for part in self._missing():  # the rollback of another split has deleted it
+            self._create([part], with_deletion=False)
+
+    def is_done(self) -> bool:
+        """Return whether the parts have replaced the pool, although this split has failed. Raise SvcError."""
+        return self._backend.find(self._pool.key) is None and not self._missing()
+
+    def undo(self) -> list[str]:
+        """Delete the parts that this split has created. Return the names of those that could not be deleted."""
+        left = []
+        for key, revision in self._created.items():
+            try:
+                self._delete(key, revision)
+            except SvcError:
+                left.append(key.name if isinstance(key, ResourceKey) else str(key))
+        return left
+
+    def _missing(self) -> list[Resource]:
+        return [part for part in self._parts if not _is_there(self._backend, part)]
+
+    def _create(self, parts: Sequence[Resource], *, with_deletion: bool) -> None:
+        """Create these parts, except those that another split creates meanwhile."""
+        last = [Delete(self._pool.key, self._pool.revision)] if with_deletion else []
+        for _ in attempts(_ATTEMPTS):
+            creations = [Create(ResourceKey(POOL, part.name), part) for part in parts]
+            if not creations:
+                return
+            self._created.update(dict.fromkeys((each.key for each in creations), ""))
+            try:
+                entries = self._backend.write([self._lock, *creations, *last], durable=True)[1:]
+            except Conflict as conflict:
+                for each in creations:
+                    del self._created[each.key]
+                if conflict.key not in {each.key for each in creations}:
+                    raise
+                parts = [part for part in parts if not _is_there(self._backend, part)]
+            else:
+                self._created.update((entry.key, entry.revision) for entry in entries if entry is not None)
+                return
+        raise Contended(self._pool.key)
+
+    def _is_own(self, entry: Entry[Resource], revision: str) -> bool:
+        """Return whether this split has created the pool. Without its revision, the UID shows that if it is stored."""
+        if revision or not self._backend.atomic:
+            return revision in ("", entry.revision)
+        return any(part.metadata["uid"] == entry.value.metadata.get("uid") for part in self._parts)
+
+    def _delete(self, key: Key, revision: str) -> None:
+        entry = self._backend.find(key)
+        if entry is None or not self._is_own(entry, revision):
+            return
+        guard = [Check(self._pool.key, self._pool.revision)] if self._backend.atomic else []
+        with suppress(NotFound):
+            self._backend.write([*guard, Delete(key, entry.revision)], durable=True)

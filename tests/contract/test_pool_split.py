@@ -1,6 +1,9 @@
 """Splitting a pool, on every datastore."""
 
+import ipaddress
+import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -14,6 +17,7 @@ from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
 from svc.model.errors import CallerError
 from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.pool import with_defaults
 from svc.model.resource import Resource
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -165,6 +169,94 @@ def test_pool_that_another_writer_deletes_is_not_split(pool: Backend) -> None:
     with pytest.raises(StoreError):
         run(failing, 2)  # type: ignore[arg-type]
     assert pools(pool) == {}
+
+
+class Interrupted:
+    """A datastore that calls `instead` before write `number`."""
+
+    def __init__(self, backend: Backend, number: int, instead: Callable[[], object]) -> None:
+        self._backend = backend
+        self._left = number
+        self._instead = instead
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._backend, name)
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        self._left -= 1
+        if self._left == 0:
+            self._instead()
+        return self._backend.write(writes, durable=durable)
+
+
+def put_part(pool: Backend, index: int) -> ResourceKey:
+    """Create one of four parts, as another split does."""
+    spec = pool.get(ResourceKey("IPPool", "p")).value.spec | {"cidr": f"10.65.0.{64 * index}/26"}
+    part = with_defaults(Resource("IPPool", {"name": f"split-p-{index}"}, spec))
+    key = ResourceKey("IPPool", part.name)
+    pool.write([Create(key, part)])
+    return key
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_two_splits_at_once_lose_no_pool(pool: Backend, number: int) -> None:
+    """Another split of the same pool into the same parts runs between two writes. Both succeed."""
+    backend: Backend = Interrupted(pool, number, lambda: run(pool, 4))  # type: ignore[assignment]
+    run(backend, 4)
+    if number == 1 or not pool.atomic:
+        assert sorted(pools(pool)) == [f"split-p-{index}" for index in range(4)]
+
+
+def test_split_into_other_parts_at_once_loses_no_pool(pool: Backend) -> None:
+    """The one that fails deletes only what it has created."""
+
+    def split_otherwise() -> None:
+        with suppress(CallerError):
+            run(pool, 2)
+
+    backend: Backend = Interrupted(pool, 1 if pool.atomic else 2, split_otherwise)  # type: ignore[assignment]
+    with suppress(CallerError):
+        run(backend, 4)
+    found = pools(pool)
+    assert covered(found) == 256, found
+
+
+def test_rollback_keeps_the_pools_of_another_split(pool: Backend) -> None:
+    """The other split has created them first, and goes on."""
+    for index in range(2):
+        put_part(pool, index)
+    failing: Backend = Failing(pool, 1)  # type: ignore[assignment]
+    with pytest.raises(StoreError, match="no answer"):
+        run(failing, 4)
+    assert sorted(pools(pool)) == ["p", "split-p-0", "split-p-1"]
+
+
+def test_rollback_of_another_split_is_made_good(pool: Backend) -> None:
+    """The other one has created a pool that this one has found. It fails, and deletes the pool."""
+    key = put_part(pool, 0)
+    backend: Backend = Interrupted(pool, 1, lambda: pool.write([Delete(key)]))  # type: ignore[assignment]
+    run(backend, 4)
+    assert sorted(pools(pool)) == [f"split-p-{index}" for index in range(4)]
+
+
+def test_interrupted_split_changes_nothing(backend: Backend) -> None:
+    put_pool(backend, "p", "10.64.0.0/16")
+    set_ready(backend, ready=False)
+    interrupted: Backend = Interrupted(backend, 2, interrupt)  # type: ignore[assignment]
+    with pytest.raises(CallerError, match="interrupted"):
+        run(interrupted, 256)
+    assert list(pools(backend)) == ["p"]
+
+
+def covered(found: dict[str, str]) -> int:
+    """Return the number of addresses in these pools, which do not overlap."""
+    networks = [ipaddress.ip_network(cidr) for cidr in found.values()]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(networks, 2)), found
+    return sum(network.num_addresses for network in networks)
 
 
 def test_repetition_completes_a_killed_split(pool: Backend) -> None:

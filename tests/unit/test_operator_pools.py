@@ -269,3 +269,14 @@ def test_change_of_a_pool_of_the_resource_is_warned_about(tmp_path: Path) -> Non
         each["spec"] = {**each["spec"], "nodeSelector": "a == 'b'"}
     (warning,) = warnings(pool, own).splitlines()
     assert warning.startswith("warning: IP pool 'listed' belongs to the operator's resource: ")
+
+
+def test_split_of_a_pool_of_the_resource_is_warned_about(tmp_path: Path) -> None:
+    """The next `svcctl install --apply-pools` would put it in place of the new pools."""
+    cli = Cli(tmp_path)
+    with closing(EmbeddedStore(tmp_path / "state" / "store.db")) as store:
+        outcomes(store, {"ipPools": [V4 | {"name": "listed"}]})
+    cli.prints("clusterinfo", "lock")
+    done = cli("ipam", "split", "2", "--pool", "listed")
+    assert done.exit_code == 0, done.output
+    assert "warning: IP pool 'listed' belongs to the operator's resource: " in done.stderr

@@ -10,6 +10,8 @@ from svc.admin.block_map import BlockMap, Cell, read_map, svg, text_lines
 from svc.admin.pool_split import split
 from svc.atomic_file import File, write
 from svc.ctl.cli_context import CliContext, output_option
+from svc.ctl.interrupts import one_interrupt
+from svc.ctl.operator_pools import managed_pools
 from svc.ctl.path_option import PATH
 from svc.model.errors import CallerError, Code, reason_of
 
@@ -35,11 +37,15 @@ def split_command(context: CliContext, number: int, name: str) -> None:
       svcctl clusterinfo unlock
     """
     with context.changing() as store:
-        done = split(store, name, number, datetime.now(timezone.utc))
+        warnings = managed_pools(store, {name}, context.names)
+        with one_interrupt():
+            done = split(store, name, number, datetime.now(timezone.utc))
         for part in done.parts:
             click.echo(f"{part.name} created: {part.spec['cidr']}")
         click.echo(f"{done.name} deleted")
         click.echo(f"note: annotations and network configurations that name {done.name} must name the new pools", err=True)
+        for warning in warnings:
+            click.echo(f"warning: {warning}: list the new pools there", err=True)
 
 
 @click.command("map")

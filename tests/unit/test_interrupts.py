@@ -1,0 +1,30 @@
+"""Signals that end a command whose work is undone first."""
+
+import os
+import signal
+
+import pytest
+
+from svc.ctl.interrupts import one_interrupt
+
+
+def end_twice(number: int) -> None:
+    try:
+        os.kill(os.getpid(), number)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_first_signal_interrupts_and_later_ones_do_nothing(number: int) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        end_twice(number)
+    assert signal.getsignal(number) == before
+
+
+def test_handlers_are_restored() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with one_interrupt():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
