@@ -156,6 +156,8 @@ static _Noreturn void print_reply(int fd, struct reply reply, size_t header_size
         fail_agent("speaks another protocol: is it of another version?", "");
     if (size > REPLY_LIMIT)
         fail_agent("announced a reply larger than 16 MiB", "");
+    if (reply.status == 0 && stdout_size == 0 && verb->bit & (ADD | VERSION))
+        fail_agent("sent no result", "");
     char *text = output.data + header_size;
     have -= header_size;
     if (size > sizeof output.data - header_size) {

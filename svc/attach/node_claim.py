@@ -2,8 +2,9 @@
 
 1. A session claims the name of its node before it assigns an address. All processes of one state directory, on one machine
    and in one boot, share the claim. An agent increments its counter every 5 s.
-2. Any other claimant watches the claim for 15 s. If the counter changes, the present claimant is alive: the newcomer is refused
-   and continues to watch. Otherwise it takes the claim over by compare-and-swap and records its predecessor.
+2. Any other claimant watches the claim for 15 s. If the counter changes, the present claimant is alive: the newcomer is
+   refused, and continues to watch for 60 s after each call that needs the name. Otherwise it takes the claim over by
+   compare-and-swap and records its predecessor.
 3. If the datastore has transactions, every write of the session compares the fence of the claim. A takeover changes the fence,
    so that in-flight writes of the former claimant fail. A session that has lost the claim compares its former fence for 60 s
    more. That is longer than any call takes, so no call that began before the loss assigns an address.
@@ -12,6 +13,7 @@
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -34,6 +36,7 @@ POLL_SECONDS = 1.0  # interval of reads while it is not known whether the claima
 RETRY_SECONDS = 60.0  # interval of attempts without the permission to claim
 STEP_SECONDS = 5.0  # timeout of one increment or one read
 WAIT_SECONDS = 20.0  # upper bound of an ADD's wait for the decision
+ASKED_SECONDS = 60.0  # a refused call asks for the name this long; the agent probes its networks more often
 LOST_SECONDS = 60.0  # time in which writes compare the fence of a lost claim
 RECENT_SECONDS = 600  # time in which GC keeps addresses after a takeover
 
@@ -88,7 +91,7 @@ class NodeNameClaim:
         self._renews = renews
         self._lock = threading.Lock()
         self._situation: _Situation | None = None
-        self._assigns = False  # whether a call that assigns addresses was refused
+        self._asked = -math.inf  # when a call that assigns addresses was last refused (monotonic clock)
         self._waits: list[Wait] = []
         self._looks: Batcher[None, None] = Batcher(self._look, lambda: backend.place)
         self._thread: threading.Thread | None = None
@@ -101,7 +104,7 @@ class NodeNameClaim:
         """
         situation = self._known()
         if isinstance(situation, _Watched):
-            self._assigns = True
+            self._asked = time.monotonic()
             raise self._error(situation)
 
     def require_release(self, boot: str) -> None:
@@ -225,8 +228,8 @@ class NodeNameClaim:
                 return self._take(Update(claim.key, value.renewed(), claim.revision), fence)
             return _Held(claim, fence)
         watched = self._watched(value)
-        is_refused = watched.alive and not (self._assigns or watched.lost)  # a session that only releases never takes over
-        if is_refused or time.monotonic() - watched.since < WATCH_SECONDS:
+        wants_name = watched.lost or time.monotonic() - self._asked < ASKED_SECONDS
+        if (watched.alive and not wants_name) or time.monotonic() - watched.since < WATCH_SECONDS:
             return watched
         _log.warning("claim of node %r taken over from %s, which has stopped", self._node, value.claimant)
         successor = NodeClaim(self._claimant, predecessor=value.claimant, ended=int(time.time()))

@@ -92,6 +92,24 @@ def test_live_claimant_keeps_its_name(backend: Backend, claim_of: MakeClaim) -> 
     assert newcomer.had_recent_predecessor()
 
 
+def test_refused_call_asks_for_the_name_for_a_limited_time(
+    backend: Backend, claim_of: MakeClaim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node name that was mistyped once must not be taken from its machine when its agent stops for a while."""
+    monkeypatch.setattr(node_claim, "ASKED_SECONDS", 0.0)
+    holder, mistyped = claim_of(HERE, renews=True), claim_of(THERE)
+    holder.require()
+    wait = mistyped.decision()
+    assert wait is not None
+    wait.join()
+    assert not _may_assign(mistyped)
+    holder.close()
+    holder.join()
+    time.sleep(3 * node_claim.WATCH_SECONDS)
+    assert stored(backend).claimant == HERE
+    assert not _may_assign(mistyped)
+
+
 @pytest.mark.parametrize("newcomer", [THERE, AFTER_REBOOT], ids=["another machine", "another boot"])
 def test_claim_of_a_stopped_claimant_is_taken_over(backend: Backend, claim_of: MakeClaim, newcomer: Claimant) -> None:
     claim_of(HERE).require()

@@ -72,6 +72,14 @@ def test_reply_arrives_with_the_request_for_more_time(shim: Shim) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, b"done", b"log")
 
 
+def test_success_of_an_add_without_a_result_is_an_error(shim: Shim) -> None:
+    """A program that is no agent of svc may send zeros."""
+    with FakeAgent(shim.socket, answering(0, b"", b"")):
+        result = shim.run("ADD")
+    assert result.returncode == 1
+    assert "the agent sent no result" in error_of(result)["msg"]
+
+
 def test_error_of_a_broken_reply_has_the_version_of_the_call(shim: Shim) -> None:
     """The version of the network configuration is read first."""
     with FakeAgent(shim.socket, sending(b"x" * 4096)):
