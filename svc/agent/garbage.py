@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 SECONDS: Final = 10.0  # between looks
-THRESHOLDS: Final = (60_000, 20, 20)  # of a collection during calls: a call creates some thousand objects, and few cycles
+THRESHOLDS: Final = (20_000, 20, 20)  # of a collection during calls: a call creates some thousand objects, and few cycles
 _LEAST: Final = 2_000  # new objects
 
 

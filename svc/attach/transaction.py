@@ -92,11 +92,19 @@ class AddTransaction:
         except SvcError:
             self._roll_back()
             raise
+        finally:
+            self._drop_rollback()
 
     def _roll_back(self) -> None:
         """Revert the steps, with an extended deadline because that of the call may be over."""
         with deadline.extended():
             self._undo.close()
+        self._drop_rollback()
+
+    def _drop_rollback(self) -> None:
+        """Drop what refers to this object, so that it is deleted without garbage collection."""
+        self._undo.pop_all()
+        self._extra_write = None
 
     def record_intent(self) -> None:
         """Write the row from which recovery tears down what a killed process leaves."""

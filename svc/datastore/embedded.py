@@ -114,9 +114,12 @@ class EmbeddedStore(Backend):
     def get(self, key: Key) -> Entry:
         rows = self._fetch(_GET, (self._codec.path(key),))
         found = self._found(key, rows[0] if rows else None)
-        if not isinstance(found, Entry):
+        if isinstance(found, Entry):
+            return found
+        try:
             raise found
-        return found
+        finally:
+            del found  # otherwise the traceback and this frame refer to each other until garbage is collected
 
     def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
         paths = [self._codec.path(key) for key in keys]

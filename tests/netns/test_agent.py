@@ -1,5 +1,6 @@
 """The agent in the test's own process: calls on its socket, and what it restores by itself."""
 
+import gc
 import json
 import os
 import shutil
@@ -93,6 +94,30 @@ def test_calls_of_all_verbs(node: ResidentNode, netns: Netns, pod: Netns, tmp_pa
     assert node.serve(body) == 0
     assert node.rows() == []
     assert own_links(netns) == []
+
+
+def test_calls_leave_no_garbage(node: ResidentNode, pod: Netns) -> None:
+    """Every call waits while the collector runs. Objects that refer to each other occupy memory until then."""
+    rounds = 10
+
+    def call_all() -> None:
+        result = node.call("ADD", pod, ipam=DUAL)
+        assert node.call("CHECK", pod, prevResult=result) is None
+        assert node.call("STATUS") is None
+        assert node.call("DEL", pod) is None
+
+    def body() -> None:
+        call_all()  # imports, and fills caches
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(rounds):
+                call_all()
+            assert gc.collect() < 5 * rounds  # of threads of the test run
+        finally:
+            gc.enable()
+
+    assert node.serve(body) == 0
 
 
 def test_ipam_plugin(node: ResidentNode, netns: Netns, pod: Netns) -> None:
