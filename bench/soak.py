@@ -5,22 +5,24 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 from bench.measurement import Figure, Sample, at_most
 from bench.memory import rss_mib
 from bench.options import AT_ONCE, VERSIONS, Options
 from bench.testbed import Plugin, Pod, Stage
 from svc.admin.agent_client import ask
+from svc.agent import garbage
 
 PODS = 100  # attached at the same time
 FIRST_CYCLES = 1000
-SETTLE_SECONDS = 2.0  # until additional workers have ended
+SETTLE_SECONDS = 2.0 + garbage.SECONDS  # until additional threads have ended, and the agent has collected garbage
 KINDS = ("state", "attachments", "calls", "metrics", "threads")
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the agent uses."""
+    """What the agent uses, without the netlink socket that each thread opens at its first use."""
 
     rss: float  # MiB
     descriptors: int
@@ -29,7 +31,10 @@ class Use:
     @staticmethod
     def of(pid: int) -> "Use":
         time.sleep(SETTLE_SECONDS)
-        return Use(rss_mib(pid), len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")))
+        process = Path(f"/proc/{pid}")
+        sockets = {f"socket:[{line.split()[-1]}]" for line in (process / "net" / "netlink").read_text().splitlines()}
+        descriptors = [target for fd in (process / "fd").iterdir() if (target := os.readlink(fd)) not in sockets]
+        return Use(rss_mib(pid), len(descriptors), len(list((process / "task").iterdir())))
 
 
 def run(options: Options) -> Iterator[Figure]:

@@ -15,6 +15,7 @@ from svc.agent import garbage, reconciliation
 from svc.agent.call import AgentCall
 from svc.agent.end_request import end_signals
 from svc.agent.ended_calls import EndedCalls
+from svc.agent.garbage import GarbageCollector
 from svc.agent.heartbeat import Heartbeat, notify, watchdog_seconds
 from svc.agent.introspection_server import Answer, IntrospectionServer
 from svc.agent.lanes import RECOVERY, Lane, lane_of
@@ -148,7 +149,7 @@ class Agent:
             Task("missing rows", PERIOD_SECONDS, missing.look),
             Task("readiness", PERIOD_SECONDS, probe),
             Task("reconciliation", reconciliation.LOOK_SECONDS, self._reconciliation.look),
-            Task("garbage", garbage.SECONDS, partial(garbage.collect_if, self._workers.is_idle)),
+            Task("garbage", garbage.SECONDS, GarbageCollector(self._workers.report).run),
             Task("installed version", CHECK_SECONDS, UpgradeCheck(context).run),
             Task("directories", PLACES_SECONDS, places.check),
             *self._telemetry.tasks(),

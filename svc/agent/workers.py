@@ -56,11 +56,6 @@ class WorkerPool:
         with self._lock:
             return not self._idle and time.monotonic() - self._progress < BUSY_SECONDS
 
-    def is_idle(self) -> bool:
-        """Return True if no worker runs a job."""
-        with self._lock:
-            return self._idle == len(self._threads)
-
     def report(self) -> tuple[int, int, float]:
         """Return the number of workers, of idle ones, and the seconds since a job last began or ended."""
         with self._lock:

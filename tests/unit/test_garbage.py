@@ -3,9 +3,7 @@
 import gc
 import weakref
 
-import pytest
-
-from svc.agent import garbage
+from svc.agent.garbage import GarbageCollector
 
 
 class Cycle:
@@ -15,18 +13,29 @@ class Cycle:
         self.me = self
 
 
-@pytest.mark.parametrize("is_idle", [True, False])
-def test_garbage_is_collected_if_no_call_runs(monkeypatch: pytest.MonkeyPatch, is_idle: bool) -> None:
-    monkeypatch.setattr(garbage, "_LEAST", 0)
+def is_collected(collector: GarbageCollector) -> bool:
+    """Return whether the collector collects garbage now."""
     gc.disable()
     try:
-        garbage_object = weakref.ref(Cycle())
-        garbage.collect_if(lambda: is_idle)
-        assert (garbage_object() is None) == is_idle
+        found = weakref.ref(Cycle())
+        collector.run()
+        return found() is None
     finally:
         gc.enable()
 
 
-def test_few_new_objects_cost_no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_LEAST", 1 << 40)
-    garbage.collect_if(lambda: pytest.fail("it asked whether the agent is idle"))
+def test_garbage_is_collected_when_no_job_runs() -> None:
+    idle = 7
+    collector = GarbageCollector(lambda: (8, idle, 0.0))
+    assert not is_collected(collector)
+    idle = 8
+    assert is_collected(collector)
+
+
+def test_garbage_is_collected_once_after_jobs() -> None:
+    seconds = 1.0
+    collector = GarbageCollector(lambda: (8, 8, seconds))
+    assert is_collected(collector)
+    assert not is_collected(collector)
+    seconds = 0.0
+    assert is_collected(collector)
