@@ -13,11 +13,13 @@ from harness.ipam_check import NODE, add, attributes, ids, place, put_endpoint, 
 from harness.kube import Kube, Refused
 from harness.orch import NODES, PODS
 from harness.skips import OTHER_STORES
+from svc._core.cidr import Address
 from svc.admin.ipam_check.observation import Place
+from svc.admin.ipam_check.release import REFUSED, examine
 from svc.datastore.api import Backend
 from svc.datastore.open import open_client
 from svc.ipam.load_balancer import LOAD_BALANCERS
-from svc.ipam.requests import Assign
+from svc.ipam.requests import Assign, ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.endpoint import Workload, endpoint_key
 from svc.names import DEFAULT
@@ -102,6 +104,17 @@ def test_address_of_a_pod_on_another_node_is_leaked(cluster: OrchSite, checked: 
     cluster.add_pod("web", "node2")
     address = assign(checked.backend, "net.c1", attributes("web"))
     assert ids(checked) == [("leaked", address)]
+
+
+def test_node_may_have_another_name_below_another_main_plugin(cluster: OrchSite, checked: Place) -> None:
+    """The IPAM plugin by itself takes the host name. Nothing but the status of the pod shows its addresses."""
+    cluster.add_pod("web")
+    address = assign(checked.backend, "macvlan.c5", attributes("web", "node1.example.com"))
+    found = result(checked)
+    assert "leaked" not in {finding.id for finding in found.findings}
+    assert found.verdicts.count() == {"unverifiable": 1}
+    (outcome,) = examine(checked, [ReleaseTarget(Address(address))], (), {})
+    assert (outcome.result, "only the agent of node 'node1.example.com' can tell" in outcome.reason) == (REFUSED, True)
 
 
 def test_reported_address_without_an_allocation_is_found(cluster: OrchSite, checked: Place) -> None:

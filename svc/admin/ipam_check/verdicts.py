@@ -78,14 +78,14 @@ class Verdicts:
         containers = self._uses.containers.get(pod, ())
         if allocation.owner["namespace"] in self._uses.unreadable:
             return Verdict(UNVERIFIABLE, "an endpoint of its namespace cannot be read")
-        if self._uses.knows_pods and (reason := self._why_no_pod(pod, node)):
+        if self._uses.knows_pods and (reason := self._why_no_pod(pod)):
             return Verdict(LEAKED, reason)
         if handle == pod.replace("/", ".") or any(f".{handle}".endswith(f".{container}") for container in containers):
             return Verdict(UNVERIFIABLE, f"the endpoint of pod {pod} does not have it, but its sandbox may be the present one")
         if containers or self._has_successor(pod, handle):
             return self._of_other_sandbox(allocation, pod)
-        if not self._uses.knows_pods and self._is_wired(handle):
-            return Verdict(LEAKED, f"pod {pod} has no endpoint")
+        if self._is_wired(handle) and (reason := self._why_no_endpoint(pod, node)):
+            return Verdict(LEAKED, reason)
         return Verdict(UNVERIFIABLE, f"pod {pod} has not reported it")
 
     def _of_other_sandbox(self, allocation: Allocation, pod: str) -> Verdict:
@@ -97,13 +97,21 @@ class Verdicts:
             return Verdict(UNVERIFIABLE, f"it was allocated later than the address that pod {pod} shows")
         return Verdict(LEAKED, f"pod {pod} has another sandbox now")
 
-    def _why_no_pod(self, pod: str, node: str) -> str:
+    def _why_no_pod(self, pod: str) -> str:
         state = self._uses.pods.get(pod)
         if state is None:
             return f"pod {pod} does not exist"
-        if node and state.node != node:
-            return f"pod {pod} is on node {state.node!r} now"
         return f"pod {pod} has finished" if state.is_finished else ""
+
+    def _why_no_endpoint(self, pod: str, node: str) -> str:
+        """Return why a pod has no endpoint on this node, in a network that has endpoints; empty if it may get one.
+
+        In other networks the node proves nothing: the IPAM plugin by itself may know it by another name than Kubernetes does.
+        """
+        if not self._uses.knows_pods:
+            return f"pod {pod} has no endpoint"
+        present = self._uses.pods[pod].node
+        return f"pod {pod} is on node {present!r} now" if node not in ("", present) else ""
 
     def _has_successor(self, pod: str, handle: str) -> bool:
         """Return whether the pod uses an address of another container in the same network."""
