@@ -14,10 +14,11 @@ from harness.skips import OTHER_STORES
 from svc._core.cidr import Cidr
 from svc.admin.ipam_check.check import check
 from svc.admin.ipam_check.observation import Place
+from svc.admin.ipam_check.release import REFUSED, examine
 from svc.datastore.api import Backend
 from svc.ipam.blocks import format_time
 from svc.ipam.load_balancer import LOAD_BALANCERS
-from svc.ipam.requests import Assign
+from svc.ipam.requests import Assign, ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey
@@ -123,6 +124,24 @@ def test_container_of_a_node_that_does_not_exist_is_unverifiable(store: Backend,
     found = result(checked)
     assert [finding.id for finding in found.findings] == (["node-gone"] if store.requires_node else [])
     assert found.verdicts.count() == {"used": 1, "unverifiable": 1}
+
+
+def test_pod_of_the_same_name_on_another_node_proves_nothing(store: Backend, checked: Place) -> None:
+    """The other pod is below another main plugin, so it has no endpoint."""
+    (address,) = IpamService(store, "node2").assign(Assign("mac.c2", attributes("web", "node2"))).addresses
+    found = result(checked)
+    assert (found.findings, found.verdicts.count()) == ((), {"used": 1, "unverifiable": 1})
+    (outcome,) = examine(checked, [ReleaseTarget(address)], (), {})
+    assert (outcome.result, "only the agent of node 'node2' can tell" in outcome.reason) == (REFUSED, True)
+    (leaked,) = IpamService(store, "node2").assign(Assign("net.c2", attributes("web", "node2"))).addresses
+    assert ids(checked) == [("leaked", str(leaked))]
+
+
+def test_endpoint_on_another_node_shows_no_sandbox_of_an_unknown_node(store: Backend, checked: Place) -> None:
+    owner = {name: text for name, text in attributes("web").items() if name != "node"}
+    IpamService(store, NODE).assign(Assign("net.c2", owner))
+    found = result(checked)
+    assert (found.findings, found.verdicts.count()) == ((), {"used": 1, "unverifiable": 1})
 
 
 def test_tunnels_of_a_node_that_cannot_be_read_are_unverifiable(site: Site, store: Backend, checked: Place) -> None:

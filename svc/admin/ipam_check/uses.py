@@ -59,14 +59,14 @@ class PodState:
 class Uses:
     """The addresses in use. `pods` has the pods of the cluster by NAMESPACE/NAME, if `knows_pods`.
 
-    `containers` are those with an endpoint, by owner. `bypassing` are the addresses that pods have without IPAM, on request.
-    `invalid` has the errors of endpoints whose addresses cannot be read. `unreadable` are the namespaces of these and of other
-    unreadable ones, `unreadable_nodes` the nodes whose tunnels are unknown.
+    `containers` are those with an endpoint, by owner and node. `bypassing` are the addresses that pods have without IPAM, on
+    request. `invalid` has the errors of endpoints whose addresses cannot be read. `unreadable` are the namespaces of these and
+    of other unreadable ones, `unreadable_nodes` the nodes whose tunnels are unknown.
     """
 
     by_address: dict[Address, tuple[Use, ...]] = field(default_factory=dict)
     pods: dict[str, PodState] = field(default_factory=dict)
-    containers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    containers: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     bypassing: set[Address] = field(default_factory=set)
     knows_pods: bool = False
     knows_services: bool = False
@@ -85,9 +85,9 @@ class Uses:
         spec = resource.spec
         container, node = str(spec.get("containerID") or ""), intern(str(spec.get("node") or ""))
         owner = f"{resource.namespace}/{spec['pod']}" if spec.get("pod") else container or resource.name
-        known = self.containers.get(owner, ())
-        if container and container not in known:
-            self.containers[owner] = (*known, container)
+        if container:
+            by_node = self.containers.setdefault(owner, {})
+            by_node[node] = tuple(dict.fromkeys((*by_node.get(node, ()), container)))
         self._add_all(place, _texts(spec.get("ipNetworks")), Use(ENDPOINT, owner, node, container))
         if place in self.invalid:
             self.unreadable.add(str(resource.namespace))
