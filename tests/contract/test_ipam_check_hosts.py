@@ -8,10 +8,10 @@ import pytest
 
 from harness.datastores import Site
 from harness.ipam import put_affinity, put_block, put_pool, remove
-from harness.ipam_check import NODE, attributes, ids, place, result, spoil, web_in_pool
+from harness.ipam_check import NODE, WEB, attributes, ids, place, result, spoil, web_in_pool
 from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.skips import OTHER_STORES
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.check import check
 from svc.admin.ipam_check.observation import Place
 from svc.admin.ipam_check.release import REFUSED, examine
@@ -22,6 +22,7 @@ from svc.ipam.requests import Assign, ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey
+from svc.model.kv_codec import Codec
 
 pytestmark = ON_EACH_DATASTORE
 
@@ -191,3 +192,56 @@ def test_endpoint_that_cannot_be_read_shields_its_namespace(site: Site, store: B
     key = ResourceKey("WorkloadEndpoint", "node1-k8s-web-eth0", "default")
     spoil(site, key, None)
     assert [finding.id for finding in result(checked).findings] == ["undecodable"]
+
+
+WEB_ENDPOINT = ResourceKey("WorkloadEndpoint", "node1-k8s-web-eth0", "default")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        {"node": NODE, "pod": "web", "containerID": "", "ipNetworks": WEB},
+        {"node": NODE, "pod": "web", "containerID": "c1", "ipNetworks": [None]},
+        {"node": NODE, "pod": ["web"], "containerID": "c1"},
+        {"pod": "web"},
+    ],
+)
+def test_damaged_endpoint_shields_its_namespace(site: Site, store: Backend, checked: Place, spec: Any) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "the pod is the endpoint")
+    spoil(site, WEB_ENDPOINT, {"spec": spec})
+    assert ids(checked) == [("undecodable", Codec(site.names).path(WEB_ENDPOINT))]
+    (outcome,) = examine(checked, [ReleaseTarget(Address(WEB))], (), {})
+    assert (outcome.result, "an endpoint of its namespace cannot be read" in outcome.reason) == (REFUSED, True)
+
+
+@pytest.mark.parametrize("fields", [{"metadata": {}}, {"metadata": {"name": "other", "namespace": "other"}}])
+def test_key_of_an_endpoint_has_its_namespace(site: Site, store: Backend, checked: Place, fields: dict[str, Any]) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "the pod is the endpoint")
+    IpamService(store, NODE).assign(Assign("net.c1", attributes("web")))
+    spoil(site, WEB_ENDPOINT, fields)
+    found = result(checked)
+    assert (found.findings, found.verdicts.count()) == ((), {"used": 1, "unverifiable": 1})
+
+
+def test_endpoint_without_a_container_may_be_that_of_any_sandbox(site: Site, store: Backend, checked: Place) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "the pod is the endpoint")
+    spoil(site, WEB_ENDPOINT, {"spec": {"node": NODE, "pod": "web"}})
+    found = result(checked)
+    assert (found.findings, found.verdicts.count()) == ((), {"unverifiable": 1})
+
+
+@pytest.mark.parametrize(
+    "spec", [{"bgp": "10.65.0.1"}, {"ipv4VXLANTunnelAddr": "10.65.0"}, {"wireguard": {"interfaceIPv4Address": 7}}]
+)
+def test_damaged_tunnels_of_a_node_are_unverifiable(site: Site, store: Backend, checked: Place, spec: dict[str, Any]) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "a node of Kubernetes can always be read")
+    IpamService(store, NODE).assign(Assign("tunnel", {"node": NODE, "type": "vxlanTunnelAddress"}))
+    spoil(site, ResourceKey("Node", NODE), {"spec": spec})
+    found = result(checked)
+    assert [finding.id for finding in found.findings] == ["undecodable"]
+    assert found.verdicts.count()["unverifiable"] == 1

@@ -83,6 +83,8 @@ class Verdicts:
             return Verdict(LEAKED, reason)
         if handle == pod.replace("/", ".") or _is_of_one(handle, by_node.values()):
             return Verdict(UNVERIFIABLE, f"the endpoint of pod {pod} does not have it, but its sandbox may be the present one")
+        if "" in by_node.get(node, ()):
+            return Verdict(UNVERIFIABLE, f"an endpoint of pod {pod} does not name its sandbox")
         if by_node and not node:
             return Verdict(UNVERIFIABLE, f"its node is not recorded, and pod {pod} has endpoints")
         if node in by_node or self._has_successor(pod, node, handle):
