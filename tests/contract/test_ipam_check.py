@@ -187,6 +187,16 @@ def test_handle_without_addresses_is_found(store: Backend, checked: Place) -> No
     assert ids(checked) == [("handle-empty", "net.c9")]
 
 
+@pytest.mark.parametrize("counts", [{}, {BLOCK: 0}, {BLOCK: 0, "10.65.0.4/30": 0}])
+def test_handle_that_counts_nothing_is_found(store: Backend, checked: Place, counts: dict[str, int]) -> None:
+    put(store, HandleKey("net.c9"), Handle(counts))
+    put(store, HandleKey("net.c1"), Handle(counts))
+    empty, miscounted = result(checked).findings
+    assert (empty.id, empty.object, empty.problem) == ("handle-empty", "net.c9", "it counts no address")
+    assert (miscounted.id, miscounted.object) == ("handle-miscounted", "net.c1")
+    assert miscounted.problem == f"it counts 0 addresses in {BLOCK}, which shows 1"
+
+
 def test_missing_handle_is_found(store: Backend, checked: Place) -> None:
     store.write([Delete(HandleKey("net.c1"))])
     (finding,) = result(checked).findings
