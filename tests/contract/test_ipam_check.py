@@ -11,6 +11,7 @@ from harness.datastores import Site, session
 from harness.ipam import block_of, put, put_block, put_pool, put_reservation, put_settings
 from harness.ipam_check import NODE, POOL, WEB, add, attributes, delete, ids, place, put_endpoint, result, web_in_pool
 from harness.site_fixtures import ON_EACH_DATASTORE
+from harness.skips import OTHER_STORES
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.admin.ipam_check.observation import Place
@@ -157,6 +158,25 @@ def test_address_of_two_endpoints_is_found(site: Site, store: Backend, checked: 
     assert (finding.id, finding.object) == ("duplicate", WEB)
     assert "default/db" in finding.problem
     assert "default/web" in finding.problem
+
+
+def test_address_of_two_interfaces_is_found(site: Site, store: Backend, checked: Place) -> None:
+    put_endpoint(site, store, "web", "c1", WEB, ifname="net1")
+    found = result(checked)
+    (finding,) = found.findings
+    assert (finding.id, finding.object, finding.node) == ("duplicate", WEB, NODE)
+    assert finding.problem == "interface eth0 of default/web and interface net1 of default/web"
+    assert finding.fix == f"recreate the workload of {WEB}"
+    assert found.verdicts.count() == {"used": 1}
+
+
+def test_address_of_one_pod_on_two_nodes_is_found(site: Site, store: Backend, checked: Place) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "a pod has one node")
+    put_endpoint(site, store, "web", "c2", WEB, node="node2")
+    (finding,) = result(checked).findings
+    assert (finding.id, finding.object) == ("duplicate", WEB)
+    assert finding.problem == "endpoint of default/web on node 'node1' and endpoint of default/web on node 'node2'"
 
 
 def test_overlapping_blocks_are_found(store: Backend, checked: Place) -> None:

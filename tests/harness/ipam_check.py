@@ -74,17 +74,21 @@ def key_of(site: Site, pod: str, node: str = NODE, ifname: str = "eth0") -> Reso
     return endpoint_key(site.names, node, Workload("", pod, "default"), ifname)
 
 
-def resource_of(site: Site, pod: str, container: str, addresses: tuple[Address, ...], ifname: str = "eth0") -> Resource:
+def resource_of(
+    site: Site, pod: str, container: str, addresses: tuple[Address, ...], ifname: str = "eth0", node: str = NODE
+) -> Resource:
     """Return the endpoint of an interface of a pod."""
-    workload, key = Workload(container, pod, "default"), key_of(site, pod, ifname=ifname)
+    workload, key = Workload(container, pod, "default"), key_of(site, pod, node, ifname)
     spec = {"ipNetworks": [str(address.host()) for address in addresses], "interfaceName": f"svc{pod}", "mac": "x"}
-    return endpoint(site.names, key, NODE, workload, ifname, spec=spec, facts=PodFacts())
+    return endpoint(site.names, key, node, workload, ifname, spec=spec, facts=PodFacts())
 
 
-def put_endpoint(site: Site, store: Backend, pod: str, container: str, *addresses: str, ifname: str = "eth0") -> None:
+def put_endpoint(
+    site: Site, store: Backend, pod: str, container: str, *addresses: str, ifname: str = "eth0", node: str = NODE
+) -> None:
     """Write the endpoint of a pod that exists. The pod need not have these addresses."""
-    resource = resource_of(site, pod, container, tuple(map(Address, addresses)), ifname)
-    put(store, key_of(site, pod, ifname=ifname), resource)
+    resource = resource_of(site, pod, container, tuple(map(Address, addresses)), ifname, node)
+    put(store, key_of(site, pod, node, ifname), resource)
 
 
 def add(site: Site, store: Backend, ipam: IpamService, pod: str, container: str) -> str:

@@ -105,7 +105,7 @@ def _allocation(result: Result, allocation: Allocation, *, is_leaked: bool) -> J
         "borrowed": bool(node) and node != (host.name if host is not None else ""),
         "coolingDown": is_cooling,
         "unverifiable": verdict.state in (UNVERIFIABLE, RESERVED) or (verdict.state == LEAKED and not is_leaked),
-        "owners": [str(use) for use in verdict.uses] or None,
+        "owners": list(dict.fromkeys(map(str, verdict.uses))) or None,
     }
     optional = ("creationTimestamp", "coolingDown", "unverifiable")
     return {name: value for name, value in members.items() if value or name not in optional}

@@ -37,12 +37,21 @@ _TUNNELS: Final = (  # section of a node's spec, and field in it
 
 @value(frozen=True, slots=True)
 class Use:
-    """One use of an address. `owner` is NAMESPACE/POD, a container, a node, or NAMESPACE/SERVICE."""
+    """One use of an address. `owner` is NAMESPACE/POD, a container, a node, or NAMESPACE/SERVICE.
+
+    An endpoint has an interface, and a container if it names one.
+    """
 
     kind: str
     owner: str
     node: str = ""
     container: str = ""
+    interface: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """Equal for the same use in the same place."""
+        return self.kind, self.owner, self.node, self.interface
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.owner}" if self.kind in (ENDPOINT, TUNNEL) else f"{self.kind} {self.owner}"
@@ -78,9 +87,9 @@ class Uses:
     unreadable_nodes: set[str] = field(default_factory=set)
 
     def add(self, address: Address, use: Use) -> None:
-        """Add a use. Several interfaces of one owner count once."""
+        """Add a use. A pod, a node or a service that shows its address several times counts once."""
         present = self.by_address.get(address, ())
-        if all((other.kind, other.owner, other.node) != (use.kind, use.owner, use.node) for other in present):
+        if all(other.identity != use.identity for other in present):
             self.by_address[address] = (*present, use)
 
     def add_endpoint(self, place: str, key: ResourceKey, endpoint: Resource) -> None:
@@ -93,7 +102,8 @@ class Uses:
             by_node = self.containers.setdefault(owner, {})
             by_node[node] = tuple(dict.fromkeys((*by_node.get(node, ()), container)))
         networks = _read(errors, json_fields.items, spec, "ipNetworks") or ()
-        errors += (f"ipNetworks: {error}" for error in self._add_all(map(str, networks), Use(ENDPOINT, owner, node, container)))
+        use = Use(ENDPOINT, owner, node, container, intern(str(spec.get("endpoint") or key.name)))
+        errors += (f"ipNetworks: {error}" for error in self._add_all(map(str, networks), use))
         if not node:
             errors.append("node is missing")
         if errors:
