@@ -8,7 +8,7 @@ import pytest
 
 from harness.datastores import Site
 from harness.ipam import put_affinity, put_block, put_pool, remove
-from harness.ipam_check import NODE, WEB, attributes, ids, place, result, spoil, web_in_pool
+from harness.ipam_check import NODE, WEB, attributes, ids, place, put_document, result, spoil, web_in_pool
 from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.skips import OTHER_STORES
 from svc._core.cidr import Address, Cidr
@@ -21,7 +21,7 @@ from svc.ipam.load_balancer import LOAD_BALANCERS
 from svc.ipam.requests import Assign, ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION
-from svc.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey
+from svc.model.keys import AffinityKey, BlockKey, BlockQuery, HandleKey, ResourceKey
 from svc.model.kv_codec import Codec
 
 pytestmark = ON_EACH_DATASTORE
@@ -245,3 +245,45 @@ def test_damaged_tunnels_of_a_node_are_unverifiable(site: Site, store: Backend, 
     found = result(checked)
     assert [finding.id for finding in found.findings] == ["undecodable"]
     assert found.verdicts.count()["unverifiable"] == 1
+
+
+# keys
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ipam/v2/assignment/ipv4/block/junk",
+        "ipam/v2/assignment/ipv4/block/10.65.0.17-28",
+        "ipam/v2/assignment/ipv6/block/10.65.0.16-28",
+        "ipam/v2/host/node1/ipv4/block/junk",
+        "ipam/v2/host/node1/ipv4/block/10.65.0.17-28",
+        "ipam/v2/host/node1/ipv6/block/10.65.0.8-30",
+        "ipam/v2/virtual/load-balancer/ipv4/block/junk",
+        "ipam/v2/handle/",
+        "resources/v3/svc.internal/ippools/pool4/more",
+        "resources/v3/svc.internal/workloadendpoints/default/node1-k8s-web-eth0/more",
+    ],
+)
+def test_key_that_cannot_be_parsed_is_found(site: Site, store: Backend, checked: Place, path: str) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "objects have no such keys")
+    put_document(site, path, "{}")
+    named = "IP pool more" if "/ippools/" in path else f"{site.names.key_root}/{path}"
+    assert ids(checked) == [("undecodable", named)]
+    assert store.list(BlockQuery())[0].value.cidr == Cidr(BLOCK)
+
+
+def test_records_of_old_programs_are_no_findings(site: Site, checked: Place) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "objects have no such keys")
+    put_document(site, "ipam/v2/host/node1", "")
+    assert ids(checked) == []
+
+
+def test_addresses_of_a_block_at_a_bad_key_are_not_free(site: Site, checked: Place) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "objects have no such keys")
+    put_document(site, "ipam/v2/assignment/ipv4/block/10.65.0.9-30", "{}")
+    (outcome,) = examine(checked, [ReleaseTarget(Address("10.65.0.10"))], (), {})
+    assert (outcome.result, outcome.reason) == (REFUSED, "its block cannot be read")

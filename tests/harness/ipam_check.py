@@ -130,6 +130,16 @@ def spoil(site: Site, key: Key, fields: Mapping[str, object] | None) -> None:
             file.execute("UPDATE entries SET value = ? WHERE path = ?", (_spoiled(present, fields).encode(), path))
 
 
+def put_document(site: Site, path: str, document: str) -> None:
+    """Write a document below the key root of a key-value store, also at a path that is not a key."""
+    full = f"{site.names.key_root}/{path}"
+    if isinstance(site, EtcdSite):
+        site.running.put(full, document)
+    elif isinstance(site, EmbeddedSite):
+        with closing(sqlite3.connect(site.file)) as file, file:
+            file.execute("INSERT INTO entries (path, value, revision) VALUES (?, ?, 1)", (full, document.encode()))
+
+
 def clear(site: Site) -> None:
     """Delete everything, also documents that cannot be read."""
     if isinstance(site, EmbeddedSite):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from svc._core.cidr import Cidr
 from svc.admin.ipam_check.observation import Earlier, Observation, ObservedAffinity, ObservedBlock, ObservedHandle, Place
+from svc.admin.resources import CLUSTER
 from svc.datastore.api import Backend, Entries, StoreError, UndecodableEntry
 from svc.ipam.pools import read_pools, read_reserved
 from svc.ipam.settings import cooldown_of, read_settings
@@ -77,6 +78,18 @@ def _read_settings(found: Observation) -> None:
         settings = IpamConfig()
         found.undecodable["IPAM settings"] = str(error)
     found.cooldown_seconds = cooldown_of(settings).seconds
+    _read_cluster(found)
+
+
+def _read_cluster(found: Observation) -> None:
+    """Read the identity of the datastore, only to report whether it can be decoded. A reader of pods may lack the right."""
+    try:
+        found.place.backend.find(CLUSTER)
+    except UndecodableEntry as error:
+        found.undecodable["cluster information"] = str(error)
+    except StoreError as error:
+        if not error.lacks_right:
+            raise
 
 
 def _each(found: Observation, query: Query, add: Callable[[Any, Any, str], None]) -> None:
@@ -200,10 +213,13 @@ def _note(found: Observation, page: Entries) -> None:
 
 
 def block_at(path: str) -> Cidr | None:
-    """Return the CIDR in the path of a block's document or object: `10.0.0.0-26`, `10-0-0-0-26`, `fd00---122`."""
+    """Return the CIDR in the path of a block's document or object: `10.0.0.0-26`, `10-0-0-0-26`, `fd00---122`.
+
+    Bits right of the length are cleared: the block may have the addresses of such a CIDR.
+    """
     network, _, length = path.rpartition("/")[2].rpartition("-")
     spellings = (network, network.replace("-", "."), network.replace("-", ":"))
     for spelling in spellings:
         with suppress(ValueError):
-            return Cidr(f"{spelling}/{length}")
+            return Cidr.masked(f"{spelling}/{length}")
     return None
