@@ -9,15 +9,17 @@ import pytest
 
 from harness.datastores import Site, session
 from harness.ipam import block_of, put, put_block, put_pool, put_reservation, put_settings
-from harness.ipam_check import NODE, POOL, WEB, add, attributes, delete, ids, place, put_endpoint, result, web_in_pool
+from harness.ipam_check import NODE, POOL, WEB, add, attributes, delete, ids, place, put_endpoint, result, spoil, web_in_pool
 from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.skips import OTHER_STORES
 from svc._core.bitmap import Ordinals
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.observation import Place
+from svc.admin.ipam_check.release import REFUSED, RELEASED, carry_out, examine
 from svc.datastore.api import Backend, Delete
-from svc.ipam.blocks import format_time
-from svc.ipam.requests import Assign, Release
+from svc.ipam.blocks import allocations, format_time
+from svc.ipam.cache import read_blocks
+from svc.ipam.requests import Assign, Release, ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.ipam import Attribute, Block, Handle
 from svc.model.keys import BlockKey, HandleKey, ResourceKey
@@ -50,6 +52,21 @@ def assign(ipam: IpamService, handle: str, owner: dict[str, str]) -> str:
 def change_block(store: Backend, address: str, **fields: Any) -> None:
     block = block_of(store, address)
     put(store, BlockKey(block.cidr), replace(block, sequence=block.sequence + 1, **fields))
+
+
+def put_small_block(store: Backend, text: str, attribute: Attribute | None = None) -> None:
+    """Write a block of another size than the pool's. With an attribute, its second address is allocated."""
+    cidr = Cidr(text)
+    block = Block(cidr, None, Ordinals(32 - cidr.length), 1000)
+    if attribute is not None:
+        block.ordinals.allocate_at(1, 0)
+        block.attributes = [attribute]
+    put(store, BlockKey(cidr), block)
+
+
+def held(store: Backend) -> dict[str, list[str]]:
+    """Return the addresses that each block shows allocated."""
+    return {str(block.cidr): [str(address) for _, address in allocations(block)] for block in read_blocks(store)}
 
 
 def release_at(store: Backend, released: datetime, ordinal: int) -> None:
@@ -184,6 +201,39 @@ def test_overlapping_blocks_are_found(store: Backend, checked: Place) -> None:
     put_block(store, "10.65.0.8/29", None)
     put_block(store, "10.65.0.8/30", None)
     assert ids(checked) == [("duplicate", "10.65.0.8/29 and 10.65.0.8/30"), ("block-size", "10.65.0.8/29")]
+
+
+@pytest.mark.parametrize("cidr", ["10.65.0.0/31", "10.65.0.0/29"])
+def test_overlapping_block_hides_no_allocation(store: Backend, checked: Place, ipam: IpamService, cidr: str) -> None:
+    """Used addresses are allocated, and a release examines the block that it writes."""
+    leaked = Address(assign(ipam, "net.c9", attributes("gone")))
+    put_small_block(store, cidr)
+    found = ids(checked)
+    assert ("leaked", str(leaked)) in found
+    assert {id_ for id_, _ in found} == {"leaked", "duplicate", "block-size"}
+    used, free = examine(checked, [ReleaseTarget(Address(WEB)), ReleaseTarget(leaked)], (), {})
+    assert (used.result, used.reason) == (REFUSED, "endpoint of default/web has it")
+    assert [outcome.result for outcome in carry_out(store, [free])] == [RELEASED]
+    assert held(store) == {BLOCK: [WEB], cidr: []}
+
+
+@pytest.mark.parametrize("cidr", ["10.65.0.0/31", "10.65.0.0/29"])
+def test_address_that_overlapping_blocks_allocate_is_not_released(
+    store: Backend, checked: Place, ipam: IpamService, cidr: str
+) -> None:
+    leaked = assign(ipam, "net.c9", attributes("gone"))
+    put_small_block(store, cidr, Attribute("net.c8", attributes("old")))
+    (outcome,) = examine(checked, [ReleaseTarget(Address(leaked))], (), {})
+    assert (outcome.result, outcome.target) == (REFUSED, None)
+    assert f"blocks {BLOCK} and {cidr} overlap, and {cidr} has it allocated" in outcome.reason
+
+
+def test_overlapping_block_that_cannot_be_read_is_named(site: Site, store: Backend, checked: Place, ipam: IpamService) -> None:
+    leaked = assign(ipam, "net.c9", attributes("gone"))
+    put_small_block(store, "10.65.0.0/31")
+    spoil(site, BlockKey(Cidr("10.65.0.0/31")), {"allocations": [7, None]})
+    (outcome,) = examine(checked, [ReleaseTarget(Address(leaked))], (), {})
+    assert (outcome.result, outcome.reason) == (REFUSED, f"another block than {BLOCK} has it as well, and cannot be read")
 
 
 def test_ended_cooldown_is_found(store: Backend, checked: Place) -> None:

@@ -60,10 +60,11 @@ def _cooldown(found: Observation, allocation: Allocation) -> Iterator[Candidate]
 
 def _use(found: Observation, address: Address) -> Iterator[Candidate]:
     uses, claims = found.uses.by_address[address], found.uses.claims(address)
-    pool, block = found.pools.pool_of(address), found.block_of(address)
-    if block is None and found.is_unreadable(address.host()):
+    pool, blocks = found.pools.pool_of(address), found.blocks_of(address)
+    if not blocks and found.is_unreadable(address.host()):
         return
-    allocation = None if block is None else block.allocation(address)
+    allocations = [each for block in blocks if (each := block.allocation(address)) is not None]
+    allocation = next((each for each in allocations if each.is_held), allocations[0] if allocations else None)
     is_allocated = allocation is not None and allocation.is_held
     if pool is None or not pool.usable:
         if is_allocated or (claims and found.pools.all):
@@ -94,12 +95,12 @@ def _outside(found: Observation, address: Address, uses: tuple[Use, ...]) -> Ite
 
 def _unallocated(found: Observation, address: Address, claims: tuple[Use, ...]) -> Iterator[Candidate]:
     """A pod whose status alone shows the address may have lost it to a DEL."""
-    block = found.block_of(address)
-    if block is not None and block.was_allocated(address):
+    blocks = found.blocks_of(address)
+    if any(block.was_allocated(address) for block in blocks):
         return
     uses = claims or tuple(use for use in found.uses.by_address[address] if not _is_ending(found, use))
     if uses:
-        is_settled = bool(claims) and (block is None or block.is_stable)
+        is_settled = bool(claims) and all(block.is_stable for block in blocks)
         yield candidate(
             "unallocated",
             str(address),
