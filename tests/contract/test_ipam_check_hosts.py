@@ -226,6 +226,15 @@ def test_key_of_an_endpoint_has_its_namespace(site: Site, store: Backend, checke
     assert (found.findings, found.verdicts.count()) == ((), {"used": 1, "unverifiable": 1})
 
 
+@pytest.mark.parametrize("address", [f"::ffff:{WEB}", "::ffff:a41:0/128"])
+def test_mapped_address_of_an_endpoint_is_in_use(site: Site, store: Backend, checked: Place, address: str) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "the pod is the endpoint")
+    spoil(site, WEB_ENDPOINT, {"spec": {"node": NODE, "pod": "web", "containerID": "c2", "ipNetworks": [address]}})
+    found = result(checked)
+    assert (found.findings, found.verdicts.count()) == ((), {"used": 1})
+
+
 def test_endpoint_without_a_container_may_be_that_of_any_sandbox(site: Site, store: Backend, checked: Place) -> None:
     if checked.pods_are_endpoints:
         pytest.skip(OTHER_STORES + "the pod is the endpoint")

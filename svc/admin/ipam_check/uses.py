@@ -16,6 +16,7 @@ from svc._core.cidr import Address
 from svc.model import json_fields
 from svc.model.annotations import UNMANAGED
 from svc.model.keys import ResourceKey
+from svc.model.mapped import ipv4_of
 from svc.model.pod_endpoint import NETWORK_STATUS
 from svc.model.resource import Resource
 from svc.names import Names
@@ -152,7 +153,7 @@ class Uses:
         errors = []
         for text in texts:
             try:
-                self.add(Address(text.partition("/")[0]), use)
+                self.add(_address(text.partition("/")[0]), use)
             except ValueError as error:
                 errors.append(str(error))
         return errors
@@ -165,6 +166,12 @@ def _read(errors: list[str], read: Callable[[Json, str], Read], data: Json, name
     except ValueError as error:
         errors.append(str(error))
         return None
+
+
+def _address(text: str) -> Address:
+    """Parse an address. One that is IPv4-mapped is that of the IPv4 allocation. Raise ValueError."""
+    address = Address(text)
+    return ipv4_of(address) or address
 
 
 def _texts(given: object) -> Iterator[str]:
@@ -180,7 +187,7 @@ def _network_status(note: str | None) -> Iterator[str]:
 def _addresses(note: str | None) -> Iterator[Address]:
     for text in _items(note):
         with suppress(ValueError):
-            yield Address(str(text))
+            yield _address(str(text))
 
 
 def _items(note: str | None) -> list[Any]:
