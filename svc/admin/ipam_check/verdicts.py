@@ -112,11 +112,13 @@ class Verdicts:
         """Return why a pod has no endpoint on this node, in a network that has endpoints; empty if it may get one.
 
         In other networks the node proves nothing: the IPAM plugin by itself may know it by another name than Kubernetes does.
+        The pod's node must be registered, or else all nodes may have other names in the datastore.
         """
         if not self._uses.knows_pods:
             return f"pod {pod} has no endpoint"
         present = self._uses.pods[pod].node
-        return f"pod {pod} is on node {present!r} now" if node not in ("", present) else ""
+        is_elsewhere = node not in ("", present) and present in self._found.nodes
+        return f"pod {pod} is on node {present!r} now" if is_elsewhere else ""
 
     def _has_successor(self, pod: str, node: str, handle: str) -> bool:
         """Return whether the pod uses an address of another container in the same network, on the same node."""
