@@ -37,7 +37,7 @@ class Entry(Generic[V_co]):
 
 
 class Entries(list[Entry[V]]):
-    """Result of a query. `skipped` maps the path of each document that cannot be decoded to its error.
+    """Result of a query. `skipped` maps the path of each document that cannot be decoded, or of its bad key, to the error.
 
     `inconsistent` has the paths of those that are blocks whose fields contradict each other.
     """
@@ -46,6 +46,10 @@ class Entries(list[Entry[V]]):
         super().__init__(entries)
         self.skipped = dict(skipped)
         self.inconsistent: frozenset[str] = frozenset()
+
+    def skip_misnamed(self, place: str) -> None:
+        """Record a document whose key cannot be parsed, so that svc does not find it."""
+        self.skip(place, ValueError("its key is not one that svc writes"))
 
     def skip(self, place: str, error: Exception) -> None:
         """Record a document that cannot be decoded. Log it as well, because most callers ignore `skipped`."""

@@ -305,4 +305,6 @@ class EmbeddedStore(Backend):
                     found.append(Entry(key, self._codec.decode(key, data), str(revision)))
                 except ValueError as error:
                     found.skip(path, error)
+            elif key is None and self._codec.is_misnamed(query, path):
+                found.skip_misnamed(path)
         return found

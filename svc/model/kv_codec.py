@@ -99,6 +99,12 @@ class Codec:
             return _claim_key(path[len(self._claims) :].split("/"))
         return None
 
+    def is_misnamed(self, query: Query, path: str) -> bool:
+        """Return whether a path with the prefix of the query is not a key, although svc keeps only such keys there."""
+        if isinstance(query, AffinityQuery):  # beside records of old programs for a host
+            return "/block/" in path.removeprefix(self._ipam) and self.key(path) is None
+        return not isinstance(query, NodeClaimQuery) and self.key(path) is None
+
     def prefix(self, query: Query) -> str:
         """Return the common prefix of all matching paths. Other paths may have it too: check them with `matches`."""
         match query:

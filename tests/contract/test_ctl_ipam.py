@@ -124,6 +124,7 @@ def test_handle_and_owners_of_an_address_are_shown(cli: Cli, store: Backend) -> 
     configure(store, IpamConfig(cooldown_seconds=60))
     free(IpamService(store, "node1"), "net.c0")
     assert "and rests" in cli.fails("ipam", "show", "--ip", str(address))
+    assert f"is IPv4-mapped: give {address}" in cli.fails("ipam", "show", "--ip", f"::ffff:{address}", code=2)
 
 
 def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.datastores import Site, session
+from harness.datastores import OrchSite, Site, session
 from harness.ipam import put_pool
-from harness.ipam_check import NODE, add, attributes, clear
+from harness.ipam_check import NODE, add, attributes, clear, spoil
 from harness.node import netconf
 from harness.site_fixtures import ON_EACH_DATASTORE
+from harness.skips import OTHER_STORES
 from harness.svcctl import Cli, cli_on
 from svc import __version__
 from svc.admin.resources import CLUSTER
@@ -118,6 +119,19 @@ def test_report_has_the_fields_of_calico_and_the_findings(cli: Cli, store: Backe
     }  # fmt: skip
     assert (leaked["inUse"], leaked["owners"], "unverifiable" in leaked) == (False, None, False)
     assert (bare["inUse"], bare["owners"], bare["unverifiable"]) == (True, None, True)
+
+
+def test_cluster_information_that_cannot_be_read_is_found(cli: Cli, site: Site, tmp_path: Path) -> None:
+    """The report has no cluster ID, so no release accepts it."""
+    if isinstance(site, OrchSite):
+        pytest.skip(OTHER_STORES + "the API server keeps only valid objects of this kind")
+    spoil(site, CLUSTER, None)
+    file = tmp_path / "report.json"
+    assert "Fix undecodable cluster information: correct or delete cluster information" in found(cli)
+    found(cli, "--report", str(file))
+    data = json.loads(file.read_text())
+    assert (data["clusterGUID"], [finding["object"] for finding in data["findings"]]) == ("", ["cluster information"])
+    assert "no valid document" in cli.fails("ipam", "release", "--from-report", str(file), "--yes", "--force")
 
 
 def test_report_of_a_leak_seen_once_keeps_it_in_use(cli: Cli, store: Backend, tmp_path: Path) -> None:

@@ -191,6 +191,8 @@ def test_options_that_do_not_go_together_are_refused(cli: Cli, tmp_path: Path) -
         (("--from-report", "x", "--handle", "h"), "--handle and --sequence go with --ip"),
         (("--ip", WEB, "--force"), "--force goes with --from-report"),
         (("--ip", "10.65.0"), "10.65.0"),
+        (("--ip", f"::ffff:{LEAKED}"), f"'::ffff:{LEAKED}' is IPv4-mapped: give {LEAKED}"),
+        (("--ip", "::ffff:a41:1"), f"'::ffff:a41:1' is IPv4-mapped: give {LEAKED}"),
     ):
         assert problem in cli.fails("ipam", "release", *arguments, code=2)
 
@@ -287,6 +289,15 @@ def test_version_and_lock_can_be_overridden(cli: Cli, store: Backend, report: Pa
 def test_fields_of_a_report_are_checked(cli: Cli, store: Backend, report: Path, fields: dict[str, Any], problem: str) -> None:
     edit_leak(report, **fields)
     assert problem in cli.fails("ipam", "release", "--from-report", str(report), "--yes", "--force")
+    assert allocated(store) == BOTH
+
+
+def test_mapped_address_of_a_report_is_refused(cli: Cli, store: Backend, report: Path) -> None:
+    mapped = f"::ffff:{LEAKED}"
+    allocations = json.loads(report.read_text())["allocations"]
+    edit(report, allocations={mapped: [allocations[LEAKED][0] | {"ip": mapped}]})
+    printed = cli.fails("ipam", "release", "--from-report", str(report), "--yes", "--force")
+    assert f"ip = '{mapped}' is IPv4-mapped: give {LEAKED}" in printed
     assert allocated(store) == BOTH
 
 

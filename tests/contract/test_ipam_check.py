@@ -9,14 +9,17 @@ import pytest
 
 from harness.datastores import Site, session
 from harness.ipam import block_of, put, put_block, put_pool, put_reservation, put_settings
-from harness.ipam_check import NODE, POOL, WEB, add, attributes, delete, ids, place, put_endpoint, result, web_in_pool
+from harness.ipam_check import NODE, POOL, WEB, add, attributes, delete, ids, place, put_endpoint, result, spoil, web_in_pool
 from harness.site_fixtures import ON_EACH_DATASTORE
+from harness.skips import OTHER_STORES
 from svc._core.bitmap import Ordinals
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.observation import Place
+from svc.admin.ipam_check.release import REFUSED, RELEASED, carry_out, examine
 from svc.datastore.api import Backend, Delete
-from svc.ipam.blocks import format_time
-from svc.ipam.requests import Assign, Release
+from svc.ipam.blocks import allocations, format_time
+from svc.ipam.cache import read_blocks
+from svc.ipam.requests import Assign, Release, ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.ipam import Attribute, Block, Handle
 from svc.model.keys import BlockKey, HandleKey, ResourceKey
@@ -49,6 +52,21 @@ def assign(ipam: IpamService, handle: str, owner: dict[str, str]) -> str:
 def change_block(store: Backend, address: str, **fields: Any) -> None:
     block = block_of(store, address)
     put(store, BlockKey(block.cidr), replace(block, sequence=block.sequence + 1, **fields))
+
+
+def put_small_block(store: Backend, text: str, attribute: Attribute | None = None) -> None:
+    """Write a block of another size than the pool's. With an attribute, its second address is allocated."""
+    cidr = Cidr(text)
+    block = Block(cidr, None, Ordinals(32 - cidr.length), 1000)
+    if attribute is not None:
+        block.ordinals.allocate_at(1, 0)
+        block.attributes = [attribute]
+    put(store, BlockKey(cidr), block)
+
+
+def held(store: Backend) -> dict[str, list[str]]:
+    """Return the addresses that each block shows allocated."""
+    return {str(block.cidr): [str(address) for _, address in allocations(block)] for block in read_blocks(store)}
 
 
 def release_at(store: Backend, released: datetime, ordinal: int) -> None:
@@ -159,11 +177,63 @@ def test_address_of_two_endpoints_is_found(site: Site, store: Backend, checked: 
     assert "default/web" in finding.problem
 
 
+def test_address_of_two_interfaces_is_found(site: Site, store: Backend, checked: Place) -> None:
+    put_endpoint(site, store, "web", "c1", WEB, ifname="net1")
+    found = result(checked)
+    (finding,) = found.findings
+    assert (finding.id, finding.object, finding.node) == ("duplicate", WEB, NODE)
+    assert finding.problem == "interface eth0 of default/web and interface net1 of default/web"
+    assert finding.fix == f"recreate the workload of {WEB}"
+    assert found.verdicts.count() == {"used": 1}
+
+
+def test_address_of_one_pod_on_two_nodes_is_found(site: Site, store: Backend, checked: Place) -> None:
+    if checked.pods_are_endpoints:
+        pytest.skip(OTHER_STORES + "a pod has one node")
+    put_endpoint(site, store, "web", "c2", WEB, node="node2")
+    (finding,) = result(checked).findings
+    assert (finding.id, finding.object) == ("duplicate", WEB)
+    assert finding.problem == "endpoint of default/web on node 'node1' and endpoint of default/web on node 'node2'"
+
+
 def test_overlapping_blocks_are_found(store: Backend, checked: Place) -> None:
     """One of them necessarily has another size than the blocks of its pool."""
     put_block(store, "10.65.0.8/29", None)
     put_block(store, "10.65.0.8/30", None)
     assert ids(checked) == [("duplicate", "10.65.0.8/29 and 10.65.0.8/30"), ("block-size", "10.65.0.8/29")]
+
+
+@pytest.mark.parametrize("cidr", ["10.65.0.0/31", "10.65.0.0/29"])
+def test_overlapping_block_hides_no_allocation(store: Backend, checked: Place, ipam: IpamService, cidr: str) -> None:
+    """Used addresses are allocated, and a release examines the block that it writes."""
+    leaked = Address(assign(ipam, "net.c9", attributes("gone")))
+    put_small_block(store, cidr)
+    found = ids(checked)
+    assert ("leaked", str(leaked)) in found
+    assert {id_ for id_, _ in found} == {"leaked", "duplicate", "block-size"}
+    used, free = examine(checked, [ReleaseTarget(Address(WEB)), ReleaseTarget(leaked)], (), {})
+    assert (used.result, used.reason) == (REFUSED, "endpoint of default/web has it")
+    assert [outcome.result for outcome in carry_out(store, [free])] == [RELEASED]
+    assert held(store) == {BLOCK: [WEB], cidr: []}
+
+
+@pytest.mark.parametrize("cidr", ["10.65.0.0/31", "10.65.0.0/29"])
+def test_address_that_overlapping_blocks_allocate_is_not_released(
+    store: Backend, checked: Place, ipam: IpamService, cidr: str
+) -> None:
+    leaked = assign(ipam, "net.c9", attributes("gone"))
+    put_small_block(store, cidr, Attribute("net.c8", attributes("old")))
+    (outcome,) = examine(checked, [ReleaseTarget(Address(leaked))], (), {})
+    assert (outcome.result, outcome.target) == (REFUSED, None)
+    assert f"blocks {BLOCK} and {cidr} overlap, and {cidr} has it allocated" in outcome.reason
+
+
+def test_overlapping_block_that_cannot_be_read_is_named(site: Site, store: Backend, checked: Place, ipam: IpamService) -> None:
+    leaked = assign(ipam, "net.c9", attributes("gone"))
+    put_small_block(store, "10.65.0.0/31")
+    spoil(site, BlockKey(Cidr("10.65.0.0/31")), {"allocations": [7, None]})
+    (outcome,) = examine(checked, [ReleaseTarget(Address(leaked))], (), {})
+    assert (outcome.result, outcome.reason) == (REFUSED, f"another block than {BLOCK} has it as well, and cannot be read")
 
 
 def test_ended_cooldown_is_found(store: Backend, checked: Place) -> None:
@@ -185,6 +255,16 @@ def test_release_in_the_future_is_found(store: Backend, checked: Place) -> None:
 def test_handle_without_addresses_is_found(store: Backend, checked: Place) -> None:
     put(store, HandleKey("net.c9"), Handle({BLOCK: 1}))
     assert ids(checked) == [("handle-empty", "net.c9")]
+
+
+@pytest.mark.parametrize("counts", [{}, {BLOCK: 0}, {BLOCK: 0, "10.65.0.4/30": 0}])
+def test_handle_that_counts_nothing_is_found(store: Backend, checked: Place, counts: dict[str, int]) -> None:
+    put(store, HandleKey("net.c9"), Handle(counts))
+    put(store, HandleKey("net.c1"), Handle(counts))
+    empty, miscounted = result(checked).findings
+    assert (empty.id, empty.object, empty.problem) == ("handle-empty", "net.c9", "it counts no address")
+    assert (miscounted.id, miscounted.object) == ("handle-miscounted", "net.c1")
+    assert miscounted.problem == f"it counts 0 addresses in {BLOCK}, which shows 1"
 
 
 def test_missing_handle_is_found(store: Backend, checked: Place) -> None:

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from harness.datastores import EmbeddedSite, OrchSite, session, set_ready
-from harness.ipam import put_pool
+from harness.ipam import put_node, put_pool
 from harness.ipam_check import NODE, add, attributes, ids, place, put_endpoint, result
 from harness.kube import Kube, Refused
 from harness.orch import NODES, PODS
 from harness.skips import OTHER_STORES
+from svc._core.cidr import Address
 from svc.admin.ipam_check.observation import Place
+from svc.admin.ipam_check.release import REFUSED, examine
 from svc.datastore.api import Backend
 from svc.datastore.open import open_client
 from svc.ipam.load_balancer import LOAD_BALANCERS
-from svc.ipam.requests import Assign
+from svc.ipam.requests import Assign, ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.endpoint import Workload, endpoint_key
 from svc.names import DEFAULT
@@ -99,9 +101,27 @@ def test_address_of_a_finished_pod_is_leaked(cluster: OrchSite, checked: Place, 
 
 
 def test_address_of_a_pod_on_another_node_is_leaked(cluster: OrchSite, checked: Place) -> None:
+    """If the datastore does not know that node, this one may be the same by another name."""
     cluster.add_pod("web", "node2")
     address = assign(checked.backend, "net.c1", attributes("web"))
+    found = result(checked)
+    assert (found.findings, found.verdicts.count()) == ((), {"unverifiable": 1})
+    if checked.pods_are_endpoints:
+        cluster.add_node("node2")
+    else:
+        put_node(checked.backend, "node2")
     assert ids(checked) == [("leaked", address)]
+
+
+def test_node_may_have_another_name_below_another_main_plugin(cluster: OrchSite, checked: Place) -> None:
+    """The IPAM plugin by itself takes the host name. Nothing but the status of the pod shows its addresses."""
+    cluster.add_pod("web")
+    address = assign(checked.backend, "macvlan.c5", attributes("web", "node1.example.com"))
+    found = result(checked)
+    assert "leaked" not in {finding.id for finding in found.findings}
+    assert found.verdicts.count() == {"unverifiable": 1}
+    (outcome,) = examine(checked, [ReleaseTarget(Address(address))], (), {})
+    assert (outcome.result, "only the agent of node 'node1.example.com' can tell" in outcome.reason) == (REFUSED, True)
 
 
 def test_reported_address_without_an_allocation_is_found(cluster: OrchSite, checked: Place) -> None:

@@ -74,17 +74,21 @@ def key_of(site: Site, pod: str, node: str = NODE, ifname: str = "eth0") -> Reso
     return endpoint_key(site.names, node, Workload("", pod, "default"), ifname)
 
 
-def resource_of(site: Site, pod: str, container: str, addresses: tuple[Address, ...], ifname: str = "eth0") -> Resource:
+def resource_of(
+    site: Site, pod: str, container: str, addresses: tuple[Address, ...], ifname: str = "eth0", node: str = NODE
+) -> Resource:
     """Return the endpoint of an interface of a pod."""
-    workload, key = Workload(container, pod, "default"), key_of(site, pod, ifname=ifname)
+    workload, key = Workload(container, pod, "default"), key_of(site, pod, node, ifname)
     spec = {"ipNetworks": [str(address.host()) for address in addresses], "interfaceName": f"svc{pod}", "mac": "x"}
-    return endpoint(site.names, key, NODE, workload, ifname, spec=spec, facts=PodFacts())
+    return endpoint(site.names, key, node, workload, ifname, spec=spec, facts=PodFacts())
 
 
-def put_endpoint(site: Site, store: Backend, pod: str, container: str, *addresses: str, ifname: str = "eth0") -> None:
+def put_endpoint(
+    site: Site, store: Backend, pod: str, container: str, *addresses: str, ifname: str = "eth0", node: str = NODE
+) -> None:
     """Write the endpoint of a pod that exists. The pod need not have these addresses."""
-    resource = resource_of(site, pod, container, tuple(map(Address, addresses)), ifname)
-    put(store, key_of(site, pod, ifname=ifname), resource)
+    resource = resource_of(site, pod, container, tuple(map(Address, addresses)), ifname, node)
+    put(store, key_of(site, pod, node, ifname), resource)
 
 
 def add(site: Site, store: Backend, ipam: IpamService, pod: str, container: str) -> str:
@@ -124,6 +128,16 @@ def spoil(site: Site, key: Key, fields: Mapping[str, object] | None) -> None:
         with closing(sqlite3.connect(site.file)) as file, file:
             (present,) = file.execute("SELECT value FROM entries WHERE path = ?", (path,)).fetchone()
             file.execute("UPDATE entries SET value = ? WHERE path = ?", (_spoiled(present, fields).encode(), path))
+
+
+def put_document(site: Site, path: str, document: str) -> None:
+    """Write a document below the key root of a key-value store, also at a path that is not a key."""
+    full = f"{site.names.key_root}/{path}"
+    if isinstance(site, EtcdSite):
+        site.running.put(full, document)
+    elif isinstance(site, EmbeddedSite):
+        with closing(sqlite3.connect(site.file)) as file, file:
+            file.execute("INSERT INTO entries (path, value, revision) VALUES (?, ?, 1)", (full, document.encode()))
 
 
 def clear(site: Site) -> None:

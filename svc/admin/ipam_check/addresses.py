@@ -7,7 +7,7 @@ from typing import Final
 from svc._core.cidr import Address
 from svc.admin.ipam_check.findings import CONFIRM_SECONDS, SETTLE_SECONDS, Candidate, candidate
 from svc.admin.ipam_check.observation import Allocation, Observation
-from svc.admin.ipam_check.uses import POD, SERVICE, Use
+from svc.admin.ipam_check.uses import ENDPOINT, POD, SERVICE, Use
 from svc.admin.ipam_check.verdicts import LEAKED, Verdicts, since, wait_for
 from svc.ipam.blocks import parse_time
 
@@ -60,10 +60,11 @@ def _cooldown(found: Observation, allocation: Allocation) -> Iterator[Candidate]
 
 def _use(found: Observation, address: Address) -> Iterator[Candidate]:
     uses, claims = found.uses.by_address[address], found.uses.claims(address)
-    pool, block = found.pools.pool_of(address), found.block_of(address)
-    if block is None and found.is_unreadable(address.host()):
+    pool, blocks = found.pools.pool_of(address), found.blocks_of(address)
+    if not blocks and found.is_unreadable(address.host()):
         return
-    allocation = None if block is None else block.allocation(address)
+    allocations = [each for block in blocks if (each := block.allocation(address)) is not None]
+    allocation = next((each for each in allocations if each.is_held), allocations[0] if allocations else None)
     is_allocated = allocation is not None and allocation.is_held
     if pool is None or not pool.usable:
         if is_allocated or (claims and found.pools.all):
@@ -94,12 +95,12 @@ def _outside(found: Observation, address: Address, uses: tuple[Use, ...]) -> Ite
 
 def _unallocated(found: Observation, address: Address, claims: tuple[Use, ...]) -> Iterator[Candidate]:
     """A pod whose status alone shows the address may have lost it to a DEL."""
-    block = found.block_of(address)
-    if block is not None and block.was_allocated(address):
+    blocks = found.blocks_of(address)
+    if any(block.was_allocated(address) for block in blocks):
         return
     uses = claims or tuple(use for use in found.uses.by_address[address] if not _is_ending(found, use))
     if uses:
-        is_settled = bool(claims) and (block is None or block.is_stable)
+        is_settled = bool(claims) and all(block.is_stable for block in blocks)
         yield candidate(
             "unallocated",
             str(address),
@@ -126,18 +127,43 @@ def _two_owners(
 ) -> Iterator[Candidate]:
     """Services may share an address. Pods whose status alone shows it may have got it one after the other."""
     owners = {use.owner: use for use in uses if use.kind != POD or not _is_ending(found, use)}
-    if len(owners) < 2 or all(use.kind == SERVICE for use in owners.values()):
+    if len(owners) < 2:
+        yield from _two_endpoints(address, uses)
+        return
+    if all(use.kind == SERVICE for use in owners.values()):
         return
     is_settled = len({use.owner for use in claims}) > 1 and allocation is not None and allocation.is_stable
-    problem = " and ".join(f"{use} on node {use.node!r}" if use.node else str(use) for use in owners.values())
+    yield candidate(
+        "duplicate",
+        str(address),
+        " and ".join(map(_on_node, owners.values())),
+        addresses=(str(address),),
+        evidence=_sandboxes(owners.values()),
+        wait=0.0 if is_settled else CONFIRM_SECONDS,
+    )
+
+
+def _two_endpoints(address: Address, uses: tuple[Use, ...]) -> Iterator[Candidate]:
+    """Yield a finding if one owner has the address on two nodes, or at two interfaces. The owner may move at this moment."""
+    endpoints = [use for use in uses if use.kind == ENDPOINT]
+    if len(endpoints) < 2:
+        return
+    is_moved = len({use.node for use in endpoints}) > 1
+    problem = " and ".join(_on_node(use) if is_moved else f"interface {use.interface} of {use.owner}" for use in endpoints)
     yield candidate(
         "duplicate",
         str(address),
         problem,
         addresses=(str(address),),
-        evidence=_sandboxes(owners.values()),
-        wait=0.0 if is_settled else CONFIRM_SECONDS,
+        node="" if is_moved else endpoints[0].node,
+        fix="" if is_moved else f"recreate the workload of {address}",
+        evidence=f"{problem} {_sandboxes(endpoints)}",
+        wait=CONFIRM_SECONDS,
     )
+
+
+def _on_node(use: Use) -> str:
+    return f"{use} on node {use.node!r}" if use.node else str(use)
 
 
 def _overlapping_blocks(found: Observation) -> Iterator[Candidate]:

@@ -34,7 +34,7 @@ KINDS: Final[dict[str, Kind]] = {
         "in use and in a pool, but not allocated", f"{_RECREATE}; reserve the address with svcctl reservation apply until then"
     ),
     "outside": Kind("in use, and in no enabled pool", f"enable its pool with svcctl pool apply, or {_RECREATE}"),
-    "duplicate": Kind("two workloads have it, or two blocks", "recreate all but one of the workloads of {}"),
+    "duplicate": Kind("two workloads or interfaces have it, or two blocks", "recreate all but one of the workloads of {}"),
     "cooldown-over": Kind(
         "its cooldown has ended, and it is not free yet", "the next ADD or DEL that writes the block frees it"
     ),

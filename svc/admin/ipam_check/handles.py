@@ -48,9 +48,10 @@ def _missing(handle: str, allocations: list[Allocation]) -> Candidate:
 
 def _miscounted(found: Observation, handle: str, observed: ObservedHandle, held: Mapping[str, int]) -> Iterator[Candidate]:
     """Compare the counts of a handle with the addresses that the blocks show. Blocks that cannot be read do not count."""
+    nonzero = {cidr: count for cidr, count in observed.counts if count}
     are_readable = not found.unreadable
-    counts = {cidr: count for cidr, count in observed.counts if count and (are_readable or not found.is_unreadable(Cidr(cidr)))}
-    if (counts == held and counts) or (observed.counts and not counts):
+    counts = {cidr: count for cidr, count in nonzero.items() if are_readable or not found.is_unreadable(Cidr(cidr))}
+    if (counts == held and counts) or (nonzero and not counts):
         return
     wrong = [cidr for cidr in dict.fromkeys([*counts, *held]) if counts.get(cidr) != held.get(cidr)]
     lines = [f"it counts {counts.get(cidr, 0)} addresses in {cidr}, which shows {held.get(cidr, 0)}" for cidr in wrong]

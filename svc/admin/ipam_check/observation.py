@@ -153,10 +153,13 @@ class Observation:
         for block in self.blocks.values():
             yield from block.allocations()
 
-    def block_of(self, address: Address) -> ObservedBlock | None:
-        """Return the smallest block that has the address."""
-        cidr = self.index.match(address)
-        return None if cidr is None else self.blocks[cidr]
+    def blocks_of(self, address: Address) -> list[ObservedBlock]:
+        """Return the blocks that have the address: several if they overlap. The first is the one that a release writes."""
+        cidrs = self.index.overlapping(address.host())
+        if len(cidrs) > 1:
+            regular = self.pools.any_block_of(address)
+            cidrs.sort(key=lambda cidr: cidr != regular)
+        return [self.blocks[cidr] for cidr in cidrs]
 
     def is_unreadable(self, cidr: Cidr) -> bool:
         """Return whether a block that cannot be read has addresses of the CIDR."""

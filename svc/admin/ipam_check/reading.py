@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from svc._core.cidr import Cidr
 from svc.admin.ipam_check.observation import Earlier, Observation, ObservedAffinity, ObservedBlock, ObservedHandle, Place
+from svc.admin.resources import CLUSTER
 from svc.datastore.api import Backend, Entries, StoreError, UndecodableEntry
 from svc.ipam.pools import read_pools, read_reserved
 from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.endpoint import KIND as ENDPOINT_KIND
 from svc.model.ipam import IpamConfig
-from svc.model.keys import HOST_KINDS, PLURALS, AffinityQuery, BlockQuery, HandleKey, HandleQuery, Query, ResourceQuery
+from svc.model.keys import (
+    HOST_KINDS,
+    PLURALS,
+    AffinityQuery,
+    BlockQuery,
+    HandleKey,
+    HandleQuery,
+    Query,
+    ResourceKey,
+    ResourceQuery,
+)
 from svc.model.kv_codec import Codec
 from svc.model.pod_endpoint import endpoints_of
 
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Page = TypeVar("Page")
 
-_PODS, _SERVICES = "/api/v1/pods", "/api/v1/services"
+_PODS, _SERVICES, _NODES = "/api/v1/pods", "/api/v1/services", "/api/v1/nodes"
 _OBJECTS: Final = 200  # of a page: a pod takes up to 100 KiB
 
 
@@ -67,6 +78,18 @@ def _read_settings(found: Observation) -> None:
         settings = IpamConfig()
         found.undecodable["IPAM settings"] = str(error)
     found.cooldown_seconds = cooldown_of(settings).seconds
+    _read_cluster(found)
+
+
+def _read_cluster(found: Observation) -> None:
+    """Read the identity of the datastore, only to report whether it can be decoded. A reader of pods may lack the right."""
+    try:
+        found.place.backend.find(CLUSTER)
+    except UndecodableEntry as error:
+        found.undecodable["cluster information"] = str(error)
+    except StoreError as error:
+        if not error.lacks_right:
+            raise
 
 
 def _each(found: Observation, query: Query, add: Callable[[Any, Any, str], None]) -> None:
@@ -92,14 +115,17 @@ def _read_handles(found: Observation) -> None:
 def _read_nodes(found: Observation) -> None:
     """Read the nodes. One that cannot be decoded exists."""
 
-    def add(_key: Any, node: Any, _revision: str) -> None:
-        found.nodes.add(node.name)
-        found.uses.add_node(node)
+    codec = Codec(found.place.names)
+
+    def add(key: ResourceKey, node: Any, _revision: str) -> None:
+        found.nodes.add(key.name)
+        found.uses.add_node(f"{_NODES}/{key.name}" if found.place.pods_are_endpoints else codec.path(key), key, node)
 
     known = len(found.undecodable)
     _each(found, ResourceQuery("Node"), add)
-    found.uses.unreadable_nodes.update(path.rpartition("/")[2] for path in [*found.undecodable][known:])
-    found.nodes |= found.uses.unreadable_nodes
+    lost = {path.rpartition("/")[2] for path in [*found.undecodable][known:]}
+    found.uses.unreadable_nodes |= lost
+    found.nodes |= lost
 
 
 def _read_uses(found: Observation) -> None:
@@ -109,7 +135,7 @@ def _read_uses(found: Observation) -> None:
         _each(
             found,
             ResourceQuery(ENDPOINT_KIND),
-            lambda key, resource, _revision: found.uses.add_endpoint(codec.path(key), resource),
+            lambda key, resource, _revision: found.uses.add_endpoint(codec.path(key), key, resource),
         )
         marker = f"/{PLURALS[ENDPOINT_KIND]}/"
         lost = [path.partition(marker)[2] for path in found.undecodable if marker in path]
@@ -159,8 +185,8 @@ def _ahead(pages: Iterator[Page]) -> Iterator[Page]:
 def _add_endpoints_of(found: Observation, pod: Json) -> None:
     path = f"{_PODS}/{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}"
     try:
-        for _, resource in endpoints_of(found.place.names, pod):
-            found.uses.add_endpoint(path, resource)
+        for key, resource in endpoints_of(found.place.names, pod):
+            found.uses.add_endpoint(path, key, resource)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         found.undecodable[path] = str(error)
         found.uses.unreadable.add(str(pod["metadata"].get("namespace")))
@@ -187,10 +213,13 @@ def _note(found: Observation, page: Entries) -> None:
 
 
 def block_at(path: str) -> Cidr | None:
-    """Return the CIDR in the path of a block's document or object: `10.0.0.0-26`, `10-0-0-0-26`, `fd00---122`."""
+    """Return the CIDR in the path of a block's document or object: `10.0.0.0-26`, `10-0-0-0-26`, `fd00---122`.
+
+    Bits right of the length are cleared: the block may have the addresses of such a CIDR.
+    """
     network, _, length = path.rpartition("/")[2].rpartition("-")
     spellings = (network, network.replace("-", "."), network.replace("-", ":"))
     for spelling in spellings:
         with suppress(ValueError):
-            return Cidr(f"{spelling}/{length}")
+            return Cidr.masked(f"{spelling}/{length}")
     return None

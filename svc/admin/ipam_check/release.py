@@ -9,7 +9,7 @@ from typing import Final
 
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.findings import CONFIRM_SECONDS
-from svc.admin.ipam_check.observation import Allocation, Observation, Place
+from svc.admin.ipam_check.observation import Allocation, Observation, ObservedBlock, Place
 from svc.admin.ipam_check.reading import observe
 from svc.admin.ipam_check.verdicts import LEAKED, USED, Verdicts, age
 from svc.datastore.api import Backend, Conflict, Delete, NotFound
@@ -62,11 +62,17 @@ def carry_out(backend: Backend, outcomes: Sequence[Outcome]) -> Iterator[Outcome
 
 
 def _examined(found: Observation, verdicts: Verdicts, target: ReleaseTarget, local: Mapping[Address, str]) -> Outcome:
-    block = found.block_of(target.address)
-    if block is None:
-        is_known = not found.is_unreadable(target.address.host())
-        return Outcome(str(target.address), *((FREE, "no block has it") if is_known else (REFUSED, "its block cannot be read")))
-    allocation = block.allocation(target.address)
+    blocks = found.blocks_of(target.address)
+    if found.is_unreadable(target.address.host()):
+        reason = (
+            f"another block than {blocks[0].cidr} has it as well, and cannot be read" if blocks else "its block cannot be read"
+        )
+        return Outcome(str(target.address), REFUSED, reason)
+    if not blocks:
+        return Outcome(str(target.address), FREE, "no block has it")
+    allocation = blocks[0].allocation(target.address)
+    if reason := _overlap(blocks, target.address):
+        return Outcome(str(target.address), REFUSED, reason)
     if allocation is None or allocation.attribute.released_at:
         return Outcome(str(target.address), FREE, "in cooldown" if allocation else "")
     doubt = _difference(target, allocation) or _obstacle(verdicts, allocation, local)
@@ -74,6 +80,15 @@ def _examined(found: Observation, verdicts: Verdicts, target: ReleaseTarget, loc
         return Outcome(str(target.address), REFUSED, reason)
     present = ReleaseTarget(target.address, allocation.attribute.handle_id or "", allocation.sequence)
     return Outcome(str(target.address), READY, verdicts.of(allocation).reason, present)
+
+
+def _overlap(blocks: Sequence[ObservedBlock], address: Address) -> str:
+    """Return why no release can be sure of an address: another block than the one that is written has it allocated as well."""
+    for block in blocks[1:]:
+        other = block.allocation(address)
+        if other is not None and other.is_held:
+            return f"blocks {blocks[0].cidr} and {block.cidr} overlap, and {block.cidr} has it allocated: end the overlap first"
+    return ""
 
 
 def _difference(target: ReleaseTarget, allocation: Allocation) -> str:

@@ -16,9 +16,10 @@ from svc.admin.ipam_check.observation import Allocation
 from svc.admin.ipam_check.verdicts import COOLDOWN, LEAKED, RESERVED, UNVERIFIABLE, since
 from svc.admin.resources import CLUSTER, READY
 from svc.atomic_file import replace
-from svc.datastore.api import Backend
+from svc.datastore.api import Backend, Entry, UndecodableEntry
 from svc.model.errors import CallerError, reason_of
 from svc.model.keys import Host
+from svc.model.resource import Resource
 from svc.timestamps import rfc3339
 
 Json = dict[str, Any]
@@ -29,7 +30,10 @@ _OF_HANDLES: Final = "handle-empty"
 
 def cluster_fields(backend: Backend) -> Json:
     """Return the identity of a datastore, as reports have it. Raise StoreError."""
-    entry = backend.find(CLUSTER)
+    return _identity(backend.find(CLUSTER))
+
+
+def _identity(entry: Entry[Resource] | None) -> Json:
     spec = {} if entry is None else entry.value.spec
     return {
         "version": __version__,
@@ -63,7 +67,7 @@ def save(path: Path, result: Result) -> None:
 def encode(result: Result) -> Iterator[bytes]:
     """Yield the parts of the report, a line for each allocation, so that no part needs much memory. Raise StoreError."""
     found = result.observation
-    head = cluster_fields(found.place.backend) | {"time": rfc3339(found.now.timestamp())}
+    head = _head(found.place.backend) | {"time": rfc3339(found.now.timestamp())}
     yield b"{" + b",".join(b"\n  " + orjson.dumps(name) + b": " + orjson.dumps(value) for name, value in head.items())
     yield b',\n  "allocations": {'
     for number, (address, entry) in enumerate(_allocations(result)):
@@ -73,6 +77,14 @@ def encode(result: Result) -> Iterator[bytes]:
     handles = [{"ID": handle, "UID": None, "Revision": found.handles[handle].revision} for handle in empty]
     yield _list("leakedHandles", handles) if handles else b""
     yield _list("findings", [finding.to_json() for finding in result.findings]) + b"\n}\n"
+
+
+def _head(backend: Backend) -> Json:
+    """Return the identity of the datastore. Without a readable one it is empty, and no release accepts the report."""
+    try:
+        return cluster_fields(backend)
+    except UndecodableEntry:  # the findings name it
+        return _identity(None)
 
 
 def _list(name: str, items: Sequence[Json]) -> bytes:
@@ -105,7 +117,7 @@ def _allocation(result: Result, allocation: Allocation, *, is_leaked: bool) -> J
         "borrowed": bool(node) and node != (host.name if host is not None else ""),
         "coolingDown": is_cooling,
         "unverifiable": verdict.state in (UNVERIFIABLE, RESERVED) or (verdict.state == LEAKED and not is_leaked),
-        "owners": [str(use) for use in verdict.uses] or None,
+        "owners": list(dict.fromkeys(map(str, verdict.uses))) or None,
     }
     optional = ("creationTimestamp", "coolingDown", "unverifiable")
     return {name: value for name, value in members.items() if value or name not in optional}

@@ -11,6 +11,7 @@ from svc.ipam.requests import ReleaseTarget
 from svc.model import json_fields
 from svc.model.errors import CallerError, reason_of
 from svc.model.field_errors import display, json_kind
+from svc.model.mapped import ipv4_of
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -101,6 +102,8 @@ def _unused(name: str, items: Sequence[Any]) -> Iterator[ReleaseTarget]:
             address = Address(json_fields.required_text(entry, "ip"))
             if str(address) != name:
                 raise ValueError(f"ip = {display(str(address))} is not the address of this entry")
+            if (mapped := ipv4_of(address)) is not None:
+                raise ValueError(f"ip = {display(str(address))} is IPv4-mapped: give {mapped}")
             in_use, cooling = _required_flag(entry, "inUse"), json_fields.flag(entry, "coolingDown")
             sequence = None if entry.get("sequenceNumber") is None else json_fields.number(entry, "sequenceNumber")
             handle = json_fields.text(entry, "handle") or ""

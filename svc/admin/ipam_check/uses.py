@@ -4,22 +4,26 @@ An endpoint, a tunnel or a service claims its address. The status of a pod lags 
 use, but not that the address should be allocated.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from svc._core.cidr import Address
+from svc.model import json_fields
 from svc.model.annotations import UNMANAGED
+from svc.model.keys import ResourceKey
+from svc.model.mapped import ipv4_of
 from svc.model.pod_endpoint import NETWORK_STATUS
 from svc.model.resource import Resource
 from svc.names import Names
 from svc.values import dataclass as value
 
 Json = dict[str, Any]
+Read = TypeVar("Read")
 
 ENDPOINT, POD, TUNNEL, SERVICE = "endpoint", "pod", "tunnel", "service"
 _FINISHED: Final = ("Failed", "Succeeded", "Completed")
@@ -34,12 +38,21 @@ _TUNNELS: Final = (  # section of a node's spec, and field in it
 
 @value(frozen=True, slots=True)
 class Use:
-    """One use of an address. `owner` is NAMESPACE/POD, a container, a node, or NAMESPACE/SERVICE."""
+    """One use of an address. `owner` is NAMESPACE/POD, a container, a node, or NAMESPACE/SERVICE.
+
+    An endpoint has an interface, and a container if it names one.
+    """
 
     kind: str
     owner: str
     node: str = ""
     container: str = ""
+    interface: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """Equal for the same use in the same place."""
+        return self.kind, self.owner, self.node, self.interface
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.owner}" if self.kind in (ENDPOINT, TUNNEL) else f"{self.kind} {self.owner}"
@@ -59,14 +72,14 @@ class PodState:
 class Uses:
     """The addresses in use. `pods` has the pods of the cluster by NAMESPACE/NAME, if `knows_pods`.
 
-    `containers` are those with an endpoint, by owner. `bypassing` are the addresses that pods have without IPAM, on request.
-    `invalid` has the errors of endpoints whose addresses cannot be read. `unreadable` are the namespaces of these and of other
-    unreadable ones, `unreadable_nodes` the nodes whose tunnels are unknown.
+    `containers` are those with an endpoint, by owner and node, and an empty one if an endpoint names none. `bypassing` are the
+    addresses that pods have without IPAM, on request. `invalid` has the errors of endpoints and nodes whose fields cannot
+    be read. `unreadable` are the namespaces of unreadable endpoints, `unreadable_nodes` the nodes whose tunnels are unknown.
     """
 
     by_address: dict[Address, tuple[Use, ...]] = field(default_factory=dict)
     pods: dict[str, PodState] = field(default_factory=dict)
-    containers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    containers: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     bypassing: set[Address] = field(default_factory=set)
     knows_pods: bool = False
     knows_services: bool = False
@@ -75,22 +88,28 @@ class Uses:
     unreadable_nodes: set[str] = field(default_factory=set)
 
     def add(self, address: Address, use: Use) -> None:
-        """Add a use. Several interfaces of one owner count once."""
+        """Add a use. A pod, a node or a service that shows its address several times counts once."""
         present = self.by_address.get(address, ())
-        if all((other.kind, other.owner, other.node) != (use.kind, use.owner, use.node) for other in present):
+        if all(other.identity != use.identity for other in present):
             self.by_address[address] = (*present, use)
 
-    def add_endpoint(self, place: str, resource: Resource) -> None:
-        """Add the addresses of an endpoint, of any interface."""
-        spec = resource.spec
-        container, node = str(spec.get("containerID") or ""), intern(str(spec.get("node") or ""))
-        owner = f"{resource.namespace}/{spec['pod']}" if spec.get("pod") else container or resource.name
-        known = self.containers.get(owner, ())
-        if container and container not in known:
-            self.containers[owner] = (*known, container)
-        self._add_all(place, _texts(spec.get("ipNetworks")), Use(ENDPOINT, owner, node, container))
-        if place in self.invalid:
-            self.unreadable.add(str(resource.namespace))
+    def add_endpoint(self, place: str, key: ResourceKey, endpoint: Resource) -> None:
+        """Add the addresses of an endpoint, of any interface. Its key has its namespace, also if its metadata are damaged."""
+        spec, errors = endpoint.spec, list[str]()
+        texts = [_read(errors, json_fields.text, spec, name) for name in ("pod", "containerID", "node")]
+        pod, container, node = (text or "" for text in texts)
+        owner, node = f"{key.namespace}/{pod}" if pod else container or key.name, intern(node)
+        if pod or container:
+            by_node = self.containers.setdefault(owner, {})
+            by_node[node] = tuple(dict.fromkeys((*by_node.get(node, ()), container)))
+        networks = _read(errors, json_fields.items, spec, "ipNetworks") or ()
+        use = Use(ENDPOINT, owner, node, container, intern(str(spec.get("endpoint") or key.name)))
+        errors += (f"ipNetworks: {error}" for error in self._add_all(map(str, networks), use))
+        if not node:
+            errors.append("node is missing")
+        if errors:
+            self.invalid[place] = f"spec.{errors[0]}"
+            self.unreadable.add(key.namespace)
 
     def add_pod(self, names: Names, pod: Json) -> None:
         """Add the addresses in the status of a pod, and those that a meta plugin reports of its further interfaces."""
@@ -105,33 +124,54 @@ class Uses:
         if not is_finished:
             notes = metadata.get("annotations") or {}
             further = _network_status(notes.get(NETWORK_STATUS))
-            self._add_all("", dict.fromkeys([*reported, *further]), Use(POD, name, node))
+            self._add_all(dict.fromkeys([*reported, *further]), Use(POD, name, node))
             self.bypassing.update(_addresses(notes.get(f"{names.annotation_prefix}/{UNMANAGED}")))
 
-    def add_node(self, node: Resource) -> None:
+    def add_node(self, place: str, key: ResourceKey, node: Resource) -> None:
         """Add the tunnel addresses of a node."""
+        errors: list[str] = []
         for section, name in _TUNNELS:
-            part = node.spec.get(section) if section else node.spec
-            if isinstance(part, dict) and part.get(name):
-                self._add_all("", [str(part[name])], Use(TUNNEL, node.name, node.name))
+            part = _read(errors, json_fields.pairs, node.spec, section) if section else node.spec
+            if part and (text := _read(errors, json_fields.text, part, name)):
+                errors += (f"{name}: {error}" for error in self._add_all([text], Use(TUNNEL, key.name, key.name)))
+        if errors:
+            self.invalid[place] = f"spec.{errors[0]}"
+            self.unreadable_nodes.add(key.name)
 
     def add_service(self, service: Json) -> None:
         """Add the addresses that a load balancer has given to a service."""
         metadata, balancer = service["metadata"], (service.get("status") or {}).get("loadBalancer") or {}
         found = [str(item.get("ip")) for item in balancer.get("ingress") or () if item.get("ip")]
-        self._add_all("", found, Use(SERVICE, f"{metadata.get('namespace')}/{metadata.get('name')}"))
+        self._add_all(found, Use(SERVICE, f"{metadata.get('namespace')}/{metadata.get('name')}"))
 
     def claims(self, address: Address) -> tuple[Use, ...]:
         """Return the uses of an address that need an allocation."""
         return tuple(use for use in self.by_address.get(address, ()) if use.kind != POD)
 
-    def _add_all(self, place: str, texts: Iterable[str], use: Use) -> None:
+    def _add_all(self, texts: Iterable[str], use: Use) -> list[str]:
+        """Add the uses of addresses, and return the errors of those that cannot be read."""
+        errors = []
         for text in texts:
             try:
-                self.add(Address(text.partition("/")[0]), use)
+                self.add(_address(text.partition("/")[0]), use)
             except ValueError as error:
-                if place:
-                    self.invalid[place] = f"ipNetworks: {error}"
+                errors.append(str(error))
+        return errors
+
+
+def _read(errors: list[str], read: Callable[[Json, str], Read], data: Json, name: str) -> Read | None:
+    """Return a field. If it has another type, add the error and return None."""
+    try:
+        return read(data, name)
+    except ValueError as error:
+        errors.append(str(error))
+        return None
+
+
+def _address(text: str) -> Address:
+    """Parse an address. One that is IPv4-mapped is that of the IPv4 allocation. Raise ValueError."""
+    address = Address(text)
+    return ipv4_of(address) or address
 
 
 def _texts(given: object) -> Iterator[str]:
@@ -147,7 +187,7 @@ def _network_status(note: str | None) -> Iterator[str]:
 def _addresses(note: str | None) -> Iterator[Address]:
     for text in _items(note):
         with suppress(ValueError):
-            yield Address(str(text))
+            yield _address(str(text))
 
 
 def _items(note: str | None) -> list[Any]:

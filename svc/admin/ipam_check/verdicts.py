@@ -6,7 +6,7 @@ if the node is not registered any more.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Final
 
@@ -18,6 +18,7 @@ from svc.values import dataclass
 
 USED, LEAKED, UNVERIFIABLE, COOLDOWN, RESERVED = "used", "leaked", "unverifiable", "cooldown", "reserved"
 _TUNNEL: Final = "TunnelAddress"  # at the end of the attribute `type` of a tunnel's address
+_PodOnNode = tuple[str, str]  # nodes without the Kubernetes API may have pods of the same name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Verdicts:
     def __init__(self, found: Observation) -> None:
         self._found = found
         self._uses = found.uses
-        self._handles: dict[str, tuple[str, ...]] = {}  # in use, by pod without a known container
-        self._newest: dict[str, str] = {}  # when the newest address in use was allocated, by pod
+        self._handles: dict[_PodOnNode, tuple[str, ...]] = {}  # in use, of pods without a known container
+        self._newest: dict[_PodOnNode, str] = {}  # when the newest address in use was allocated
         names = found.place.names
         self._wired = {handle_of(names, network, "") for network in found.place.wired_networks}  # starts of handles
         for allocation in found.allocations():
@@ -75,40 +76,54 @@ class Verdicts:
 
     def _of_pod(self, allocation: Allocation, pod: str, node: str) -> Verdict:
         handle = allocation.attribute.handle_id or ""
-        containers = self._uses.containers.get(pod, ())
+        by_node = self._uses.containers.get(pod, {})
         if allocation.owner["namespace"] in self._uses.unreadable:
             return Verdict(UNVERIFIABLE, "an endpoint of its namespace cannot be read")
-        if self._uses.knows_pods and (reason := self._why_no_pod(pod, node)):
+        if self._uses.knows_pods and (reason := self._why_no_pod(pod)):
             return Verdict(LEAKED, reason)
-        if handle == pod.replace("/", ".") or any(f".{handle}".endswith(f".{container}") for container in containers):
+        if handle == pod.replace("/", ".") or _is_of_one(handle, by_node.values()):
             return Verdict(UNVERIFIABLE, f"the endpoint of pod {pod} does not have it, but its sandbox may be the present one")
-        if containers or self._has_successor(pod, handle):
-            return self._of_other_sandbox(allocation, pod)
-        if not self._uses.knows_pods and self._is_wired(handle):
-            return Verdict(LEAKED, f"pod {pod} has no endpoint")
+        if "" in by_node.get(node, ()):
+            return Verdict(UNVERIFIABLE, f"an endpoint of pod {pod} does not name its sandbox")
+        if by_node and not node:
+            return Verdict(UNVERIFIABLE, f"its node is not recorded, and pod {pod} has endpoints")
+        if node in by_node or self._has_successor(pod, node, handle):
+            return self._of_other_sandbox(allocation, pod, node)
+        if self._is_wired(handle) and (reason := self._why_no_endpoint(pod, node)):
+            return Verdict(LEAKED, reason)
         return Verdict(UNVERIFIABLE, f"pod {pod} has not reported it")
 
-    def _of_other_sandbox(self, allocation: Allocation, pod: str) -> Verdict:
-        """Return the verdict about an address whose pod shows another sandbox, which may be the earlier one.
+    def _of_other_sandbox(self, allocation: Allocation, pod: str, node: str) -> Verdict:
+        """Return the verdict about an address whose pod shows another sandbox on its node, which may be the earlier one.
 
         The times are those of one node, so its clock need not be right.
         """
-        if allocation.owner.get("timestamp", "") > self._newest.get(pod, ""):
+        if allocation.owner.get("timestamp", "") > self._newest.get((pod, node), ""):
             return Verdict(UNVERIFIABLE, f"it was allocated later than the address that pod {pod} shows")
         return Verdict(LEAKED, f"pod {pod} has another sandbox now")
 
-    def _why_no_pod(self, pod: str, node: str) -> str:
+    def _why_no_pod(self, pod: str) -> str:
         state = self._uses.pods.get(pod)
         if state is None:
             return f"pod {pod} does not exist"
-        if node and state.node != node:
-            return f"pod {pod} is on node {state.node!r} now"
         return f"pod {pod} has finished" if state.is_finished else ""
 
-    def _has_successor(self, pod: str, handle: str) -> bool:
-        """Return whether the pod uses an address of another container in the same network."""
+    def _why_no_endpoint(self, pod: str, node: str) -> str:
+        """Return why a pod has no endpoint on this node, in a network that has endpoints; empty if it may get one.
+
+        In other networks the node proves nothing: the IPAM plugin by itself may know it by another name than Kubernetes does.
+        The pod's node must be registered, or else all nodes may have other names in the datastore.
+        """
+        if not self._uses.knows_pods:
+            return f"pod {pod} has no endpoint"
+        present = self._uses.pods[pod].node
+        is_elsewhere = node not in ("", present) and present in self._found.nodes
+        return f"pod {pod} is on node {present!r} now" if is_elsewhere else ""
+
+    def _has_successor(self, pod: str, node: str, handle: str) -> bool:
+        """Return whether the pod uses an address of another container in the same network, on the same node."""
         network, _, container = handle.rpartition(".")
-        others = (other.rpartition(".") for other in self._handles.get(pod, ()))
+        others = (other.rpartition(".") for other in self._handles.get((pod, node), ()))
         return any(other[0] == network and other[2] != container for other in others)
 
     def _is_wired(self, handle: str) -> bool:
@@ -121,12 +136,18 @@ class Verdicts:
 
     def _learn(self, allocation: Allocation, use: Use) -> None:
         handle, owner = allocation.attribute.handle_id or "", allocation.owner
+        pod = use.owner, owner.get("node", "")
         if f"{owner.get('namespace')}/{owner.get('pod')}" == use.owner:
-            self._newest[use.owner] = max(self._newest.get(use.owner, ""), owner.get("timestamp", ""))
+            self._newest[pod] = max(self._newest.get(pod, ""), owner.get("timestamp", ""))
         if use.kind == POD and use.owner not in self._uses.containers:
-            self._handles[use.owner] = (*self._handles.get(use.owner, ()), handle)
+            self._handles[pod] = (*self._handles.get(pod, ()), handle)
         if use.kind == ENDPOINT and use.container and handle.endswith(f".{use.container}"):
             self._wired.add(handle.removesuffix(use.container))
+
+
+def _is_of_one(handle: str, containers: Iterable[tuple[str, ...]]) -> bool:
+    """Return whether the handle is that of one of the containers."""
+    return any(f".{handle}".endswith(f".{container}") for present in containers for container in present)
 
 
 def is_tunnel(owner: Mapping[str, str]) -> bool:

@@ -10,6 +10,7 @@ from svc._core.cidr import Address
 from svc.admin import owner_attributes
 from svc.admin.resources import POOL
 from svc.admin.usage import ORPHANS, Borrowed, Usage, read_borrowed, usage
+from svc.ctl.address_option import parse_address
 from svc.ctl.cli_context import CliContext, listed_errors, output_option, rehearse, table
 from svc.ctl.commands.ipam_check import check_command
 from svc.ctl.commands.ipam_layout import map_command, split_command
@@ -37,13 +38,6 @@ _LARGEST_WHOLE = 2**64
 _BORROWED = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO")
 
 
-def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> Address | None:
-    try:
-        return Address(text) if text is not None else None
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.group()
 def ipam() -> None:
     """Use of the pools, addresses and settings of all nodes."""
@@ -60,7 +54,7 @@ ipam.add_command(release_command, "release")
     "--ip",
     "address",
     metavar="ADDRESS",
-    callback=_address,
+    callback=parse_address,
     help="Show the attributes of this address; other options are ignored.",
 )
 @click.option("--show-blocks", "blocks", is_flag=True, help="Also show the blocks of each pool, and orphaned ones.")

@@ -12,6 +12,7 @@ from svc.admin.ipam_check import saved_report
 from svc.admin.ipam_check.local_uses import local_uses
 from svc.admin.ipam_check.release import READY, REFUSED, Outcome, carry_out, examine
 from svc.admin.ipam_check.report import cluster_fields
+from svc.ctl.address_option import parse_address
 from svc.ctl.cli_context import CliContext, output_option
 from svc.ctl.commands.ipam_check import listed_documents, place_of
 from svc.ctl.path_option import PATH
@@ -30,15 +31,8 @@ Work = tuple[Sequence[ReleaseTarget], Sequence[tuple[str, str]]]
 """Addresses, and handles with their revisions."""
 
 
-def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> Address | None:
-    try:
-        return Address(text) if text is not None else None
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command(epilog=_EXAMPLES)
-@click.option("--ip", "address", metavar="ADDRESS", callback=_address, help="Release this address.")
+@click.option("--ip", "address", metavar="ADDRESS", callback=parse_address, help="Release this address.")
 @click.option("--handle", default="", help="With --ip: only if it is allocated to this handle.")
 @click.option("--sequence", type=click.IntRange(0), metavar="NUMBER", help="With --ip: only the allocation with this number.")
 @click.option(

@@ -158,6 +158,8 @@ class EtcdStore(Backend):
                     entries.append(self._entry(key, kv))
                 except ValueError as error:
                     entries.skip(self._codec.path(key), error)
+            elif self._codec.is_misnamed(query, path := kv.key.decode(errors="replace")):
+                entries.skip_misnamed(path)
 
     def _event(self, query: Query, kv: Message) -> Event | None:
         """Return the event for a KeyValue; None if the key does not match the query. A deleted key has version 0."""
