@@ -20,6 +20,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
         "atomic_file",
         "cpu_pinning",
         "deadline",
+        "end_request",
         "names",
         "private_directory",
         "retry",
