@@ -9,7 +9,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -18,15 +18,16 @@ import orjson
 from svc.controllers.copied_kind import CopiedKind, Json, Translation, Untranslatable
 from svc.controllers.election import Election, NotLeading
 from svc.controllers.retry_queue import RetryQueue
-from svc.datastore.api import Backend, Create, Delete, Entry, Event, StoreError, Update
+from svc.datastore.api import Backend, Create, Delete, Entry, Event, Update
 from svc.datastore.orch.client import ApiError, Client
 from svc.datastore.orch.watch import DELETED, LISTED, OPENED, PAGE, PagedWatch
 from svc.datastore.watching import Reconnecting
-from svc.model.errors import PeerError
+from svc.model.errors import SvcError
 from svc.model.keys import ResourceKey
 from svc.model.object_metadata import bit_reversed_uid
 from svc.model.resource import Resource, set_identity
 from svc.retry import Backoff
+from svc.values import dataclass
 
 _POLL_SECONDS = 1.0  # maximum time until the worker sees that this process leads no longer
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 30.0  # seconds before the copies are listed again
@@ -37,26 +38,39 @@ log = logging.getLogger("svc.controllers")
 Digests = dict[ResourceKey, bytes]
 
 
-class Copier:
-    """One controller. `start` starts its threads, `stop` ends them. `store` refuses writes unless this process leads."""
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What the controllers of a process share. `store` refuses writes unless the process leads.
 
-    def __init__(self, kind: CopiedKind, client: Client, store: Backend, election: Election, round_seconds: float) -> None:
+    `fail` is called with the reason if a thread ends because of a bug.
+    """
+
+    client: Client
+    store: Backend
+    election: Election
+    round_seconds: float  # between full rounds
+    fail: Callable[[str], None]
+
+
+class Copier:
+    """One controller. `start` starts its threads, `stop` ends them."""
+
+    def __init__(self, kind: CopiedKind, session: Session) -> None:
         self._kind = kind
-        self._client = client
-        self._store = store
-        self._election = election
-        self._round_seconds = round_seconds
+        self._session = session
+        self._store = session.store
         self._changed = threading.Condition()  # guards the queue and the tables
         self._queue: RetryQueue[ResourceKey] = RetryQueue()
         self._wanted: Digests | None = None  # None until all originals were listed
         self._stored: Digests | None = None  # None until all copies were listed
         self._round_due = 0.0
         self._stopping = threading.Event()
-        self._originals: Reconnecting[tuple[str, object]] = PagedWatch(client, kind.path)
+        self._originals: Reconnecting[tuple[str, object]] = PagedWatch(session.client, kind.path)
         self._close_copies = self._stopping.set
         threads = {"worker": self._work, "originals": self._follow_originals, "copies": self._follow_copies}
         self._threads = [
-            threading.Thread(target=run, name=f"{kind.controller}-{name}", daemon=True) for name, run in threads.items()
+            threading.Thread(target=self._run, args=(run,), name=f"{kind.controller}-{name}", daemon=True)
+            for name, run in threads.items()
         ]
 
     def start(self) -> None:
@@ -81,6 +95,13 @@ class Copier:
         """Wait after `stop` until no write is in flight. Return False if one still is after this time."""
         self._threads[0].join(seconds)
         return not self._threads[0].is_alive()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as bug:  # a process that leads with a dead controller would go unnoticed
+            log.exception("controller %s has failed", self._kind.controller)
+            self._session.fail(f"controller {self._kind.controller}: {bug!r}")
 
     # what the copies should be
 
@@ -130,7 +151,7 @@ class Copier:
                 interrupted = False
                 backoff.reset()
                 self._watch_copies()
-            except StoreError as failure:
+            except SvcError as failure:
                 if not interrupted and not self._stopping.is_set():
                     log.warning("controller %s cannot read its copies, and tries again: %s", self._kind.controller, failure)
                 interrupted = True
@@ -185,10 +206,10 @@ class Copier:
     def _next(self) -> ResourceKey | None:
         """Return a key that is due. Wait at most _POLL_SECONDS for one, and return None then."""
         with self._changed:
-            if self._election.leads:
+            if self._session.election.leads:
                 now = time.monotonic()
                 if now >= self._round_due and self._wanted is not None and self._stored is not None:
-                    self._round_due = now + self._round_seconds
+                    self._round_due = now + self._session.round_seconds
                     self._compare(self._wanted.keys() | self._stored.keys())
                 if (key := self._queue.take(now)) is not None:
                     return key
@@ -204,7 +225,7 @@ class Copier:
             with self._changed:
                 self._queue.add(key, time.monotonic())
             return
-        except (PeerError, Untranslatable) as failure:
+        except (SvcError, Untranslatable) as failure:
             reason = failure
         else:
             with self._changed:
@@ -217,7 +238,7 @@ class Copier:
         log.warning("controller %s: %s is tried again in %.0f s: %s", self._kind.controller, _shown(key), delay, reason)
 
     def _settle(self, key: ResourceKey) -> None:
-        """Read original and copy, and write the difference. Raise Untranslatable, NotLeading, PeerError."""
+        """Read original and copy, and write the difference. Raise Untranslatable, NotLeading, SvcError."""
         original = self._original(key)
         wanted = None if original is None else self._kind.translate(original)
         entry = self._store.find(key)
@@ -232,7 +253,7 @@ class Copier:
 
     def _original(self, key: ResourceKey) -> Json | None:
         try:
-            return self._client.get(self._kind.original_path(key))
+            return self._session.client.get(self._kind.original_path(key))
         except ApiError as error:
             if error.status == 404 and error.reason == "NotFound":  # another reason: the kind is not served
                 return None

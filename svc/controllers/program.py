@@ -3,20 +3,22 @@
 import logging
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.controllers.copied_kind import CopiedKind
-from svc.controllers.copier import Copier
+from svc.controllers.copier import Copier, Session
 from svc.controllers.election import Election
 from svc.controllers.leader_lease import LeaderLease, LeaderStore
 from svc.controllers.network_policies import NetworkPolicies
 from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
 from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, Settings
-from svc.datastore.api import StoreError
+from svc.datastore.api import Backend
+from svc.datastore.open import open_backend
 from svc.datastore.orch.client import Client
 from svc.end_request import EndRequest, end_signals
+from svc.model.errors import SvcError
 from svc.model.resource import new_uid
 from svc.names import Names
 
@@ -30,38 +32,39 @@ _KINDS: dict[str, type[NetworkPolicies | NamespaceProfiles | AccountProfiles]] =
     ACCOUNT: AccountProfiles,
 }
 
+_IDLE = "idle: policy agents read these objects from the Kubernetes API"
+
 log = logging.getLogger("svc.controllers")
 
 
 def run(settings: Settings, names: Names, client: Client) -> int:
-    """Run until SIGTERM or SIGINT. Return the exit status. Raise CallerError if the datastore's settings are invalid."""
+    """Run until SIGTERM, SIGINT or the failure of a controller. Return the exit status.
+
+    Raise CallerError if the datastore's settings are invalid.
+    """
     election = Election(f"{socket.gethostname()}_{new_uid()}")
     lease = LeaderLease(client, names.controllers, election)
+    kinds: list[CopiedKind] = [_KINDS[name](names) for name in settings.controllers]
     with end_signals() as end, ExitStack() as stack:
-        copiers = _copiers(settings, names, client, election, stack)
+        copiers: list[Copier] = []
+        if settings.has_copies:
+            store = stack.enter_context(closing(_open(settings, names, election)))
+            session = Session(client, store, election, settings.reconciler_seconds, end.request)
+            copiers = [Copier(kind, session) for kind in kinds]
+        for kind in kinds:
+            log.info("controller %s is %s", kind.controller, "enabled" if settings.has_copies else _IDLE)
         for copier in copiers:
             copier.start()
         _lead(lease, election, copiers, end)
         _end(lease, election, copiers)
-    return 0
+    return 1 if end.reason else 0
 
 
-def _copiers(settings: Settings, names: Names, client: Client, election: Election, stack: ExitStack) -> list[Copier]:
-    """Return the controllers that have work. Report the state of each."""
-    kinds: list[CopiedKind] = [_KINDS[name](names) for name in settings.controllers]
-    if not settings.has_copies:
-        for kind in kinds:
-            log.info("controller %s is idle: policy agents read these objects from the Kubernetes API", kind.controller)
-        return []
-    from svc.datastore.open import open_backend  # imported here, because only etcd needs a session
-
+def _open(settings: Settings, names: Names, election: Election) -> Backend:
+    """Open the datastore. Its writes fail while it is locked, or while this process does not lead."""
     store = open_backend(settings.datastore, Path(), names)
-    stack.callback(store.close)
-    ready = ready_checked(DatastoreReadiness(LeaderStore(store, election)))
-    log.info("the datastore is %s; a full round is made every %g s", store.place, settings.reconciler_seconds)
-    for kind in kinds:
-        log.info("controller %s is enabled", kind.controller)
-    return [Copier(kind, client, ready, election, settings.reconciler_seconds) for kind in kinds]
+    log.info("the datastore is %s", store.place)
+    return ready_checked(DatastoreReadiness(LeaderStore(store, election)))
 
 
 def _lead(lease: LeaderLease, election: Election, copiers: list[Copier], end: EndRequest) -> None:
@@ -71,7 +74,7 @@ def _lead(lease: LeaderLease, election: Election, copiers: list[Copier], end: En
         try:
             lease.attempt()
             failing = False
-        except StoreError as failure:
+        except SvcError as failure:
             if not failing:
                 log.warning("the election is interrupted: %s", failure)
             failing = True
@@ -96,5 +99,5 @@ def _end(lease: LeaderLease, election: Election, copiers: list[Copier]) -> None:
         return
     try:
         lease.release()
-    except StoreError as failure:
+    except SvcError as failure:
         log.warning("the Lease is not released, and expires: %s", failure)
