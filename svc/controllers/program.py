@@ -3,10 +3,13 @@
 import logging
 import socket
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
+from svc.controllers.compaction import Compaction
 from svc.controllers.copied_kind import CopiedKind
 from svc.controllers.copier import Copier, Session
 from svc.controllers.election import Election
@@ -14,13 +17,15 @@ from svc.controllers.leader_lease import LeaderLease, LeaderStore
 from svc.controllers.network_policies import NetworkPolicies
 from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
 from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, Settings
-from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
 from svc.datastore.orch.client import Client
 from svc.end_request import EndRequest, end_signals
 from svc.model.errors import SvcError
 from svc.model.resource import new_uid
 from svc.names import Names
+
+if TYPE_CHECKING:
+    from svc.datastore.etcd.store import EtcdStore
 
 TRY_SECONDS = 2.0  # between attempts to obtain or renew the Lease
 
@@ -48,8 +53,11 @@ def run(settings: Settings, names: Names, client: Client) -> int:
     with end_signals() as end, ExitStack() as stack:
         copiers: list[Copier] = []
         if settings.has_copies:
-            store = stack.enter_context(closing(_open(settings, names, election)))
-            session = Session(client, store, election, settings.reconciler_seconds, end.request)
+            store = stack.enter_context(closing(_open(settings, names)))
+            log.info("the datastore is %s", store.place)
+            stack.enter_context(_compacting(store, election, settings.compaction_seconds))
+            ready = ready_checked(DatastoreReadiness(LeaderStore(store, election)))
+            session = Session(client, ready, election, settings.reconciler_seconds, end.request)
             copiers = [Copier(kind, session) for kind in kinds]
         for kind in kinds:
             log.info("controller %s is %s", kind.controller, "enabled" if settings.has_copies else _IDLE)
@@ -60,11 +68,24 @@ def run(settings: Settings, names: Names, client: Client) -> int:
     return 1 if end.reason else 0
 
 
-def _open(settings: Settings, names: Names, election: Election) -> Backend:
-    """Open the datastore. Its writes fail while it is locked, or while this process does not lead."""
+def _open(settings: Settings, names: Names) -> "EtcdStore":
     store = open_backend(settings.datastore, Path(), names)
-    log.info("the datastore is %s", store.place)
-    return ready_checked(DatastoreReadiness(LeaderStore(store, election)))
+    from svc.datastore.etcd.store import EtcdStore  # loaded by `open_backend`, which reports a missing package
+
+    assert isinstance(store, EtcdStore)
+    return store
+
+
+@contextmanager
+def _compacting(store: "EtcdStore", election: Election, seconds: float) -> Iterator[None]:
+    """Compact the history of etcd inside the block, every `seconds` unless they are 0."""
+    compaction = Compaction(store, election, seconds)
+    if seconds:
+        compaction.start()
+    try:
+        yield
+    finally:
+        compaction.stop()
 
 
 def _lead(lease: LeaderLease, election: Election, copiers: list[Copier], end: EndRequest) -> None:

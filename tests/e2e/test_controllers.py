@@ -298,6 +298,21 @@ def test_locked_datastore_is_not_changed(controllers: Cluster, copies: Copies) -
     copies.await_spec(POLICY, DENY_ALL)
 
 
+def test_history_of_etcd_is_compacted_by_the_leader(controllers: Cluster, copies: Copies) -> None:
+    etcd = copies.site.running
+    leader = controllers.start(COMPACTION_PERIOD="1s")
+    leader.await_lead()
+    other = controllers.start(COMPACTION_PERIOD="100ms", LOG_LEVEL="debug")
+    first = etcd.put("/svc-test", "1")
+    etcd.put("/svc-test", "2")
+    wait_until(lambda: not etcd.has_history(first))
+    assert "is compacted" not in other.text
+    assert leader.terminate() == 0
+    other.await_line("etcd is compacted to revision")
+    assert "was not compacted" not in leader.text + other.text
+    etcd.erase("/svc-test")
+
+
 # rights and the start
 
 
