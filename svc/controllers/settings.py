@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from svc.datastore.etcd.settings import read_settings
 from svc.model.errors import CallerError
-from svc.model.field_errors import FieldError
+from svc.model.field_errors import MISSING, FieldError
 from svc.names import Names
 from svc.netconf.fields import DATASTORE_ALIASES
 from svc.netconf.netconf import DATASTORE_OPTIONS
@@ -41,6 +41,7 @@ _PART: Final = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({'|'.join(_UNITS)})"
 _DURATION: Final = re.compile(rf"0|(?:{_PART.pattern})+")
 _RECONCILER, _COMPACTION = 300.0, 600.0  # seconds
 _SHORTEST: Final = 1.0  # seconds between full rounds
+_IN_POD: Final = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in each container
 _ETCD_NAME: Final = re.compile(r"\betcd_[a-z_]+\b")
 
 Value = TypeVar("Value")
@@ -80,6 +81,10 @@ def read(environment: Mapping[str, str], names: Names, netconf: Path | None) -> 
         datastore = _datastore(source, api)
     else:
         datastore, api = _of_netconf(netconf, names, api)
+    if not api and not source.find("KUBECONFIG")[1] and not environment.get(_IN_POD):
+        source.errors.append(
+            FieldError("KUBECONFIG", MISSING, "is missing", "name a kubeconfig file; only a pod needs none").line
+        )
     source.raise_errors()
     return Settings(controllers, datastore, api, level, reconciler, compaction, without_effect)
 

@@ -15,7 +15,7 @@ ETCD = {"kind": "etcdv3"}
 
 
 def settings(netconf: Path | None = None, /, **environment: str) -> Settings:
-    return read(environment, DEFAULT, netconf)
+    return read({"KUBERNETES_SERVICE_HOST": "10.96.0.1"} | environment, DEFAULT, netconf)
 
 
 def errors(**environment: str) -> list[str]:
@@ -67,7 +67,8 @@ def test_api_server_may_be_the_datastore(word: str, tmp_path: Path) -> None:
 def test_variable_with_the_prefix_is_preferred(names: Any) -> None:
     prefix = names.environment_prefix
     given = {"LOG_LEVEL": "loud", f"{prefix}LOG_LEVEL": "error", f"{prefix}ETCD_ENDPOINTS": "http://10.0.0.1:2379"}
-    found = read(given | {"OTHER_LOG_LEVEL": "debug", "ETCD_ENDPOINTS": "x"}, names, None)
+    others = {"OTHER_LOG_LEVEL": "debug", "ETCD_ENDPOINTS": "x", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    found = read(given | others, names, None)
     assert found.log_level == "ERROR"
     assert found.datastore["etcd_endpoints"] == "http://10.0.0.1:2379"
 
@@ -102,6 +103,10 @@ def test_certificates_of_etcd_are_checked() -> None:
     given = {"ETCD_ENDPOINTS": "https://10.0.0.1:2379", "SVC_ETCD_CERT_FILE": "/missing"}
     (first, *_) = errors(**given)
     assert first.startswith("SVC_ETCD_CERT_FILE = '/missing' needs ETCD_KEY_FILE")
+
+
+def test_access_to_the_api_server_is_required_outside_of_a_pod() -> None:
+    assert errors(KUBERNETES_SERVICE_HOST="") == ["KUBECONFIG is missing: name a kubeconfig file; only a pod needs none"]
 
 
 def test_all_errors_are_reported_together() -> None:

@@ -41,8 +41,8 @@ def test_each_invalid_variable_has_a_line(monkeypatch: pytest.MonkeyPatch, caplo
     monkeypatch.setenv("SVC_LOG_LEVEL", "loud")
     assert start(monkeypatch, "run") == 1
     first, *lines = caplog.messages[0].splitlines()
-    assert first == "cannot run: invalid settings: 2 errors"
-    assert [line.split()[0] for line in lines] == ["ENABLED_CONTROLLERS", "SVC_LOG_LEVEL"]
+    assert first == "cannot run: invalid settings: 3 errors"
+    assert [line.split()[0] for line in lines] == ["ENABLED_CONTROLLERS", "SVC_LOG_LEVEL", "KUBECONFIG"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_each_invalid_variable_has_a_line(monkeypatch: pytest.MonkeyPatch, caplo
     [
         (["--netconf", "/missing"], "file '/missing' cannot be read"),
         (["--names", "zebra"], "names profile 'zebra' does not exist"),
-        ([], "no kubeconfig is given"),
+        ([], "KUBECONFIG is missing: name a kubeconfig file; only a pod needs none"),
     ],
 )
 def test_error_ends_the_start(
@@ -60,7 +60,8 @@ def test_error_ends_the_start(
     assert message in caplog.text
 
 
-def test_variables_of_later_versions_are_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variables_of_later_versions_are_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("SVC_AUTO_HOST_ENDPOINTS", "enabled")
     assert start(monkeypatch, "run") == 1
     assert "SVC_AUTO_HOST_ENDPOINTS has no effect: this version does not use it" in caplog.text
