@@ -1,7 +1,7 @@
 """Threads that keep the copies of one kind equal to their originals in the Kubernetes API.
 
 Two watches fill two tables of digests: what each copy should be, and what it is. Keys whose digests differ go into a queue.
-The worker reads the original and the copy of a key again before it writes. So a table is a hint, and a late event cannot make
+The worker reads the copy and the original of a key again before it writes. So a table is a hint, and a late event cannot make
 the worker delete a copy whose original exists.
 """
 
@@ -39,7 +39,7 @@ Digests = dict[ResourceKey, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Shared:
     """What the controllers of a process share. `store` refuses writes unless the process leads.
 
     `fail` is called with the reason if a thread ends because of a bug.
@@ -55,17 +55,17 @@ class Session:
 class Copier:
     """One controller. `start` starts its threads, `stop` ends them."""
 
-    def __init__(self, kind: CopiedKind, session: Session) -> None:
+    def __init__(self, kind: CopiedKind, shared: Shared) -> None:
         self._kind = kind
-        self._session = session
-        self._store = session.store
+        self._shared = shared
+        self._store = shared.store
         self._changed = threading.Condition()  # guards the queue and the tables
         self._queue: RetryQueue[ResourceKey] = RetryQueue()
         self._wanted: Digests | None = None  # None until all originals were listed
         self._stored: Digests | None = None  # None until all copies were listed
         self._round_due = 0.0
         self._stopping = threading.Event()
-        self._originals: Reconnecting[tuple[str, object]] = PagedWatch(session.client, kind.path)
+        self._originals: Reconnecting[tuple[str, object]] = PagedWatch(shared.client, kind.path)
         self._close_copies = self._stopping.set
         threads = {"worker": self._work, "originals": self._follow_originals, "copies": self._follow_copies}
         self._threads = [
@@ -99,9 +99,9 @@ class Copier:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as bug:  # a process that leads with a dead controller would go unnoticed
+        except Exception as bug:  # otherwise the process would lead on, and this controller would write nothing
             log.exception("controller %s has failed", self._kind.controller)
-            self._session.fail(f"controller {self._kind.controller}: {bug!r}")
+            self._shared.fail(f"controller {self._kind.controller}: {bug!r}")
 
     # what the copies should be
 
@@ -206,10 +206,10 @@ class Copier:
     def _next(self) -> ResourceKey | None:
         """Return a key that is due. Wait at most _POLL_SECONDS for one, and return None then."""
         with self._changed:
-            if self._session.election.leads:
+            if self._shared.election.leads:
                 now = time.monotonic()
                 if now >= self._round_due and self._wanted is not None and self._stored is not None:
-                    self._round_due = now + self._session.round_seconds
+                    self._round_due = now + self._shared.round_seconds
                     self._compare(self._wanted.keys() | self._stored.keys())
                 if (key := self._queue.take(now)) is not None:
                     return key
@@ -238,10 +238,13 @@ class Copier:
         log.warning("controller %s: %s is tried again in %.0f s: %s", self._kind.controller, _shown(key), delay, reason)
 
     def _settle(self, key: ResourceKey) -> None:
-        """Read original and copy, and write the difference. Raise Untranslatable, NotLeading, SvcError."""
+        """Read copy and original, and write the difference. Raise Untranslatable, NotLeading, SvcError.
+
+        The copy is read first: if another leader writes it before this process does, the write fails with a conflict.
+        """
+        entry = self._store.find(key)
         original = self._original(key)
         wanted = None if original is None else self._kind.translate(original)
-        entry = self._store.find(key)
         write = _write(key, original, wanted, entry)
         if write is None:
             return
@@ -253,7 +256,7 @@ class Copier:
 
     def _original(self, key: ResourceKey) -> Json | None:
         try:
-            return self._session.client.get(self._kind.original_path(key))
+            return self._shared.client.get(self._kind.original_path(key))
         except ApiError as error:
             if error.status == 404 and error.reason == "NotFound":  # another reason: the kind is not served
                 return None

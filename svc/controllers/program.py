@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.controllers.compaction import Compaction
 from svc.controllers.copied_kind import CopiedKind
-from svc.controllers.copier import Copier, Session
+from svc.controllers.copier import Copier, Shared
 from svc.controllers.election import Election
 from svc.controllers.leader_lease import LeaderLease, LeaderStore
 from svc.controllers.network_policies import NetworkPolicies
@@ -57,8 +57,8 @@ def run(settings: Settings, names: Names, client: Client) -> int:
             log.info("the datastore is %s", store.place)
             stack.enter_context(_compacting(store, election, settings.compaction_seconds))
             ready = ready_checked(DatastoreReadiness(LeaderStore(store, election)))
-            session = Session(client, ready, election, settings.reconciler_seconds, end.request)
-            copiers = [Copier(kind, session) for kind in kinds]
+            shared = Shared(client, ready, election, settings.reconciler_seconds, end.request)
+            copiers = [Copier(kind, shared) for kind in kinds]
         for kind in kinds:
             log.info("controller %s is %s", kind.controller, "enabled" if settings.has_copies else _IDLE)
         for copier in copiers:

@@ -16,7 +16,7 @@ from harness.kube import ADMIN_TOKEN, Kube
 from harness.polling import eventually, wait_until
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.controllers.copied_kind import Translation, Untranslatable
-from svc.controllers.copier import Copier, Session
+from svc.controllers.copier import Copier, Shared
 from svc.controllers.election import LEASE_SECONDS, Election, NotLeading
 from svc.controllers.leader_lease import LeaderLease, LeaderStore
 from svc.controllers.network_policies import NetworkPolicies
@@ -166,7 +166,7 @@ def run(client: Client, store: EtcdStore) -> Iterator[Callable[..., Running]]:
             election.renewed(0.0)
         failures: list[str] = []
         ready = ready_checked(DatastoreReadiness(LeaderStore(store, election)))
-        shared = Session(client, ready, election, seconds, failures.append)
+        shared = Shared(client, ready, election, seconds, failures.append)
         started.append(Running(Copier(kind or AccountProfiles(DEFAULT), shared), election, failures))
         started[-1].copier.start()
         return started[-1]
@@ -253,6 +253,33 @@ def test_failed_item_is_tried_again(
     proxy.arm(Order(fate, "^GET .*serviceaccounts/web", status=404, times=2, body=b"404 page not found"))
     controllers.make_account("c-a", "web", app="web")
     run()
+    eventually(lambda: labels(store), lambda found: found == "web")
+
+
+def test_copy_that_another_leader_has_written_is_not_overwritten(
+    run: Callable[..., Running],
+    controllers: Cluster,
+    client: Client,
+    store: EtcdStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """This process may have been paused after it read the original, which is old then."""
+    controllers.make_account("c-a", "web", app="web")
+    get, others = (
+        client.get,
+        iter([Create(KEY, Resource("Profile", {"name": KEY.name}, {"labelsToApply": {"pcsa.app": "new"}}))]),
+    )
+
+    def get_slowly(path: str, **params: str) -> Any:
+        found = get(path, **params)
+        if path.endswith("/web") and (write := next(others, None)):
+            store.write([write])
+        return found
+
+    monkeypatch.setattr(client, "get", get_slowly)
+    run()
+    wait_until(lambda: "ksa.c-a.web is tried again in 1 s: Conflict" in caplog.text)
     eventually(lambda: labels(store), lambda found: found == "web")
 
 
