@@ -261,6 +261,26 @@ def test_deleted_lease_is_made_again_by_the_leader(controllers: Cluster) -> None
 # faults
 
 
+def test_processes_that_are_killed_between_writes_leave_no_difference(controllers: Cluster, copies: Copies) -> None:
+    """Each one is killed after some of its writes. The Lease is deleted, because it would expire 15 s later."""
+    kept = {"deny"}
+    for number in range(6):
+        made = {f"p{number}-{each}" for each in range(20)}
+        for name in made:
+            controllers.make_policy("c-a", name)
+        for name in sorted(kept)[: len(kept) // 2]:
+            controllers.delete_policy("c-a", name)
+            kept.discard(name)
+        kept |= made
+        process = controllers.start(ENABLED_CONTROLLERS="policy")
+        process.await_line("controller policy: created", 1 + 3 * number)
+        process.kill()
+        controllers.kube.call("DELETE", LEASE)
+    controllers.start(ENABLED_CONTROLLERS="policy")
+    found = {f"/svc/resources/v3/svc.internal/networkpolicies/c-a/knp.default.{name}" for name in kept}
+    wait_until(lambda: {path for path in copies.everything() if "networkpolicies" in path} == found)
+
+
 @pytest.mark.slow
 def test_servers_that_were_away_are_used_again(tmp_path: Path) -> None:
     """Both servers are of this test alone, because it starts them again."""
