@@ -160,7 +160,25 @@ _WORKLOAD_ENDPOINTS: Final = Kind(
     wide=(field("ORCHESTRATOR", "orchestrator"), field("CONTAINER", "containerID"), field("PROFILES", "profiles")),
     read_only="the plugin writes it with the attachment: delete the pod, or call DEL",
 )
-_WITH_ANY_NAMES: Final = (POOLS, RESERVATIONS, NODES, _HOST_ENDPOINTS, _WORKLOAD_ENDPOINTS)
+_NETWORK_POLICIES: Final = Kind(
+    "NetworkPolicy",
+    "network policy",
+    PLURALS["NetworkPolicy"],
+    words=("netpol", "np"),
+    storage=ResourceStorage("NetworkPolicy"),
+    columns=(
+        NAME,
+        field("TIER", "tier"),
+        field("ORDER", "order"),
+        field("TYPES", "types"),
+        count("INGRESS", "ingress"),
+        count("EGRESS", "egress"),
+    ),
+    wide=(field("SELECTOR", "selector"),),
+    read_only="the controllers copy it from Kubernetes: change the NetworkPolicy there",
+    absent_in={"orch": "policy agents read those of Kubernetes: use kubectl get networkpolicies"},
+)
+_WITH_ANY_NAMES: Final = (POOLS, RESERVATIONS, NODES, _HOST_ENDPOINTS, _WORKLOAD_ENDPOINTS, _NETWORK_POLICIES)
 
 
 def _with_names(names: Names) -> tuple[Kind, ...]:

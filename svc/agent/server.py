@@ -13,7 +13,6 @@ from pathlib import Path
 
 from svc.agent import garbage, reconciliation
 from svc.agent.call import AgentCall
-from svc.agent.end_request import end_signals
 from svc.agent.ended_calls import EndedCalls
 from svc.agent.garbage import GarbageCollector
 from svc.agent.heartbeat import Heartbeat, notify, watchdog_seconds
@@ -42,6 +41,7 @@ from svc.cni.handler import handle_call
 from svc.cni.locks import AGENT, SocketLock, StateLock
 from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
+from svc.end_request import end_signals
 from svc.model.errors import CallerError, Code, SvcError
 from svc.names import Names
 from svc.netconf.names_profiles import Profiles

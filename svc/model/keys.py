@@ -174,5 +174,6 @@ PLURALS = {
     "ClusterInformation": "clusterinformations",
     "WorkloadEndpoint": "workloadendpoints",
     "HostEndpoint": "hostendpoints",
+    "NetworkPolicy": "networkpolicies",
 }
-NAMESPACED = frozenset({"WorkloadEndpoint"})
+NAMESPACED = frozenset({"WorkloadEndpoint", "NetworkPolicy"})

@@ -146,6 +146,16 @@ class Cluster:
         """Delete the keys below the prefix, and return the revision of the change."""
         return int(self._ask("kv/deleterange", **_below(prefix))["header"]["revision"])
 
+    def has_history(self, revision: int) -> bool:
+        """Return whether keys can be read as they were at the revision."""
+        try:
+            self._ask("kv/range", key=_encoded("/"), revision=revision)
+        except RuntimeError as refusal:
+            if "compacted" not in str(refusal):
+                raise
+            return False
+        return True
+
     def compact(self, revision: int) -> None:
         self._ask("kv/compaction", revision=revision, physical=True)
 

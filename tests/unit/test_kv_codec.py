@@ -60,6 +60,9 @@ KEYS: dict[str, Key] = {
     "resources/v3/projectcalico.org/workloadendpoints/default/node1-k8s-web--0-eth0": ResourceKey(
         "WorkloadEndpoint", "node1-k8s-web--0-eth0", "default"
     ),
+    "resources/v3/projectcalico.org/networkpolicies/default/knp.default.web": ResourceKey(
+        "NetworkPolicy", "knp.default.web", "default"
+    ),
 }
 
 FOREIGN = [
@@ -104,6 +107,8 @@ QUERIES: list[Query] = [
     ResourceQuery("IPPool"),
     ResourceQuery("IPPool", prefix="pool"),
     ResourceQuery("WorkloadEndpoint"),
+    ResourceQuery("NetworkPolicy"),
+    ResourceQuery("NetworkPolicy", "default", "knp.default."),
     ResourceQuery("WorkloadEndpoint", "default", "node1-k8s-"),
     ResourceQuery("WorkloadEndpoint", prefix="node1-"),
 ]

@@ -20,6 +20,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
         "atomic_file",
         "cpu_pinning",
         "deadline",
+        "end_request",
         "names",
         "private_directory",
         "retry",
@@ -35,7 +36,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
     ("cni",),
     ("deploy",),
     ("admin",),
-    ("agent", "ctl"),
+    ("agent", "controllers", "ctl"),
 )
 KEPT_APART = {
     ("dataplane", "datastore"),

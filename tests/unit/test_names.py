@@ -39,6 +39,8 @@ ALLOWED = {
         "apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields", "rbac.authorization.k8s.io", "coordination.k8s.io",
     },
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
+    "svc/controllers/main.py": {"svc-controllers"},  # the program
+    "svc/controllers/network_policies.py": {"/apis/networking.k8s.io/v1"},
     "svc/admin/convert_netconf.py": {"calico", "kubernetes", "k8s_api_root"},  # profile, sections, fields
     "svc/admin/convert_operator.py": {"kubernetes"},
     "svc/admin/diagnostics.py": {"svc"},  # a field of the document

@@ -136,6 +136,11 @@ class EtcdConnection:
         """Return the answer to a transaction: a GET, a WRITE, or a PROBE, which is never applied."""
         return self._call(operation, lambda server: server.txn(request, timeout=seconds), lambda: _transaction(request))
 
+    def compact(self, revision: int, seconds: float) -> Message:
+        """Return the answer to a compaction. It is counted as a write, and is not a compare-and-swap, like a PROBE."""
+        request = rpc.CompactionRequest(revision=revision)
+        return self._call(PROBE, lambda server: server.compact(request, timeout=seconds), lambda: f"compact to {revision}")
+
     def watch(self, create: Message, seconds: float | None = None) -> Stream:
         """Open a watch; with `seconds`, it ends after that time."""
         server = self._server()
@@ -313,7 +318,7 @@ class _Server:
             credentials = grpc.ssl_channel_credentials(tls.roots, tls.key, tls.certificate)
             channel = grpc.secure_channel(target, credentials, _OPTIONS)
         stub = rpc.KVStub(channel)
-        self.range, self.txn, self.close = stub.Range, stub.Txn, channel.close
+        self.range, self.txn, self.compact, self.close = stub.Range, stub.Txn, stub.Compact, channel.close
         # The watch sends one request. A unary-stream call needs no sending thread; the generated stub would start one.
         self.watch = channel.unary_stream(
             "/etcdserverpb.Watch/Watch",

@@ -11,12 +11,13 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from svc.atomic_file import file_version
 from svc.datastore.api import Backend, Entries, Entry, Event, Found, NotFound, Position, UndecodableEntry, Write, found_by
 from svc.datastore.etcd import txn
-from svc.datastore.etcd.connection import PROBE, EtcdConnection, RetryBudget
+from svc.datastore.etcd.connection import PROBE, Compacted, EtcdConnection, RetryBudget
 from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import read_settings
 from svc.datastore.etcd.watch import QueryWatch, Span, SpanWatch
@@ -89,6 +90,11 @@ class EtcdStore(Backend):
     def check_writable(self) -> None:
         """Send a write whose condition is never true. etcd refuses even such a write if its space is exceeded."""
         self._connection.budget().txn(txn.impossible(self._codec.path(IpamConfigKey()).encode()), PROBE)
+
+    def compact(self, revision: int) -> None:
+        """Discard the history before a revision. If another client has discarded more, do nothing. Raise StoreError."""
+        with suppress(Compacted):
+            self._connection.budget().repeat(lambda seconds: self._connection.compact(revision, seconds))
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return tuple(map(self._generations.current, kinds))

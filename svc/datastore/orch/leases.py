@@ -22,8 +22,8 @@ Json = dict[str, Any]
 
 NAMESPACE = "kube-system"
 LEASE_SECONDS = 15  # after which another machine may take over a claim whose counter has stopped
-_API_VERSION = "coordination.k8s.io/v1"
-_LEASES = f"/apis/{_API_VERSION}/namespaces/{NAMESPACE}/leases"
+API_VERSION = "coordination.k8s.io/v1"
+LEASES = f"/apis/{API_VERSION}/namespaces/{NAMESPACE}/leases"
 _MAX_NAME = 253
 _DIGITS = 11  # hexadecimal digits of the hash at the end of a shortened name
 
@@ -68,7 +68,7 @@ class LeaseStore(ResourceStore):
             return None
         revision = None if isinstance(write, Create) else write.revision
         body = self._lease(key, write.value, revision)
-        send = partial(self._client.create, _LEASES, body) if revision is None else partial(self._client.replace, path, body)
+        send = partial(self._client.create, LEASES, body) if revision is None else partial(self._client.replace, path, body)
         try:
             return self._entry(key, write_verified(key, send, partial(self._written, path, body)))
         except NotFound:
@@ -96,7 +96,7 @@ class LeaseStore(ResourceStore):
             "leaseDurationSeconds": LEASE_SECONDS,
             "renewTime": now,
         }
-        return {"apiVersion": _API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
+        return {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _entry(self, key: Key, data: Json) -> Entry[NodeClaim]:
         try:
@@ -107,7 +107,7 @@ class LeaseStore(ResourceStore):
             raise UndecodableEntry(message, details="delete the Lease") from error
 
     def _path(self, key: Key) -> str:
-        return f"{_LEASES}/{segment(self._name(key))}"
+        return f"{LEASES}/{segment(self._name(key))}"
 
     def _name(self, key: Key) -> str:
         """Return the name of the Lease of a node; a name of more than 253 characters is cut and ends in a hash."""

@@ -136,7 +136,7 @@ class OrchStore(Backend):
         if not isinstance(key, ResourceKey | ResourceQuery) or key.kind not in CORE:
             return self._crds
         if key.kind not in self._core:
-            raise StoreError(f"{key.kind} is not kept in this datastore", details="it follows from namespaces and accounts")
+            raise StoreError(f"{key.kind} is not kept in this datastore", details="it follows from objects of Kubernetes")
         return self._core[key.kind]
 
     def _kind_watch(self, kind: str) -> KindWatch:

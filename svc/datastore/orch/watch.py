@@ -10,18 +10,19 @@ import orjson
 import urllib3
 
 from svc.datastore.api import Entry, Event
-from svc.datastore.orch.client import CALL_SECONDS, METADATA_ONLY, WATCH_SECONDS, ApiError, Client, Unreachable
+from svc.datastore.orch.client import CALL_SECONDS, METADATA_ONLY, SMALL_PAGE, WATCH_SECONDS, ApiError, Client, Unreachable
 from svc.datastore.orch.resource_store import Collection, name_of, revision_of
 from svc.datastore.watching import PresentKeys, Reconnecting
 from svc.model.errors import SvcError
 from svc.model.keys import Query
 from svc.model.kv_codec import matches
+from svc.retry import Backoff
 
 Json = dict[str, Any]
 Change = tuple[str, Any]  # type and object; for LISTED, all objects
 
 MAX_BACKOFF = 30.0  # seconds
-LISTED, OPENED, DELETED = "LISTED", "OPENED", "DELETED"
+LISTED, PAGE, OPENED, DELETED = "LISTED", "PAGE", "OPENED", "DELETED"
 _EXPIRED = 410  # the revision is too old to continue from
 _REFUSED = (401, 403, 404)  # a retry cannot resolve these
 
@@ -109,6 +110,37 @@ class CollectionWatch(Reconnecting[Change]):
             self._revision = revision_of(data)
             if kind != "BOOKMARK":
                 yield kind, data
+
+
+class PagedWatch(CollectionWatch):
+    """Watch of a collection, with whole objects, for callers that must not hold all of them.
+
+    It yields PAGE for each page of a list, then LISTED without objects, and otherwise the steps of CollectionWatch.
+    """
+
+    accept = "application/json"
+
+    def __init__(self, client: Client, path: str) -> None:
+        super().__init__(client, path, lambda: Collection(path, lambda _: ()))
+        self._unopened = Backoff(1.0, MAX_BACKOFF)
+
+    def _begin(self, collection: Collection) -> Iterator[Change]:
+        revision = ""
+        for page in self._client.pages(collection.path, limit=str(SMALL_PAGE)):
+            revision = page.revision
+            yield PAGE, page.items
+        self._revision = revision
+        yield LISTED, ()
+
+    def _open(self, collection: Collection) -> Stream:
+        """Open the stream. If it is refused, wait, because the list that follows has succeeded and resets the back-off."""
+        try:
+            stream = super()._open(collection)
+        except ApiError:
+            self._closed.wait(self._unopened.next())
+            raise
+        self._unopened.reset()
+        return stream
 
 
 class QueryWatch(CollectionWatch):

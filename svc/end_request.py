@@ -1,4 +1,4 @@
-"""The request to end the agent, by a signal or by the agent itself."""
+"""The request to end a resident program, by a signal or by the program itself."""
 
 import signal
 import socket
@@ -8,15 +8,19 @@ from types import FrameType
 
 
 class EndRequest:
-    """The request to end the agent, by a signal or, with a reason, by the agent itself."""
+    """The request to end the program, by a signal or, with a reason, by the program itself."""
 
     def __init__(self, reader: socket.socket, writer: socket.socket) -> None:
         self._reader = reader
         self._writer = writer
         self.reason = ""
 
-    def wait(self) -> None:
-        self._reader.recv(1)
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the request, at most for `seconds`. Return whether there is one."""
+        self._reader.settimeout(seconds)
+        with suppress(TimeoutError):
+            return bool(self._reader.recv(1))
+        return False
 
     def request(self, reason: str) -> None:
         self.reason = reason

@@ -1,0 +1,121 @@
+"""Processes of svc-controllers, on a real API server."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.kube import Kube
+from harness.polling import wait_until
+from svc.datastore.orch.leases import LEASES
+from svc.names import DEFAULT
+
+Json = dict[str, Any]
+
+LEASE = f"{LEASES}/{DEFAULT.controllers}"
+NAMESPACES = "/api/v1/namespaces"
+POLICIES = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"
+PROGRAM = (sys.executable, "-m", "svc.controllers.main", "run")
+
+
+class Process:
+    """A process of svc-controllers, with its log."""
+
+    def __init__(self, log: Path, environment: dict[str, str], *arguments: str) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*PROGRAM, *arguments], stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=_outer() | environment
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def await_line(self, part: str, count: int = 1) -> None:
+        """Wait until this text was logged so often."""
+        wait_until(lambda: self.text.count(part) >= count)
+
+    def await_lead(self, count: int = 1) -> None:
+        self.await_line("this process leads", count)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self) -> int:
+        """End the process by SIGTERM, and return its exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(20)
+
+    def close(self) -> None:
+        self.kill()
+        assert "Traceback" not in self.text, self.text
+
+
+class Cluster:
+    """An API server with processes of svc-controllers that have the same environment."""
+
+    def __init__(self, kube: Kube, folder: Path, stack: ExitStack, environment: Mapping[str, str]) -> None:
+        self.kube = kube
+        self.environment = {"KUBECONFIG": str(kube.kubeconfig(folder / "kubeconfig")), "RECONCILER_PERIOD": "2s", **environment}
+        self._folder = folder
+        self._stack = stack
+        self._started = 0
+
+    def start(self, *arguments: str, **environment: str) -> Process:
+        """Start another process."""
+        self._started += 1
+        process = Process(self._folder / f"{self._started}.log", self.environment | environment, *arguments)
+        self._stack.callback(process.close)
+        return process
+
+    def make_namespace(self, name: str, **labels: str) -> Json:
+        return self.kube.call("POST", NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+
+    def label_namespace(self, name: str, **labels: str) -> None:
+        self.kube.call("PATCH", f"{NAMESPACES}/{name}", {"metadata": {"labels": labels}}, "application/merge-patch+json")
+
+    def make_account(self, namespace: str, name: str, **labels: str) -> None:
+        body = {"metadata": {"name": name, "labels": labels}}
+        self.kube.call("POST", f"{NAMESPACES}/{namespace}/serviceaccounts", body)
+
+    def make_policy(self, namespace: str, name: str, **spec: Any) -> None:
+        body = {"metadata": {"name": name}, "spec": {"podSelector": {}, **spec}}
+        self.kube.call("POST", POLICIES.format(namespace), body)
+
+    def change_policy(self, namespace: str, name: str, **spec: Any) -> None:
+        path = f"{POLICIES.format(namespace)}/{name}"
+        self.kube.call("PATCH", path, {"spec": spec}, "application/merge-patch+json")
+
+    def delete_policy(self, namespace: str, name: str) -> None:
+        self.kube.call("DELETE", f"{POLICIES.format(namespace)}/{name}")
+
+    def take_lease(self, holder: str) -> None:
+        """Make another process the holder of the Lease, as that process would after its expiry."""
+        self.kube.call("PATCH", LEASE, {"spec": {"holderIdentity": holder}}, "application/merge-patch+json")
+
+    def clear(self) -> None:
+        """Delete what tests create. Their namespaces begin with `c-`."""
+        self.kube.forget("networkpolicies/c-", "serviceaccounts/c-", "namespaces/c-", "leases/kube-system/")
+
+
+@contextmanager
+def cluster(kube: Kube, folder: Path, environment: Mapping[str, str]) -> Iterator[Cluster]:
+    """Yield a cluster without controllers. At the end, kill its processes; none may have logged a traceback."""
+    with ExitStack() as stack:
+        made = Cluster(kube, folder, stack, environment)
+        stack.callback(made.clear)
+        yield made
+
+
+def _outer() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if not name.startswith(("ETCD", "SVC_", "KUBE"))}
