@@ -12,16 +12,18 @@ import yaml
 
 from harness.datastores import Site, session
 from harness.ipam import put_pool
-from harness.ipam_check import NODE, add, attributes, clear
+from harness.ipam_check import NODE, add, attributes, clear, spoil
 from harness.node import netconf
 from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.svcctl import Cli, cli_on
 from svc import __version__
+from svc._core.cidr import Cidr
 from svc.admin.resources import CLUSTER
 from svc.ctl.commands import ipam_check
 from svc.datastore.api import Backend
 from svc.ipam.requests import Assign
 from svc.ipam.service import IpamService
+from svc.model.keys import BlockKey
 
 pytestmark = ON_EACH_DATASTORE
 
@@ -96,6 +98,16 @@ def test_check_can_leave_out_what_must_be_seen_twice(cli: Cli, store: Backend) -
 def test_waiting_is_announced(cli: Cli, store: Backend) -> None:
     leak(store)
     assert cli("ipam", "check").stderr == "waiting 5 s, to see again what a call in flight may explain: 1 leaked\n"
+
+
+def test_map_shows_a_block_that_cannot_be_read(cli: Cli, site: Site) -> None:
+    spoil(site, BlockKey(Cidr("10.65.0.0/30")), None)
+    printed = cli.prints("ipam", "map", "pool4")
+    assert "10.65.0.0/30  ??- ... ... ..." in printed
+    assert "? a block that cannot be read: see" in printed
+    (document,) = json.loads(cli.prints("ipam", "map", "pool4", "-o", "json"))
+    (block,) = document["blocks"]
+    assert (block["cidr"], block["problem"]) == ("10.65.0.0/30", "block 10.65.0.0/30 cannot be read")
 
 
 def test_report_has_the_fields_of_calico_and_the_findings(cli: Cli, store: Backend, tmp_path: Path) -> None:

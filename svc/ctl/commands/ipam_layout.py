@@ -54,7 +54,8 @@ def map_command(context: CliContext, pool: str, node: str, picture: Path | None)
 
     \b
     The cells need no colour: o is a block of --node, f one of another host, u one without an affinity. A capital
-    letter means that other nodes have borrowed addresses. The digit counts eighths in use.
+    letter means that other nodes have borrowed addresses. The digit counts eighths in use. x is a cell with blocks of
+    another size, ?? one whose block cannot be read.
 
     \b
     Examples:
@@ -88,9 +89,11 @@ def _document(found: BlockMap) -> dict[str, object]:
         "blockSize": pool.block_size,
         "count": found.count,
         "blocks": [_cell(found.cells[number]) for number in sorted(found.cells)],
+        **({"leftOut": [str(cidr) for cidr in found.left_out]} if found.left_out else {}),
     }
 
 
 def _cell(cell: Cell) -> dict[str, object]:
     counts = {"inUse": cell.used, "cooldown": cell.cooldown, "reserved": cell.reserved, "borrowed": cell.borrowed}
-    return {"cidr": str(cell.cidr), "host": cell.host, "total": cell.cidr.size, "eighths": cell.eighths, **counts}
+    problem = {"problem": cell.problem} if cell.problem else {}
+    return {"cidr": str(cell.cidr), "host": cell.host, "total": cell.cidr.size, "eighths": cell.eighths, **counts, **problem}
