@@ -110,6 +110,19 @@ def test_map_shows_a_block_that_cannot_be_read(cli: Cli, site: Site) -> None:
     assert (block["cidr"], block["problem"]) == ("10.65.0.0/30", "block 10.65.0.0/30 cannot be read")
 
 
+def test_control_characters_of_handles_are_shown_escaped(cli: Cli, store: Backend) -> None:
+    """JSON has them as they are."""
+    handle = "net.c9\r\n\x1b[31m"
+    (address,) = IpamService(store, NODE).assign(Assign(handle, attributes("gone"))).addresses
+    for printed in (cli.prints("ipam", "show", "--ip", str(address)), found(cli)):
+        assert "net.c9\\x0d\\x0a\\x1b[31m" in printed
+        assert not {"\r", "\x1b"} & set(printed)
+    (document,) = json.loads(cli.prints("ipam", "show", "--ip", str(address), "-o", "json"))
+    assert document["handle"] == handle
+    (document,) = yaml.safe_load_all(cli.prints("ipam", "show", "--ip", str(address), "-o", "yaml"))
+    assert document["handle"] == handle
+
+
 def test_report_has_the_fields_of_calico_and_the_findings(cli: Cli, store: Backend, tmp_path: Path) -> None:
     leak(store)
     IpamService(store, NODE).assign(Assign("net.c8", {"node": NODE}))

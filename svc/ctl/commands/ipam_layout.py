@@ -12,6 +12,7 @@ from svc.admin.pool_split import split
 from svc.atomic_file import File, write
 from svc.ctl.cli_context import CliContext, output_option
 from svc.ctl.path_option import PATH
+from svc.ctl.terminal import echo
 from svc.model.errors import CallerError, Code, reason_of
 
 _MODE = 0o644  # of a picture
@@ -38,9 +39,9 @@ def split_command(context: CliContext, number: int, name: str) -> None:
     with context.changing() as store:
         done = split(store, name, number, datetime.now(timezone.utc))
         for part in done.parts:
-            click.echo(f"{part.name} created: {part.spec['cidr']}")
-        click.echo(f"{done.name} deleted")
-        click.echo(f"note: annotations and network configurations that name {done.name} must name the new pools", err=True)
+            echo(f"{part.name} created: {part.spec['cidr']}")
+        echo(f"{done.name} deleted")
+        echo(f"note: annotations and network configurations that name {done.name} must name the new pools", err=True)
 
 
 @click.command("map")

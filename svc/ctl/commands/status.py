@@ -87,7 +87,7 @@ def _print(context: CliContext, found: Json, *, again: bool, is_outdated: bool) 
 
 
 def lines_of(found: Json, *, is_outdated: bool = False) -> Iterator[Line]:
-    """Yield the lines of the screen. If `is_outdated`, the datastore does not answer now, whatever the agent's probe found."""
+    """Yield the lines of the screen. If `is_outdated`, the datastore does not answer now: show the age of the last probe."""
     state = found["state"]
     yield Line("agent", _agent(state["agent"]) if state and state["agent"] else "does not answer")
     for store in (state or {}).get("datastores") or ():
