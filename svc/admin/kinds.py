@@ -5,7 +5,6 @@ functions of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -50,16 +49,16 @@ def of_manifest(known: Iterable[Kind], word: str) -> Kind | None:
     return next((kind for kind in known if word in (kind.name, *kind.aliases)), None)
 
 
-def apply_all(backend: Backend, kind: Kind, documents: Sequence[Resource], now: datetime) -> list[str]:
+def apply_all(backend: Backend, kind: Kind, documents: Sequence[Resource], options: Options) -> list[str]:
     """Create or update objects of one kind; return what was done to each. Raise as `changes.apply`."""
-    return [each.outcome for each in apply(backend, [applied(kind, document) for document in documents], Options(now))]
+    return [each.outcome for each in apply(backend, [applied(kind, document) for document in documents], options)]
 
 
-def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
+def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, options: Options) -> str:
     """Create the node with these labels, or replace those that it has; None keeps them. Raise CallerError, StoreError."""
     metadata: dict[str, Any] = {"name": name} | ({} if labels is None else {"labels": dict(labels)})
     document = Resource(NODE, metadata, status={})
-    changes = apply(backend, [applied(NODES, document)], Options(now))
+    changes = apply(backend, [applied(NODES, document)], options)
     return changes[0].outcome
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from svc._core.cidr import Cidr
 from svc.admin import kinds, manifest, pools, resources
+from svc.admin.changes import Options
 from svc.admin.manifest import object_at, refuse_unknown
 from svc.admin.resources import POOL
 from svc.datastore.api import Backend
@@ -233,7 +234,7 @@ def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime)
     stale = [pool for pool in present.values() if label.is_on(pool) and (pool.name, pools.cidr_of(pool)) not in listed]
     pools.check(backend, wanted, [pool for pool in stale if not pools.count_taken(backend, pools.cidr_of(pool))])
     removed = [(pool.name, _remove(backend, pool)) for pool in stale]
-    applied = kinds.apply_all(backend, kinds.POOLS, wanted, now) if wanted else []
+    applied = kinds.apply_all(backend, kinds.POOLS, wanted, Options(now)) if wanted else []
     return [*removed, *zip([pool.name for pool in wanted], applied, strict=True)]
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
 from svc.admin.changes import ABSENT, Change, show_value
 from svc.ctl.cli_context import echo_json, echo_yaml
+from svc.ctl.terminal import echo, visible
 
 
 def show_changes(done: Sequence[Change], output: str, *, dry_run: bool) -> None:
@@ -16,7 +15,8 @@ def show_changes(done: Sequence[Change], output: str, *, dry_run: bool) -> None:
     elif output == "yaml":
         echo_yaml([_document(each) for each in done])
     elif output == "name":
-        click.echo("".join(f"{_reference(each)}\n" for each in done), nl=False)
+        if done:
+            echo("\n".join(visible(_reference(each)) for each in done))
     else:
         for each in done:
             _show(each, dry_run=dry_run)
@@ -24,9 +24,9 @@ def show_changes(done: Sequence[Change], output: str, *, dry_run: bool) -> None:
 
 def _show(each: Change, *, dry_run: bool) -> None:
     outcome = f"would be {each.outcome}" if dry_run and each.write else each.outcome
-    click.echo(f"{_reference(each)} {outcome}")
+    echo(f"{_reference(each)} {outcome}")
     for field, before, after in each.fields() if dry_run else ():
-        click.echo(f"  {field}: {show_value(before)} -> {show_value(after)}")
+        echo(f"  {field}: {show_value(before)} -> {show_value(after)}")
 
 
 def _reference(each: Change) -> str:

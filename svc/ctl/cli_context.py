@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 from svc.admin.kind import Column
+from svc.ctl.terminal import echo, visible
 from svc.datastore import api
 from svc.datastore.api import Backend
 from svc.datastore.open import EMBEDDED_FILE, open_backend
@@ -155,7 +156,7 @@ class CliContext:
         target = self.target
         with self.store(target, create=create) as store:
             yield store
-        click.echo(f"datastore: {target}", err=apart)
+        echo(f"datastore: {target}", err=apart)
 
     def show(self, resources: Sequence[Resource], columns: Sequence[Column], errors: Mapping[str, str] | None = None) -> None:
         """Print resources in a form that `apply -f` reads again, and `errors` by name: in the table, else on stderr."""
@@ -167,7 +168,7 @@ class CliContext:
         self.answer(documents, table([*(heading for heading, _ in columns), "ERROR" if errors else ""], rows))
         if self.output != FORMATS[0]:
             for error in errors.values():
-                click.echo(f"warning: {error}", err=True)
+                echo(f"warning: {error}", err=True)
 
     def answer(self, documents: Sequence[dict[str, Any]], text: str) -> None:
         """Print the text, or the same as documents for programs."""
@@ -176,7 +177,7 @@ class CliContext:
         elif self.output == "yaml":
             echo_yaml(documents)
         else:
-            click.echo(text)
+            echo(text)
 
     def _named_netconf(self, names: Names) -> tuple[Path | None, str]:
         """Return the file that the user names, and how."""
@@ -263,8 +264,8 @@ names_option = click.option(
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
-    """Return aligned columns, two spaces apart. Align the last `numbers` columns on the right."""
-    lines = [headings, *rows]
+    """Return aligned columns, two spaces apart. Align the last `numbers` columns on the right. Each row is one line."""
+    lines = [headings, *([visible(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
     aligned = [str.ljust] * (len(widths) - numbers) + [str.rjust] * numbers
     cells = [[align(cell, width) for align, cell, width in zip(aligned, line, widths, strict=True)] for line in lines]

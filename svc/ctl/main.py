@@ -14,6 +14,7 @@ import click
 
 import svc
 from svc.ctl.path_option import PATH
+from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
 
@@ -108,7 +109,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except SvcError as error:
-            raise click.ClickException(error.as_text()) from error
+            raise click.ClickException(visible_lines(error.as_text())) from error
         except RecursionError as error:
             raise click.ClickException(
                 "a file that was given is nested too deeply: give fewer levels of objects and arrays"

@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from svc.ctl.terminal import visible
 from svc.values import dataclass
 
 MIN_COLUMNS: Final = 20
@@ -62,8 +63,7 @@ def _indent(width: int) -> int:
 
 def printable(text: str) -> str:
     """Return the text on one line, without control characters and with escapes for what the output cannot encode."""
-    line = " ".join(text.split())
-    shown = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in line)
+    shown = visible(" ".join(text.split()))
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 

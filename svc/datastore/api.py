@@ -22,7 +22,7 @@ from typing import Generic, Protocol
 from svc.metrics import StoreMeter
 from svc.model.errors import Code, PeerError
 from svc.model.ipam import InconsistentBlock
-from svc.model.keys import Key, Query, ResourceKey, V, V_co
+from svc.model.keys import Key, Query, V, V_co, describe
 from svc.retry import ATTEMPTS, attempts
 from svc.values import dataclass
 
@@ -249,8 +249,10 @@ class Forbidden(StoreError):
 class KeyedError(StoreError):
     """Failure because of the state of one key. `observed` has the entries that a failed write found, if the store has them."""
 
+    problem = "is not in the expected state"  # follows the name of the object in the message
+
     def __init__(self, key: Key, observed: "Sequence[Entry]" = ()) -> None:
-        super().__init__(f"{type(self).__name__}: {key}")
+        super().__init__(f"{describe(key)} {self.problem}", details="repeat the command or the call")
         self.key = key
         self.observed = observed
 
@@ -258,9 +260,13 @@ class KeyedError(StoreError):
 class NotFound(KeyedError):
     """Failure because the key does not exist."""
 
+    problem = "does not exist: another program may have deleted it"
+
 
 class Conflict(KeyedError):
     """Failure of a compare-and-swap: the key already exists, or another writer changed it since it was read."""
+
+    problem = "was changed by another program at the same time"
 
 
 class Contended(StoreError):
@@ -269,8 +275,7 @@ class Contended(StoreError):
     code = Code.CONCURRENCY
 
     def __init__(self, key: Key) -> None:
-        what = f"{key.kind} {key.name!r}" if isinstance(key, ResourceKey) else str(key)
-        super().__init__(f"{what} kept changing under {ATTEMPTS} attempts to change it", details="try again")
+        super().__init__(f"{describe(key)} kept changing under {ATTEMPTS} attempts to change it", details="try again")
 
 
 class NoSpace(StoreError):

@@ -159,6 +159,24 @@ class ResourceQuery(Query[Resource]):
     prefix: str = ""
 
 
+def describe(key: Key) -> str:
+    """Return the noun of a key's object with its name, for errors."""
+    match key:
+        case ResourceKey(kind, name, namespace):
+            return f"{kind} {(f'{namespace}/{name}' if namespace else name)!r}"
+        case BlockKey(cidr):
+            return f"block {cidr}"
+        case AffinityKey(host, cidr, kind):
+            return f"the affinity of {Host(host, kind)} to block {cidr}"
+        case HandleKey(handle):
+            return f"handle {handle!r}"
+        case NodeClaimKey(node) | NodeFenceKey(node):
+            return f"the claim on node {node!r}"
+        case LegacyHostKey(host):
+            return f"the record of host {host!r}"
+    return "the object of the IPAM settings"
+
+
 def counted_kind(key: Key) -> str:
     """Return the kind whose generation a change of this key advances; empty if none."""
     if isinstance(key, IpamConfigKey):

@@ -33,9 +33,13 @@ from svc.model.keys import (
     HandleQuery,
     IpamConfigKey,
     Key,
+    LegacyHostKey,
+    NodeClaimKey,
+    NodeFenceKey,
     Query,
     ResourceKey,
     ResourceQuery,
+    describe,
 )
 from svc.model.kv_codec import Value
 from svc.model.resource import Resource
@@ -117,6 +121,37 @@ def test_delete_without_revision_deletes_any_revision(backend: Backend, key: Key
     create(backend, key, value)
     assert backend.write([Delete(key)]) == [None]
     assert without_server_fields(create(backend, key, other).value) == without_server_fields(other)
+
+
+def test_conflict_says_what_happened_and_what_to_do(backend: Backend) -> None:
+    key = ResourceKey("IPPool", "a")
+    (entry,) = backend.write([Create(key, pool("a"))])
+    assert entry
+    with pytest.raises(Conflict) as caught:
+        backend.write([Update(key, entry.value, "1" if entry.revision != "1" else "2")])
+    sentence = "IPPool 'a' was changed by another program at the same time"
+    assert str(caught.value) == f"{sentence}: repeat the command or the call"
+    backend.write([Delete(key)])
+    with pytest.raises(NotFound) as missing:
+        backend.write([Delete(key)])
+    assert missing.value.msg == "IPPool 'a' does not exist: another program may have deleted it"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (ResourceKey("WorkloadEndpoint", "web", "shop"), "WorkloadEndpoint 'shop/web'"),
+        (BlockKey(Cidr("10.65.0.0/26")), "block 10.65.0.0/26"),
+        (AffinityKey("n1", Cidr("10.65.0.0/26")), "the affinity of node 'n1' to block 10.65.0.0/26"),
+        (HandleKey("net.c1"), "handle 'net.c1'"),
+        (NodeClaimKey("n1"), "the claim on node 'n1'"),
+        (NodeFenceKey("n1"), "the claim on node 'n1'"),
+        (LegacyHostKey("n1"), "the record of host 'n1'"),
+        (IpamConfigKey(), "the object of the IPAM settings"),
+    ],
+)
+def test_keys_are_described_to_users(key: Key, text: str) -> None:
+    assert describe(key) == text
 
 
 def test_errors_are_store_errors() -> None:

@@ -1,6 +1,7 @@
 """svcctl ipam check on every datastore: output, exit status, and the report."""
 
 import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,13 @@ from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.skips import OTHER_STORES
 from harness.svcctl import Cli, cli_on
 from svc import __version__
+from svc._core.cidr import Cidr
 from svc.admin.resources import CLUSTER
 from svc.ctl.commands import ipam_check
 from svc.datastore.api import Backend
 from svc.ipam.requests import Assign
 from svc.ipam.service import IpamService
+from svc.model.keys import BlockKey
 
 pytestmark = ON_EACH_DATASTORE
 
@@ -98,6 +101,29 @@ def test_waiting_is_announced(cli: Cli, store: Backend) -> None:
     assert cli("ipam", "check").stderr == "waiting 5 s, to see again what a call in flight may explain: 1 leaked\n"
 
 
+def test_map_shows_a_block_that_cannot_be_read(cli: Cli, site: Site) -> None:
+    spoil(site, BlockKey(Cidr("10.65.0.0/30")), None)
+    printed = cli.prints("ipam", "map", "pool4")
+    assert "10.65.0.0/30  ??- ... ... ..." in printed
+    assert "? a block that cannot be read: see" in printed
+    (document,) = json.loads(cli.prints("ipam", "map", "pool4", "-o", "json"))
+    (block,) = document["blocks"]
+    assert (block["cidr"], block["problem"]) == ("10.65.0.0/30", "block 10.65.0.0/30 cannot be read")
+
+
+def test_control_characters_of_handles_are_shown_escaped(cli: Cli, store: Backend) -> None:
+    """JSON has them as they are."""
+    handle = "net.c9\r\n\x1b[31m"
+    (address,) = IpamService(store, NODE).assign(Assign(handle, attributes("gone"))).addresses
+    for printed in (cli.prints("ipam", "show", "--ip", str(address)), found(cli)):
+        assert "net.c9\\x0d\\x0a\\x1b[31m" in printed
+        assert not {"\r", "\x1b"} & set(printed)
+    (document,) = json.loads(cli.prints("ipam", "show", "--ip", str(address), "-o", "json"))
+    assert document["handle"] == handle
+    (document,) = yaml.safe_load_all(cli.prints("ipam", "show", "--ip", str(address), "-o", "yaml"))
+    assert document["handle"] == handle
+
+
 def test_report_has_the_fields_of_calico_and_the_findings(cli: Cli, store: Backend, tmp_path: Path) -> None:
     leak(store)
     IpamService(store, NODE).assign(Assign("net.c8", {"node": NODE}))
@@ -151,6 +177,33 @@ def test_report_that_cannot_be_written_is_refused_at_once(cli: Cli, tmp_path: Pa
         assert problem in cli.fails("ipam", "check", "--report", str(path))
     assert "is empty: give a path" in cli.fails("ipam", "check", "--report", "", code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]
+
+
+def test_report_replaces_regular_files_only(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a pipe nor a link is replaced, nor the target of a link, and no file is called `-`."""
+    kept, link, dangling, pipe = (tmp_path / name for name in ("kept", "link", "dangling", "pipe"))
+    kept.write_text("kept")
+    link.symlink_to(kept)
+    dangling.symlink_to(tmp_path / "missing")
+    os.mkfifo(pipe)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ipam_check, "check", None)  # it does not begin
+    for name, problem in (
+        (str(pipe), "is a named pipe: name a regular file, or a new one"),
+        (str(link), "is a symbolic link: name the file itself, or remove the link"),
+        (str(dangling), "is a symbolic link"),
+        ("-", "is not the name of a file: name a file: this cannot go to standard output"),
+    ):
+        assert f"--report {name!r} {problem}" in cli.fails("ipam", "check", "--report", name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "kept", "link", "pipe"]
+    assert (link.is_symlink(), dangling.is_symlink(), pipe.is_fifo(), kept.read_text()) == (True, True, True, "kept")
+
+
+def test_report_replaces_a_regular_file(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text("old")
+    cli.prints("ipam", "check", "--report", str(file))
+    assert json.loads(file.read_text())["findings"] == []
 
 
 def test_check_without_its_datastore_fails(cli: Cli, site: Site, home: Path, tmp_path: Path) -> None:

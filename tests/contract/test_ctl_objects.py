@@ -125,6 +125,9 @@ def test_locked_datastore_is_not_changed(cli: Cli, store: Backend) -> None:
         assert "the datastore is locked for a migration" in cli.fails(*command, stdin=text(RESERVATION))
     assert "locked" in cli.fails("delete", "pool", "pods")
     assert "locked" in cli.fails("label", "pool", "pods", "a=b")
+    for words in (("pool", "delete", "pods"), ("node", "apply", "n1"), ("reservation", "apply", "-f", "-")):
+        assert "give --while-locked if this is a part of it" in cli.fails(*words, stdin=text(RESERVATION))
+    assert cli.changes("pool", "apply", "-f", "-", "--while-locked", stdin=text(pool(disabled=True))) == "pods updated\n"
     assert cli.changes("apply", "-f", "-", "--while-locked", stdin=text(RESERVATION)) == "ipreservation/gateways created\n"
     assert cli.changes("delete", "pool", "pods", "--while-locked") == "ippool/pods deleted\n"
     unlocked = document(READY.kind, READY.name, {"datastoreReady": True, "clusterGUID": "0" * 32})

@@ -100,6 +100,31 @@ def test_lines_fit_into_the_terminal(store: EmbeddedStore, columns: int) -> None
     assert max(map(len, lines[1:])) <= max(columns, len("10.65.0.128/26 ... no blocks"))
 
 
+def test_blocks_of_another_size_are_shown(store: EmbeddedStore) -> None:
+    """A small block is a part of its cell, a large one has several cells."""
+    put_pool(store, "p", "10.65.0.0/24", blockSize=28)
+    fill(store, "n1", 3)
+    put_pool(store, "p", "10.65.0.0/24", blockSize=26)
+    assert sorted(cells(store, "n1")) == ["...", "...", "...", "x1-"]
+    put_pool(store, "p", "10.65.0.0/24", blockSize=30)
+    assert sorted(cells(store, "n1")) == ["..."] * 60 + ["x0-"] * 3 + ["x6-"]
+    lines = "\n".join(text_lines(read_map(store, "p"), 200))
+    assert "x blocks of another size than the pool's, ? a block that cannot be read" in lines
+    put_pool(store, "other", "10.66.0.0/24")
+    assert "blocks of another size" not in "\n".join(text_lines(read_map(store, "other"), 200))
+    assert "block of another size: 10.65.0." in svg(read_map(store, "p"))
+
+
+def test_reservations_that_have_too_many_blocks_are_named(store: EmbeddedStore) -> None:
+    put_pool(store, "six", "fd00::/48", blockSize=122)
+    put_reservation(store, "r", "fd00:0:0:1::/64", "fd00::/122")
+    found = read_map(store, "six")
+    assert found.cell(0).text == "..r"
+    note = "not shown, but reserved: all of fd00:0:0:1::/64"
+    assert note in list(text_lines(found, 80))
+    assert note in svg(found)
+
+
 def test_huge_pools_are_read_in_time(store: EmbeddedStore) -> None:
     """An IPv6 pool has more blocks than any list could hold."""
     put_pool(store, "six", "fd65::/32")

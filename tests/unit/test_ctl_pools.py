@@ -12,6 +12,7 @@ from harness.backend_wrappers import Interfering, NonAtomic
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.admin import block_release, kinds, pools, resources
+from svc.admin.changes import Options
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.cache import read_blocks
@@ -21,6 +22,7 @@ from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery, Res
 from svc.model.resource import Resource
 
 NOW = datetime(2026, 11, 20, 18, 2, 53, tzinfo=timezone.utc)
+OPTIONS = Options(NOW)
 
 
 class Recorder(EmbeddedStore):
@@ -56,7 +58,7 @@ def stored_pool(store: EmbeddedStore, name: str = "p") -> Resource:
 
 
 def apply(store: EmbeddedStore, *resources: Resource) -> list[str]:
-    return kinds.apply_all(store, kinds.POOLS, resources, NOW)
+    return kinds.apply_all(store, kinds.POOLS, resources, OPTIONS)
 
 
 def claim(store: EmbeddedStore, cidr: str, *attributes: Attribute, host: str = "node1", kind: str = "host") -> None:
@@ -166,9 +168,9 @@ def test_conflicting_updates_are_repeated(store: Recorder) -> None:
 def test_pools_applied_at_the_same_time_never_overlap(tmp_path: Path, cidr: str) -> None:
     """Both processes check the pools before either of them writes. The later writer gets an error."""
     with closing(EmbeddedStore(tmp_path / "store.db")) as one, closing(EmbeddedStore(tmp_path / "store.db")) as other:
-        interfering = Interfering(one, 1, lambda: kinds.apply_all(other, kinds.POOLS, [pool("a")], NOW))
+        interfering = Interfering(one, 1, lambda: kinds.apply_all(other, kinds.POOLS, [pool("a")], OPTIONS))
         with pytest.raises(CallerError, match="1 error,") as caught:
-            kinds.apply_all(interfering, kinds.POOLS, [pool("b", cidr)], NOW)
+            kinds.apply_all(interfering, kinds.POOLS, [pool("b", cidr)], OPTIONS)
         assert "overlaps IP pool 'a'" in caught.value.details
         assert [each.name for each in resources.get(one, "IPPool")] == ["a"]
 
@@ -293,10 +295,10 @@ def test_unreadable_pool_can_be_deleted(store: Recorder) -> None:
 
 def test_nodes_are_created_labelled_and_deleted(store: Recorder) -> None:
     """Given labels replace the stored ones."""
-    assert kinds.apply_node(store, "n", {"a": "b"}, NOW) == "created"
-    assert kinds.apply_node(store, "n", None, NOW) == "unchanged"
-    assert kinds.apply_node(store, "n", {"a": "b"}, NOW) == "unchanged"
-    assert kinds.apply_node(store, "n", {"c": "d"}, NOW) == "updated"
+    assert kinds.apply_node(store, "n", {"a": "b"}, OPTIONS) == "created"
+    assert kinds.apply_node(store, "n", None, OPTIONS) == "unchanged"
+    assert kinds.apply_node(store, "n", {"a": "b"}, OPTIONS) == "unchanged"
+    assert kinds.apply_node(store, "n", {"c": "d"}, OPTIONS) == "updated"
     (node,) = resources.get(store, "Node")
     assert (node.labels, node.status) == ({"c": "d"}, {})
     resources.delete_node(store, "n")
@@ -304,7 +306,7 @@ def test_nodes_are_created_labelled_and_deleted(store: Recorder) -> None:
 
 
 def test_node_without_labels_has_no_field_for_them(store: Recorder) -> None:
-    kinds.apply_node(store, "n", {}, NOW)
+    kinds.apply_node(store, "n", {}, OPTIONS)
     assert list(resources.get(store, "Node", "n")[0].metadata) == ["name", "uid", "creationTimestamp"]
 
 
@@ -314,14 +316,14 @@ def test_unknown_node_and_invalid_name_are_refused(store: Recorder) -> None:
         with pytest.raises(CallerError, match="node 'x' does not exist"):
             act()
     with pytest.raises(CallerError, match="'N_1' cannot name"):
-        kinds.apply_node(store, "N_1", {}, NOW)
+        kinds.apply_node(store, "N_1", {}, OPTIONS)
 
 
 @pytest.mark.parametrize("registered", [True, False])
 def test_deleting_a_node_releases_its_blocks(store: Recorder, registered: bool) -> None:
     """Blocks with addresses of other nodes stay, but are unclaimed. The name may be mistyped, so that it only has blocks."""
     if registered:
-        kinds.apply_node(store, "node1", {}, NOW)
+        kinds.apply_node(store, "node1", {}, OPTIONS)
     claim(store, "10.0.0.0/26")
     claim(store, "10.0.0.64/26", allocation("node2"))
     claim(store, "10.0.0.128/26", host="node2")
@@ -334,7 +336,7 @@ def test_deleting_a_node_releases_its_blocks(store: Recorder, registered: bool) 
 
 def test_node_with_workloads_is_not_deleted(store: Recorder) -> None:
     """Addresses from blocks of other nodes count as well."""
-    kinds.apply_node(store, "node1", {}, NOW)
+    kinds.apply_node(store, "node1", {}, OPTIONS)
     claim(store, "10.0.0.64/26", allocation(), host="node2")
     with pytest.raises(
         CallerError, match=r"node 'node1' is in use: 1 addresses .* delete the workloads of 10\.0\.0\.\d+ first"
@@ -345,7 +347,7 @@ def test_node_with_workloads_is_not_deleted(store: Recorder) -> None:
 def test_long_lists_of_names_are_cut(store: Recorder) -> None:
     """An error does not list a cluster's thousands of nodes."""
     for number in range(25):
-        kinds.apply_node(store, f"n{number:02}", {}, NOW)
+        kinds.apply_node(store, f"n{number:02}", {}, OPTIONS)
     with pytest.raises(CallerError) as caught:
         resources.require(store, "Node", "x")
     assert caught.value.details.endswith("n18, n19 and 5 more")
@@ -358,13 +360,13 @@ def test_pools_applied_key_by_key_at_the_same_time_never_overlap(store: Recorder
 
     def other() -> None:
         try:
-            kinds.apply_all(NonAtomic(store), kinds.POOLS, [pool("b", "10.0.0.128/25")], NOW)
+            kinds.apply_all(NonAtomic(store), kinds.POOLS, [pool("b", "10.0.0.128/25")], OPTIONS)
         except CallerError as refusal:
             refused.append(refusal)
 
     interfering = Interfering(store, number, other)
     try:
-        kinds.apply_all(NonAtomic(interfering), kinds.POOLS, [pool("a", "10.0.0.0/24")], NOW)
+        kinds.apply_all(NonAtomic(interfering), kinds.POOLS, [pool("a", "10.0.0.0/24")], OPTIONS)
     except CallerError as refusal:
         refused.append(refusal)
     assert len(refused) == (number < 3)
@@ -377,9 +379,9 @@ def test_applying_again_enables_a_pool_that_stayed_disabled(store: Recorder) -> 
     """The process that created the pool was killed before it enabled it."""
     interfering = Interfering(store, 2, _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        kinds.apply_all(NonAtomic(interfering), kinds.POOLS, [pool("a")], NOW)
+        kinds.apply_all(NonAtomic(interfering), kinds.POOLS, [pool("a")], OPTIONS)
     assert stored_pool(store, "a").spec["disabled"] is True
-    assert kinds.apply_all(NonAtomic(store), kinds.POOLS, [pool("a")], NOW) == ["updated"]
+    assert kinds.apply_all(NonAtomic(store), kinds.POOLS, [pool("a")], OPTIONS) == ["updated"]
     assert stored_pool(store, "a").spec.get("disabled", False) is False
 
 

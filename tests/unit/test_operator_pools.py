@@ -12,6 +12,7 @@ import pytest
 from harness.ipam import NODE, blocks, free, put_pool, take
 from harness.svcctl import Cli
 from svc.admin import kinds, operator_resource, resources
+from svc.admin.changes import Options
 from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.service import IpamService
 from svc.model.errors import CallerError
@@ -202,7 +203,7 @@ def test_equal_pool_is_adopted(store: EmbeddedStore) -> None:
     put_pool(store, "mine", "10.65.0.0/16", **AS_LISTED)
     mine = resources.get(store, "IPPool")[0]
     mine.metadata["labels"] = {"team": "a"}
-    kinds.apply_all(store, kinds.POOLS, [mine], NOW)
+    kinds.apply_all(store, kinds.POOLS, [mine], Options(NOW))
     assert outcomes(store, {"ipPools": [V4]}) == [("mine", "updated")]
     assert resources.get(store, "IPPool")[0].labels == {"team": "a", LABEL: "svc-operator"}
 
@@ -223,7 +224,7 @@ def test_other_pool_of_the_name_or_range_is_refused(
     put_pool(store, name, cidr)
     other = resources.get(store, "IPPool")[0]
     other.metadata["labels"] = labels
-    kinds.apply_all(store, kinds.POOLS, [other], NOW)
+    kinds.apply_all(store, kinds.POOLS, [other], Options(NOW))
     text = refused(store, {"ipPools": [V4 | {"name": "listed"}]})
     assert error in text
     assert "delete this pool" in text

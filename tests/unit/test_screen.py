@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from svc.ctl.cli_context import table
 from svc.ctl.screen import Line, duration, printable, rendered
 
 
@@ -35,6 +36,12 @@ def test_text_is_printable(monkeypatch: pytest.MonkeyPatch, text: str, encoding:
     """Messages of servers may contain anything."""
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     assert printable(text) == shown
+
+
+def test_rows_of_a_table_are_lines_without_control_characters() -> None:
+    assert table(["NAME", "N"], [["a\r\nb", "1"], ["\x1b[31m", "2"], ["\u202eabc", "3"]]) == "\n".join(
+        ["NAME        N", "a\\x0d\\x0ab  1", "\\x1b[31m    2", "\\u202eabc   3"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from svc.ctl.changed import show_changes
 from svc.ctl.cli_context import CliContext, open_draft, rehearse
 from svc.ctl.operator_pools import managed_pools
 from svc.ctl.selection import dry_run_option, file_options, locked_option, namespace_option, read_files
+from svc.ctl.terminal import echo
 from svc.datastore.api import Backend
 from svc.model.errors import Code
 from svc.values import dataclass
@@ -121,7 +122,7 @@ def _write(context: CliContext, given: Given, options: Options, output: str) -> 
         show_changes(done, output, dry_run=False)
         warnings = _warnings(context, store, done)
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
 
 
 def _plan(store: Backend, given: Given, options: Options) -> list[Change]:

@@ -8,6 +8,7 @@ from svc.admin.agent_client import NoAgent, OldAgent, ask
 from svc.attach.journal_reader import describe, read_rows
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, output_option, table
+from svc.ctl.terminal import echo
 from svc.timestamps import date_and_time
 
 CONTAINER_CHARACTERS = 13  # of an ID in the table, as crictl shows it
@@ -35,7 +36,7 @@ def attachments(context: CliContext, container: str) -> None:
     except (NoAgent, OldAgent) as failure:
         found = _read_journal(context, container, failure)
     for row in found["unreadable"]:
-        click.echo(f"warning: a row cannot be read: {row}", err=True)
+        echo(f"warning: a row cannot be read: {row}", err=True)
     rows = found["attachments"]
     context.answer(rows, table(_HEADINGS, [_cells(row) for row in rows]))
 
@@ -46,7 +47,7 @@ def _read_journal(context: CliContext, container: str, failure: NoAgent | OldAge
     if not path.exists():
         raise failure
     rows = read_rows(path)
-    click.echo(f"warning: {failure.msg}: its journal is shown", err=True)
+    echo(f"warning: {failure.msg}: its journal is shown", err=True)
     found = [describe(record) for record in rows.records if record.id.container_id.startswith(container)]
     return {"attachments": [{"since": None} | row for row in found], "unreadable": rows.unreadable}
 

@@ -13,6 +13,7 @@ from svc.admin.operator_resource import KIND as INSTALLATION
 from svc.admin.renaming import Renaming
 from svc.ctl.cli_context import CliContext, echo_json, echo_yaml
 from svc.ctl.selection import file_options, read_stdin
+from svc.ctl.terminal import echo
 from svc.model.errors import CallerError
 from svc.names import Names
 from svc.netconf.names_profiles import load_profile
@@ -66,7 +67,7 @@ def convert(
         result += converter.convert(form, backing=group == "backing")
     _show(result, output)
     for note in notes:
-        click.echo(f"no equivalent: {note}", err=True)
+        echo(f"no equivalent: {note}", err=True)
     if notes:
         sys.exit(INCOMPLETE)
 

@@ -10,6 +10,7 @@ import click
 
 from svc.ctl.cli_context import CliContext, echo_yaml
 from svc.ctl.path_option import PATH
+from svc.ctl.terminal import echo
 from svc.datastore.open import open_client
 from svc.deploy import cluster
 from svc.names import Names
@@ -128,5 +129,5 @@ def apply(context: CliContext, api_version: str, kubeconfig: Path) -> None:
     """
     with closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
         for name in cluster.apply(client, cluster.definitions(context.names, api_version)):
-            click.echo(f"{name} applied")
-    click.echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
+            echo(f"{name} applied")
+    echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")

@@ -21,6 +21,7 @@ from svc.atomic_file import write
 from svc.attach.record import DELETING
 from svc.ctl.cli_context import CliContext, Target, names_option, rehearse
 from svc.ctl.path_option import PATH
+from svc.ctl.terminal import echo
 from svc.datastore.open import open_backend
 from svc.model import cni_versions
 from svc.model.errors import SvcError
@@ -80,8 +81,8 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
     wanted = _installation(context, options)
     # the pools before the files: with the network list the runtime starts pods
     prepare = partial(_apply_pools, wanted) if apply_pools else lambda: None
-    for path, outcome in installation.install(wanted, partial(click.echo, err=True), prepare):
-        click.echo(f"{path} {outcome}")
+    for path, outcome in installation.install(wanted, partial(echo, err=True), prepare):
+        echo(f"{path} {outcome}")
     if watch:
         _keep_fresh(wanted)
 
@@ -103,14 +104,14 @@ def uninstall(context: CliContext, bin_dir: Path) -> None:
     state_dir = Path(recorded.get("state_dir", context.state_dir))
     others = other_installations(state_dir, profile, folder)
     for path, outcome in installer.uninstall(folder, context.names, others):
-        click.echo(f"{path} {outcome}")
+        echo(f"{path} {outcome}")
     installation.drop_log_directory(context.names, others)
     remove_installed(state_dir, profile, str(folder))
     with suppress(SvcError):  # a journal that cannot be read: the files are removed
         attached = [record for record in read_attachments(state_dir, profile) if record.state != DELETING]
         if attached and all(entry.profile != profile for entry in others.entries):
             warning = "their DELs will fail until svc is installed again"
-            click.echo(f"warning: {len(attached)} attachments are recorded: {warning}", err=True)
+            echo(f"warning: {len(attached)} attachments are recorded: {warning}", err=True)
 
 
 def _with_recorded(context: CliContext, bin_dir: Path) -> CliContext:
@@ -168,8 +169,8 @@ def _apply_pools(wanted: Installation) -> None:
     with TemporaryDirectory() as folder:
         with closing(open_backend(wanted.reachable(settings, Path(folder)), wanted.state_dir, names)) as store:
             for name, outcome in operator_resource.apply_pools(store, listed, names, now):
-                click.echo(f"pool {name} {outcome}")
-    click.echo(f"datastore: {target}")
+                echo(f"pool {name} {outcome}")
+    echo(f"datastore: {target}")
 
 
 def _keep_fresh(wanted: Installation) -> None:
@@ -182,9 +183,9 @@ def _keep_fresh(wanted: Installation) -> None:
         try:
             for file in wanted.credentials():
                 if write(file):
-                    click.echo(f"{file.path} renewed")
+                    echo(f"{file.path} renewed")
         except (SvcError, OSError) as error:
             failure = str(error)
         if failure not in ("", reported):
-            click.echo(f"not renewed: {failure}", err=True)
+            echo(f"not renewed: {failure}", err=True)
         reported = failure

@@ -15,6 +15,7 @@ from svc.ctl.cli_context import CliContext, listed_errors, output_option, rehear
 from svc.ctl.commands.ipam_check import check_command
 from svc.ctl.commands.ipam_layout import map_command, split_command
 from svc.ctl.commands.ipam_release import release_command
+from svc.ctl.terminal import echo, visible
 from svc.datastore.api import Backend
 from svc.ipam import settings
 from svc.ipam.pools import read_pools
@@ -143,7 +144,7 @@ def configure(context: CliContext, /, **given: bool | int | str | None) -> None:
         before, after = update(store)
         for field in wanted:
             kept = getattr(before, field) == getattr(after, field)
-            click.echo(f"{_PROPERTIES[field]} {'is' if kept else 'set to'} {_text_of(getattr(after, field))}")
+            echo(f"{_PROPERTIES[field]} {'is' if kept else 'set to'} {_text_of(getattr(after, field))}")
 
 
 def _give_option(setting: str, value: str) -> str:
@@ -181,7 +182,8 @@ def _format_holder(address: Address, found: Attribute | None) -> Answer:
     lines = [f"IP {address} is in use", f"Handle ID: {found.handle_id or '<none>'}"]
     lines += [line for which, owner in owners.items() if owner or which == "Active" for line in _owner_lines(which, owner)]
     document = {"ip": str(address), "inUse": True, "handle": found.handle_id}
-    return [document | {"activeOwner": owners["Active"], "alternateOwner": owners["Alternate"]}], "\n".join(lines)
+    text = "\n".join(map(visible, lines))
+    return [document | {"activeOwner": owners["Active"], "alternateOwner": owners["Alternate"]}], text
 
 
 def _format_settings(settings: IpamConfig) -> Answer:

@@ -18,6 +18,7 @@ from svc.admin.ipam_check.observation import Place
 from svc.admin.ipam_check.verdicts import COOLDOWN, UNVERIFIABLE, USED
 from svc.ctl.cli_context import CliContext, Target, output_option, table
 from svc.ctl.path_option import PATH
+from svc.ctl.terminal import echo, visible
 from svc.datastore import api
 from svc.datastore.api import Backend
 from svc.datastore.open import open_client
@@ -112,7 +113,7 @@ def _client_of(store: Backend) -> "Client":
 
 def _wait(seconds: float, counts: Mapping[str, int]) -> bool:
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    click.echo(f"waiting {seconds:.0f} s, to see again what a call in flight may explain: {listed}", err=True)
+    echo(f"waiting {seconds:.0f} s, to see again what a call in flight may explain: {listed}", err=True)
     sleep(seconds)
     return True
 
@@ -179,7 +180,7 @@ def _document(summary: Mapping[str, Any], findings: Sequence[Finding], unconfirm
 def _listed(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the table of findings, and the fix of each."""
     if findings:
-        yield from (_table(findings), "", *(f"Fix {each.id} {each.object}: {each.fix}" for each in findings), "")
+        yield from (_table(findings), "", *(visible(f"Fix {each.id} {each.object}: {each.fix}") for each in findings), "")
 
 
 def _seen_once(unconfirmed: Mapping[str, int]) -> Iterator[str]:

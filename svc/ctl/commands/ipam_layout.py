@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 
 from svc.admin.block_map import BlockMap, Cell, read_map, svg, text_lines
+from svc.admin.output_file import require_replaceable
 from svc.admin.pool_split import split
 from svc.atomic_file import File, write
 from svc.ctl.cli_context import CliContext, output_option
 from svc.ctl.interrupts import one_interrupt
 from svc.ctl.operator_pools import managed_pools
 from svc.ctl.path_option import PATH
+from svc.ctl.terminal import echo
 from svc.model.errors import CallerError, Code, reason_of
 
 _MODE = 0o644  # of a picture
@@ -41,11 +43,11 @@ def split_command(context: CliContext, number: int, name: str) -> None:
         with one_interrupt():
             done = split(store, name, number, datetime.now(timezone.utc))
         for part in done.parts:
-            click.echo(f"{part.name} created: {part.spec['cidr']}")
-        click.echo(f"{done.name} deleted")
-        click.echo(f"note: annotations and network configurations that name {done.name} must name the new pools", err=True)
+            echo(f"{part.name} created: {part.spec['cidr']}")
+        echo(f"{done.name} deleted")
+        echo(f"note: annotations and network configurations that name {done.name} must name the new pools", err=True)
         for warning in warnings:
-            click.echo(f"warning: {warning}: list the new pools there", err=True)
+            echo(f"warning: {warning}: list the new pools there", err=True)
 
 
 @click.command("map")
@@ -59,13 +61,16 @@ def map_command(context: CliContext, pool: str, node: str, picture: Path | None)
 
     \b
     The cells need no colour: o is a block of --node, f one of another host, u one without an affinity. A capital
-    letter means that other nodes have borrowed addresses. The digit counts eighths in use.
+    letter means that other nodes have borrowed addresses. The digit counts eighths in use. x is a cell with blocks of
+    another size, ?? one whose block cannot be read.
 
     \b
     Examples:
       svcctl ipam map pods --node node-7
       svcctl ipam map pods --svg pods.svg
     """
+    if picture is not None:
+        require_replaceable("--svg", picture)
     with context.store() as store:
         found = read_map(store, pool, node)
     if picture is not None:
@@ -91,9 +96,11 @@ def _document(found: BlockMap) -> dict[str, object]:
         "blockSize": pool.block_size,
         "count": found.count,
         "blocks": [_cell(found.cells[number]) for number in sorted(found.cells)],
+        **({"leftOut": [str(cidr) for cidr in found.left_out]} if found.left_out else {}),
     }
 
 
 def _cell(cell: Cell) -> dict[str, object]:
     counts = {"inUse": cell.used, "cooldown": cell.cooldown, "reserved": cell.reserved, "borrowed": cell.borrowed}
-    return {"cidr": str(cell.cidr), "host": cell.host, "total": cell.cidr.size, "eighths": cell.eighths, **counts}
+    problem = {"problem": cell.problem} if cell.problem else {}
+    return {"cidr": str(cell.cidr), "host": cell.host, "total": cell.cidr.size, "eighths": cell.eighths, **counts, **problem}

@@ -16,6 +16,7 @@ from svc.ctl.address_option import parse_address
 from svc.ctl.cli_context import CliContext, output_option
 from svc.ctl.commands.ipam_check import listed_documents, place_of
 from svc.ctl.path_option import PATH
+from svc.ctl.terminal import echo, visible
 from svc.datastore.api import Backend
 from svc.ipam.requests import ReleaseTarget
 from svc.model.errors import CallerError
@@ -77,7 +78,7 @@ def release_command(
                 outcomes = examine(place, *_agreed(work, outcomes), local_uses(context.state_dir))  # the answer may be late
             outcomes = _shown(context, carry_out(store, outcomes))
         _answer(context, outcomes, is_shown=not dry_run)
-    click.echo(f"datastore: {target}", err=context.output != "table")
+    echo(f"datastore: {target}", err=context.output != "table")
     click_context.exit(int(any(outcome.result == REFUSED for outcome in outcomes)))
 
 
@@ -114,7 +115,7 @@ def _is_confirmed(outcomes: Sequence[Outcome]) -> bool:
     ready = [outcome for outcome in outcomes if outcome.result == READY]
     if ready:
         for outcome in outcomes:
-            click.echo(_line(outcome), err=True)
+            echo(_line(outcome), err=True)
         click.confirm(f"Release {len(ready)} of {len(outcomes)}?", abort=True, err=True)
     return bool(ready)
 
@@ -125,7 +126,7 @@ def _shown(context: CliContext, outcomes: Iterator[Outcome]) -> list[Outcome]:
     for outcome in outcomes:
         found.append(outcome)
         if context.output == "table":
-            click.echo(_line(outcome))
+            echo(_line(outcome))
     return found
 
 
@@ -137,7 +138,7 @@ def _answer(context: CliContext, outcomes: Sequence[Outcome], *, is_shown: bool)
 
 
 def _line(outcome: Outcome) -> str:
-    return f"{outcome.object} {outcome.result}{f': {outcome.reason}' if outcome.reason else ''}"
+    return visible(f"{outcome.object} {outcome.result}{f': {outcome.reason}' if outcome.reason else ''}")
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:

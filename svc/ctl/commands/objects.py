@@ -30,6 +30,7 @@ from svc.ctl.selection import (
     read_files,
     selector_option,
 )
+from svc.ctl.terminal import echo, visible
 from svc.datastore.api import Backend
 from svc.model.errors import CallerError, Code
 from svc.model.resource import Resource, label_errors, ordered
@@ -115,7 +116,7 @@ def delete(
             _echo(chosen, "would be deleted")
             return
         if not chosen:
-            click.echo("no object is selected", err=True)
+            echo("no object is selected", err=True)
         elif not options["yes"] and (files or selector or options["every"]):
             _confirm(chosen)
         for each in delete_all(store, chosen):
@@ -171,13 +172,14 @@ def _show(context: CliContext, found: Sequence[Listing], output: str, *, everywh
         documents = [each.document(context.names.api_version) for each in objects]
         replace(context, output=output).answer(documents, "")
     elif output == "name":
-        click.echo("".join(f"{each.kind.reference(each.resource)}\n" for each in objects), nl=False)
+        if objects:
+            echo("\n".join(visible(each.kind.reference(each.resource)) for each in objects))
     else:
-        click.echo("\n\n".join(_table(listing, wide=output == "wide", everywhere=everywhere) for listing in found))
+        echo("\n\n".join(_table(listing, wide=output == "wide", everywhere=everywhere) for listing in found))
         return
     for listing in found:
         for error in listing.errors.values():
-            click.echo(f"warning: {error}", err=True)
+            echo(f"warning: {error}", err=True)
 
 
 def _table(listing: Listing, *, wide: bool, everywhere: bool) -> str:
@@ -245,13 +247,13 @@ def _confirm(chosen: Sequence[Stored]) -> None:
         raise click.UsageError("standard input is not a terminal: give --yes to delete without a question")
     named = ", ".join(each.kind.reference(each.resource) for each in chosen[:_MAX_NAMED])
     more = f" and {len(chosen) - _MAX_NAMED} more" if len(chosen) > _MAX_NAMED else ""
-    if not click.confirm(f"Delete {named}{more}?"):
+    if not click.confirm(visible(f"Delete {named}{more}?")):
         raise CallerError("nothing was deleted", details="the question was not answered with yes")
 
 
 def _echo(chosen: Sequence[Stored], outcome: str) -> None:
     for each in chosen:
-        click.echo(f"{each.kind.reference(each.resource)} {outcome}")
+        echo(f"{each.kind.reference(each.resource)} {outcome}")
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str | None]:

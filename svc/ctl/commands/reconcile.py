@@ -8,6 +8,7 @@ import click
 from svc.admin.agent_client import ask
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, output_option, table
+from svc.ctl.terminal import echo
 
 SECONDS: Final = 30.0  # for the reply: the agent limits a comparison to 20 s
 FINDINGS: Final = 3  # exit status
@@ -34,7 +35,7 @@ def reconcile(context: CliContext) -> None:
     """
     report = ask(context.state_dir, context.run_dir / SOCKET_NAME, "reconcile", seconds=SECONDS)
     for error in report["errors"]:
-        click.echo(f"warning: left out: {error}", err=True)
+        echo(f"warning: left out: {error}", err=True)
     findings = report["findings"]
     context.answer([report], table(_HEADINGS, [_cells(each) for each in findings]) if findings else _summary(report))
     if findings:

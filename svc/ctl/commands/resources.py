@@ -6,12 +6,15 @@ from typing import IO
 
 import click
 
-from svc.admin import kinds, manifest, objects, pools, resources
+from svc.admin import changes, kinds, manifest, objects, pools, resources
+from svc.admin.changes import Options
 from svc.admin.kind import Kind
 from svc.admin.resources import CLUSTER, UNCHANGED, UPDATED
 from svc.ctl.cli_context import CliContext, listed_errors, output_option, own_node, rehearse
 from svc.ctl.completion import names_of
 from svc.ctl.operator_pools import managed_pools
+from svc.ctl.selection import locked_option
+from svc.ctl.terminal import echo
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION
 
@@ -57,20 +60,21 @@ def _add_apply(group: click.Group, kind: Kind) -> None:
         required=True,
         help="YAML or JSON, several documents or a List; - is standard input.",
     )
+    @locked_option
     @click.pass_obj
-    def apply(context: CliContext, file: IO[bytes]) -> None:
+    def apply(context: CliContext, file: IO[bytes], while_locked: bool) -> None:
         wanted = manifest.read(file.read(), getattr(file, "name", "<stdin>"), context.names.api_version, kind.name, kind.texts)
-        now = datetime.now(timezone.utc)
-        rehearse(context.target, lambda draft: kinds.apply_all(draft, kind, wanted, now))
+        options = Options(datetime.now(timezone.utc), while_locked=while_locked)
+        rehearse(context.target, lambda draft: kinds.apply_all(draft, kind, wanted, options))
         with context.changing(create=True) as store:
-            outcomes = kinds.apply_all(store, kind, wanted, now)
+            outcomes = kinds.apply_all(store, kind, wanted, options)
             for resource, outcome in zip(wanted, outcomes, strict=True):
-                click.echo(f"{resource.name} {outcome}")
+                echo(f"{resource.name} {outcome}")
             updated = {each.name for each, outcome in zip(wanted, outcomes, strict=True) if outcome == UPDATED}
             warnings = kind.warnings(wanted) if kind.warnings else []
             warnings += managed_pools(store, updated, context.names) if kind is kinds.POOLS else []
         for warning in warnings:
-            click.echo(f"warning: {warning}", err=True)
+            echo(f"warning: {warning}", err=True)
 
 
 def _add_get(group: click.Group, kind: Kind) -> None:
@@ -91,11 +95,14 @@ def _add_get(group: click.Group, kind: Kind) -> None:
 def _add_delete(group: click.Group, kind: Kind, delete_one: Callable[[Backend, str], None], explanation: str) -> None:
     @group.command(help=_with_examples(explanation, f"svcctl {group.name} delete NAME"))
     @click.argument("name", shell_complete=names_of(kind.name))
+    @locked_option
     @click.pass_obj
-    def delete(context: CliContext, name: str) -> None:
+    def delete(context: CliContext, name: str, while_locked: bool) -> None:
         with context.changing() as store:
+            if not while_locked:
+                changes.require_unlocked(store.find(CLUSTER))
             delete_one(store, name)
-            click.echo(f"{name} deleted")
+            echo(f"{name} deleted")
 
 
 _add_apply(pool, kinds.POOLS)
@@ -116,8 +123,9 @@ _add_delete(node, kinds.NODES, resources.delete_node, "Delete a node without add
 @click.argument("name", shell_complete=names_of(kinds.NODES.name))
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Replace all labels; repeat it for several.")
 @click.option("--no-labels", is_flag=True, help="Remove all labels.")
+@locked_option
 @click.pass_obj
-def apply_node(context: CliContext, name: str, labels: Sequence[str], no_labels: bool) -> None:
+def apply_node(context: CliContext, name: str, labels: Sequence[str], no_labels: bool, while_locked: bool) -> None:
     """Create a node, or replace its labels. Without an option the labels stay as they are.
 
     \b
@@ -128,10 +136,11 @@ def apply_node(context: CliContext, name: str, labels: Sequence[str], no_labels:
     """
     if labels and no_labels:
         raise click.UsageError("--label and --no-labels exclude each other: give one of them")
-    pairs, now = _pairs(labels) if labels or no_labels else None, datetime.now(timezone.utc)
-    rehearse(context.target, lambda draft: kinds.apply_node(draft, name, pairs, now))
+    pairs = _pairs(labels) if labels or no_labels else None
+    options = Options(datetime.now(timezone.utc), while_locked=while_locked)
+    rehearse(context.target, lambda draft: kinds.apply_node(draft, name, pairs, options))
     with context.changing(create=True) as store:
-        click.echo(f"{name} {kinds.apply_node(store, name, pairs, now)}")
+        echo(f"{name} {kinds.apply_node(store, name, pairs, options)}")
 
 
 @node.command("get")
@@ -167,7 +176,7 @@ def init(context: CliContext, types: Sequence[str], cluster_version: str) -> Non
     own = [_KUBERNETES_TYPE] if context.target.settings["kind"] == "orch" else []
     with context.changing(create=True) as store:
         outcome = resources.initialise(store, context.names, [*types, *own], cluster_version, datetime.now(timezone.utc))
-        click.echo(f"cluster information {outcome}")
+        echo(f"cluster information {outcome}")
 
 
 @clusterinfo.command()
@@ -196,7 +205,7 @@ def lock(context: CliContext) -> None:
       svcctl clusterinfo lock
     """
     with context.changing() as store:
-        click.echo("already locked" if resources.set_ready(store, ready=False) == UNCHANGED else "locked")
+        echo("already locked" if resources.set_ready(store, ready=False) == UNCHANGED else "locked")
 
 
 @clusterinfo.command()
@@ -209,7 +218,7 @@ def unlock(context: CliContext) -> None:
       svcctl clusterinfo unlock
     """
     with context.changing() as store:
-        click.echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
+        echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
 
 
 def _pairs(labels: Sequence[str]) -> dict[str, str]:

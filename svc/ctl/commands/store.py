@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from svc.admin import node_state
+from svc.admin.output_file import require_not_stdout
 from svc.attach.journal_reader import describe_release
 from svc.attach.record import AttachmentId, Record
 from svc.ctl.cli_context import CliContext, Target, describe, output_option, table
 from svc.ctl.path_option import PATH
 from svc.ctl.screen import printable
+from svc.ctl.terminal import echo
 from svc.datastore import backup as backups
 from svc.datastore.open import EMBEDDED_FILE
 from svc.model.errors import CallerError
@@ -38,10 +40,11 @@ def backup(context: CliContext, file: Path) -> None:
     Examples:
       svcctl store backup /var/backups/svc.db
     """
+    require_not_stdout("backup", file)
     target = _embedded(context)
     with context.store(target):  # raises if the store does not exist
         backups.back_up(target.file, file)
-    click.echo(f"{file} written\ndatastore: {target}")
+    echo(f"{file} written\ndatastore: {target}")
 
 
 @store.command()
@@ -59,10 +62,10 @@ def restore(context: CliContext, file: Path) -> None:
         raise CallerError(f"state directory {str(target.state_dir)!r} does not exist", details="name another --state-dir")
     with closing(node_state.lock_state(target.state_dir, "svcctl store restore")):
         kept = backups.restore(file, target.file, target.names, datetime.now(timezone.utc))
-    click.echo(f"restored from {file}")
+    echo(f"restored from {file}")
     if kept:
-        click.echo(f"replaced store kept as {kept}")
-    click.echo(f"datastore: {target}")
+        echo(f"replaced store kept as {kept}")
+    echo(f"datastore: {target}")
 
 
 def _embedded(context: CliContext) -> Target:
@@ -121,8 +124,8 @@ def drop(context: CliContext, network: str, container: str, ifname: str, reason:
         document = _document(record, context.state_dir)
         node_state.append_note(context.state_dir / NOTES, document | {"reason": reason})
         journal.remove(record)
-    click.echo(f"{network} {container} {ifname} dropped, noted in {context.state_dir / NOTES}")
-    click.echo(f"datastore: {document['datastore']}")
+    echo(f"{network} {container} {ifname} dropped, noted in {context.state_dir / NOTES}")
+    echo(f"datastore: {document['datastore']}")
 
 
 def _text(field: str, value: Any) -> str:
