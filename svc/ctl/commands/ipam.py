@@ -46,7 +46,14 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
 
 @click.group()
 def ipam() -> None:
-    """Use of the pools, addresses and settings of all nodes."""
+    """Use of the pools, addresses and settings of all nodes.
+
+    \b
+    Examples:
+      svcctl ipam show --show-blocks
+      svcctl ipam check
+      svcctl ipam map pods
+    """
 
 
 ipam.add_command(split_command)
