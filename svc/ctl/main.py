@@ -1,6 +1,7 @@
 """The command line svcctl. A group of commands is loaded when it is used, so that each starts fast."""
 
 import atexit
+import errno
 import gc
 import os
 import sys
@@ -54,6 +55,16 @@ class _Output:
         return getattr(self._stream, name)
 
 
+class _Closed:
+    """A standard output that was closed before the start."""
+
+    def write(self, _text: str) -> Any:
+        raise OSError(errno.EBADF, "it is closed")
+
+    def flush(self) -> None:
+        """Do nothing, because nothing was written."""
+
+
 @contextmanager
 def _output_errors() -> Iterator[None]:
     try:
@@ -70,13 +81,14 @@ def _checked_output() -> Iterator[None]:
 
     Discard its buffer then, because Python would write it again at exit, and fail."""
     stream: Any = sys.stdout
-    if stream is not None:  # a closed one
+    if stream is not None:
         stream.reconfigure(errors="backslashreplace")  # its encoding may lack characters
-        sys.stdout = _Output(stream)
+    sys.stdout = _Output(stream or _Closed())
     try:
         yield
     except _OutputError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
     finally:
         sys.stdout = stream
