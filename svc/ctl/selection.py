@@ -8,7 +8,7 @@ import click
 
 from svc.admin import documents, kinds, label_selector
 from svc.admin.kind import Kind
-from svc.admin.objects import Listing, read, select
+from svc.admin.objects import Listing, read, select, select_in
 from svc.ctl.cli_context import CliContext, own_node
 from svc.ctl.completion import complete_files
 from svc.datastore.api import Backend
@@ -70,8 +70,11 @@ def choose(context: CliContext, store: Backend, targets: Sequence[tuple[Kind, li
     scope.require_used([kind for kind, _ in targets])
     found = []
     for kind, names in targets:
-        own = own_node(context.target) if kind.implied else ""
-        listing = select(read(store, kind, scope.of(kind), own), names)
+        if kind.is_namespaced and names and not kind.absence:
+            listing = select_in(store, kind, names, scope.of(kind))
+        else:
+            own = own_node(context.target) if kind.implied else ""
+            listing = select(read(store, kind, scope.of(kind), own), names)
         if scope.selector:
             kept = [each for each in listing.found if scope.selector.matches(each.resource.labels)]
             listing = Listing(kind, kept, {})
