@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 import svc
+from svc.ctl.file_completion import complete_profiles
 from svc.ctl.path_option import PATH
 from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
@@ -170,7 +171,12 @@ _version_option = click.option(  # reads the version only if it is asked for, wh
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output format."
 )
 @click.option(
-    "--names", "profile", metavar="NAME|FILE", default="", help="Names profile.  [default: the installed one, else svc]"
+    "--names",
+    "profile",
+    metavar="NAME|FILE",
+    default="",
+    shell_complete=complete_profiles,
+    help="Names profile.  [default: the installed one, else svc]",
 )
 @click.option(
     "--netconf",
