@@ -124,7 +124,7 @@ def _opening(place: str) -> str:
 
 def _nodes(data: bytes, opening: str, errors: FieldErrors) -> Iterator[tuple[str, Any]]:
     """Yield each object of a file, with the text that opens its errors."""
-    for number, node in enumerate(manifest.parse(data, errors.subject), 1):
+    for number, node in manifest.parse(data, errors.subject):
         yield from manifest.listed(node, _ITEMS, f"{opening}document {number}: ", errors)
 
 

@@ -45,7 +45,7 @@ def read(data: bytes, source: str, api_version: str, kind: str, texts: Sequence[
     errors = FieldErrors(source, Code.DECODING_FAILURE)
     documents = parse(data, source)
     nodes: list[tuple[str, Node]] = []
-    for number, document in enumerate(documents, 1):
+    for number, document in documents:
         prefix = f"document {number}: " if len(documents) > 1 else ""
         nodes += listed(document, f"objects of kind {kind}", prefix, errors)
     resources = []
@@ -152,11 +152,14 @@ def _read_texts(where: str, value: Any, errors: FieldErrors) -> dict[str, Any]:
     return {name: text for name, text in pairs.items() if isinstance(name, str)}
 
 
-def parse(data: bytes, source: str) -> list[Node]:
-    """Return the documents that are not empty. Raise CallerError if they are neither YAML nor JSON, or a key is repeated."""
+def parse(data: bytes, source: str) -> list[tuple[int, Node]]:
+    """Return the documents that are not empty, each with its number in the file.
+
+    Raise CallerError if they are neither YAML nor JSON, or a key is repeated."""
     try:
-        nodes = [node for node in yaml.compose_all(data, _Loader) if node is not None and not _is_empty(node)]
-        for node in nodes:
+        numbered = enumerate(yaml.compose_all(data, _Loader), 1)
+        nodes = [(number, node) for number, node in numbered if node is not None and not _is_empty(node)]
+        for _, node in nodes:
             _check(node, source, set())
             _check_size(node, source)
             value_of(node)  # raises if a value cannot be constructed

@@ -92,6 +92,38 @@ def select(listing: Listing, names: Sequence[str]) -> Listing:
     return Listing(kind, list({full_name(each.resource): each for found in chosen for each in found}.values()), errors)
 
 
+def select_in(backend: Backend, kind: Kind, names: Sequence[str], namespace: str) -> Listing:
+    """Return the objects of a namespaced kind that NAME or NAMESPACE/NAME means, in their order; `namespace` is that of NAME,
+    empty for all. Raise CallerError if one does not exist; its details name the namespaces that have it."""
+    pairs = [(space, name) if slash else (namespace, space) for space, slash, name in (each.partition("/") for each in names)]
+    listings = {space: read(backend, kind, space) for space in dict.fromkeys(space for space, _ in pairs)}
+    found: dict[str, Stored] = {}
+    errors: dict[str, str] = {}
+    unknown = []
+    for space, name in pairs:
+        chosen = [each for each in listings[space].found if kind.storage.is_named(each.resource, name)]
+        found |= {full_name(each.resource): each for each in chosen}
+        if name in listings[space].errors:
+            errors[name] = listings[space].errors[name]
+        elif not chosen:
+            unknown.append((space, name))
+    if unknown:
+        raise _missing_in(backend, kind, unknown)
+    return Listing(kind, list(found.values()), errors)
+
+
+def _missing_in(backend: Backend, kind: Kind, unknown: Sequence[tuple[str, str]]) -> CallerError:
+    """Return the error about objects that do not exist in their namespaces."""
+    every = [each.resource for each in read(backend, kind).found]
+    wanted = [f"{space}/{name}" if space else name for space, name in unknown]
+    error = missing(kind.noun, wanted, [full_name(each) for each in every], kind.code)
+    name = unknown[0][1]
+    if spaces := sorted(each.namespace for each in every if len(unknown) == 1 and kind.storage.is_named(each, name)):
+        word = "namespace" if len(spaces) == 1 else "namespaces"
+        error.details = f"it exists in {word} {', '.join(spaces)}: give -n {spaces[0]}, or -A"
+    return error
+
+
 def check_deletable(backend: Backend, chosen: Iterable[Stored]) -> Iterator[str]:
     """Yield why objects cannot be deleted."""
     for each in chosen:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from svc.admin import block_release
-from svc.datastore.api import Backend, Conflict, Delete, Entry, NotFound, StoreError
+from svc.datastore.api import Backend, Conflict, Delete, Entry, NotFound, StoreError, entry_of
 from svc.ipam.cache import read_blocks
 from svc.ipam.errors import shortened
 from svc.ipam.pools import RESERVATION, read_entries
@@ -186,6 +186,14 @@ def implied_nodes(backend: Backend, own: str) -> list[Resource]:
         return []
     hosts = {key.host for key in block_release.affinities(backend) if key.kind == NODE_HOST} | {own} - {""}
     return [Resource(NODE, {"name": host}) for host in sorted(hosts)]
+
+
+def require_known_node(backend: Backend, name: str) -> None:
+    """Raise CallerError if the node neither exists nor has blocks."""
+    if any(key.kind == NODE_HOST and key.host == name for key in block_release.affinities(backend)):
+        return
+    if entry_of(backend.get_all([ResourceKey(NODE, name)])[0]) is None:
+        raise CallerError(f"node {name!r} does not exist, and has no blocks", details="`svcctl get nodes` lists the nodes")
 
 
 # The cluster's information: its identity, and whether calls may change the datastore

@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 from svc.admin.kind import Column
+from svc.ctl.file_completion import complete_profiles
 from svc.ctl.terminal import echo, visible
 from svc.datastore import api
 from svc.datastore.api import Backend
@@ -259,7 +260,12 @@ def _overriding(field: str) -> Callable[[click.Context, click.Parameter, str | N
 
 output_option = click.option("-o", "--output", type=click.Choice(FORMATS), expose_value=False, callback=_overriding("output"))
 names_option = click.option(
-    "--names", metavar="NAME|FILE", expose_value=False, callback=_overriding("profile"), help="Names profile.  [default: svc]"
+    "--names",
+    metavar="NAME|FILE",
+    expose_value=False,
+    callback=_overriding("profile"),
+    shell_complete=complete_profiles,
+    help="Names profile.  [default: svc]",
 )
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from svc.admin.kind import Kind
     from svc.ctl.cli_context import CliContext
+    from svc.model.resource import Resource
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[str] | list[CompletionItem]"]
 
@@ -39,11 +40,22 @@ def names_of(word: str) -> Complete:
     return complete
 
 
-def complete_files(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Let the shell complete files and folders."""
-    from click.shell_completion import CompletionItem  # only in a completion
+def complete_namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the namespaces that have objects of a kind with namespaces."""
+    with suppress(Exception):
+        cli = _context(context)
+        found = {each.namespace for kind in _known(cli) if kind.is_namespaced for each in _resources(cli, kind, "")}
+        return sorted(name for name in found if name.startswith(incomplete))
+    return []
 
-    return [CompletionItem(incomplete, type="file")]
+
+def complete_commands(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the commands that continue the words which name a command."""
+    command: click.Command | None = context.find_root().command
+    for word in context.params.get("words") or ():
+        command = command.get_command(context, word) if isinstance(command, click.Group) else None
+    found = command.list_commands(context) if isinstance(command, click.Group) else []
+    return [name for name in found if name.startswith(incomplete)]
 
 
 def _context(context: click.Context) -> "CliContext":
@@ -94,15 +106,19 @@ def _namespace(parameters: dict[str, Any]) -> str:
 
 
 def _names(cli: "CliContext", kind: "Kind", namespace: str) -> list[str]:
-    """Return the names of the objects of a kind, if the datastore answers in time."""
+    return [each.name for each in _resources(cli, kind, namespace)]
+
+
+def _resources(cli: "CliContext", kind: "Kind", namespace: str) -> "list[Resource]":
+    """Return the objects of a kind, if the datastore answers in time."""
     from svc.admin import objects
 
-    found: list[str] = []
+    found: list[Resource] = []
     within = namespace if kind.is_namespaced else ""
 
     def read() -> None:
         with suppress(Exception), cli.store() as store:
-            found.extend(each.resource.name for each in objects.read(store, kind, within).found)
+            found.extend(each.resource for each in objects.read(store, kind, within).found)
 
     logging.disable()
     thread = threading.Thread(target=read, daemon=True)

@@ -1,6 +1,7 @@
 """The command line svcctl. A group of commands is loaded when it is used, so that each starts fast."""
 
 import atexit
+import errno
 import gc
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import Any, Final
 import click
 
 import svc
+from svc.ctl.file_completion import complete_profiles
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
@@ -55,6 +57,16 @@ class _Output:
         return getattr(self._stream, name)
 
 
+class _Closed:
+    """A standard output that was closed before the start."""
+
+    def write(self, _text: str) -> Any:
+        raise OSError(errno.EBADF, "it is closed")
+
+    def flush(self) -> None:
+        """Do nothing, because nothing was written."""
+
+
 @contextmanager
 def _output_errors() -> Iterator[None]:
     try:
@@ -71,13 +83,14 @@ def _checked_output() -> Iterator[None]:
 
     Discard its buffer then, because Python would write it again at exit, and fail."""
     stream: Any = sys.stdout
-    if stream is not None:  # a closed one
+    if stream is not None:
         stream.reconfigure(errors="backslashreplace")  # its encoding may lack characters
-        sys.stdout = _Output(stream)
+    sys.stdout = _Output(stream or _Closed())
     try:
         yield
     except _OutputError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
     finally:
         sys.stdout = stream
@@ -159,7 +172,12 @@ _version_option = click.option(  # reads the version only if it is asked for, wh
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output format."
 )
 @click.option(
-    "--names", "profile", metavar="NAME|FILE", default="", help="Names profile.  [default: the installed one, else svc]"
+    "--names",
+    "profile",
+    metavar="NAME|FILE",
+    default="",
+    shell_complete=complete_profiles,
+    help="Names profile.  [default: the installed one, else svc]",
 )
 @click.option(
     "--netconf",

@@ -8,9 +8,10 @@ import click
 
 from svc.admin import documents, kinds, label_selector
 from svc.admin.kind import Kind
-from svc.admin.objects import Listing, read, select
+from svc.admin.objects import Listing, read, select, select_in
 from svc.ctl.cli_context import CliContext, own_node
-from svc.ctl.completion import complete_files
+from svc.ctl.completion import complete_namespaces
+from svc.ctl.file_completion import complete_files
 from svc.datastore.api import Backend
 from svc.model.endpoint import DEFAULT_NAMESPACE
 from svc.model.errors import CallerError
@@ -70,8 +71,11 @@ def choose(context: CliContext, store: Backend, targets: Sequence[tuple[Kind, li
     scope.require_used([kind for kind, _ in targets])
     found = []
     for kind, names in targets:
-        own = own_node(context.target) if kind.implied else ""
-        listing = select(read(store, kind, scope.of(kind), own), names)
+        if kind.is_namespaced and names and not kind.absence:
+            listing = select_in(store, kind, names, scope.of(kind))
+        else:
+            own = own_node(context.target) if kind.implied else ""
+            listing = select(read(store, kind, scope.of(kind), own), names)
         if scope.selector:
             kept = [each for each in listing.found if scope.selector.matches(each.resource.labels)]
             listing = Listing(kind, kept, {})
@@ -118,7 +122,14 @@ def file_options(*, required: bool) -> Callable[[Command], Command]:
     return add
 
 
-namespace_option = click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace.  [default: default]")
+namespace_option = click.option(
+    "-n",
+    "--namespace",
+    default="",
+    metavar="NAME",
+    shell_complete=complete_namespaces,
+    help="Namespace.  [default: default]",
+)
 all_namespaces_option = click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Objects of all namespaces.")
 selector_option = click.option(
     "-l", "--selector", metavar="SELECTOR", callback=_selector, help='Labels: "rack=a,zone!=b", or as in pools.'

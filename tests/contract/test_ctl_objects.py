@@ -234,6 +234,8 @@ def test_endpoints_are_shown_by_namespace_and_label(cli: Cli, store: Backend, si
     for options in (("-n", "other"), ("-l", "app!=web")):
         assert shown(cli, "wep", *options) == []
     assert cli.prints("get", "wep", "-A").split()[:2] == ["NAMESPACE", "NAME"]
+    assert [each["spec"]["pod"] for each in shown(cli, "wep", f"default/{key.name}")] == ["web-0"]
+    assert "it exists in namespace default: give -n default, or -A" in cli.fails("get", "wep", key.name, "-n", "other")
     assert "the plugin writes it" in cli.fails("delete", "wep", key.name)
     assert "have no namespace" in cli.fails("get", "pools", "-A", code=2)
 

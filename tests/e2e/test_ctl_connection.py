@@ -1,7 +1,9 @@
 """`svcctl test`: the connection test of the executables, for the installed network."""
 
 import json
+import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,25 @@ def test_server_that_never_answers_fails_in_time(node: Node, tmp_path: Path) -> 
     assert (status, len(lines)) == (1, 2)
     assert "etcd" in lines[-1]
     assert time.monotonic() - began < 15
+
+
+def test_interrupt_ends_the_test_at_once(node: Node, tmp_path: Path) -> None:
+    """A thread still waits for a datastore that does not answer."""
+    file = tmp_path / "netconf.json"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        file.write_text(
+            json.dumps(netconf(datastore_type="etcdv3", etcd_endpoints=f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        )
+        command = [str(node.programs / "svcctl"), "--state-dir", str(node.state_dir), "--netconf", str(file), "test"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            silent.settimeout(20)
+            connection, _ = silent.accept()  # now it waits
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            process.communicate(timeout=20)
+            connection.close()
+    assert process.returncode == 1
+    assert time.monotonic() - began < 1
 
 
 def test_test_without_a_network_is_an_error_of_use(node: Node) -> None:

@@ -6,15 +6,17 @@ import sqlite3
 import subprocess
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from harness.enter_netns import entered
 from harness.ipam_check import at_once
 from harness.netns import run
-from harness.node import Node
+from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.state import audit, edit_journal, remains, store_of
+from harness.stopped import stopped
 from svc._core.cidr import Address
 from svc.admin.ipam_check.findings import AGENT, KINDS, Finding
 from svc.admin.ipam_check.node import NodePlace, check_node
@@ -202,3 +204,35 @@ def test_node_without_an_agent_is_an_error(node: Node, own_pods: MakePod) -> Non
     assert (both.returncode, "--node and --report exclude each other" in both.stderr) == (2, True)
     node.start_agent()
     assert audit(node).entries() == []
+
+
+def test_name_of_the_node_is_that_of_its_attachments(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    """The command knows no network configuration, or one with another name."""
+    pods = [own_pods(args=WEB), own_pods()]
+    for pod in pods:
+        pod.add(nodename="node1")
+    (document,) = json.loads(svcctl(node, "--embedded", "ipam", "check", "--node", "-o", "json"))
+    assert {field: document["summary"][field] for field in ("node", "attachments", "allocations", "findings")} == {
+        "node": "node1", "attachments": 2, "allocations": 2, "findings": 0,
+    }  # fmt: skip
+    file = tmp_path / "netconf.json"
+    file.write_text(json.dumps(netconf(nodename="node2")))
+    with entered(node.netns):
+        failed = node.svcctl("--netconf", str(file), "ipam", "check", "--node", check=False)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "the journal has node1; the network configuration: node2" in failed.stderr
+    for pod in pods:
+        pod.delete(nodename="node1")
+    (document,) = json.loads(svcctl(node, "--embedded", "ipam", "check", "--node", "-o", "json"))
+    assert document["summary"]["node"] == "node1"  # the agent still knows it
+
+
+def test_stopped_agent_causes_a_warning(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods()
+    pod.add()
+    command = [str(node.programs / "svcctl"), "--state-dir", str(node.state_dir), "--run-dir", str(node.run_dir)]
+    with stopped(node.agent_pid), entered(node.netns):
+        done = subprocess.run([*command, "ipam", "check", "--node"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.startswith("0 findings on node ")) == (0, True)
+    assert "warning: the agent does not answer" in done.stderr
+    assert "its journal is read" in done.stderr

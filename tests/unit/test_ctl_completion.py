@@ -3,15 +3,21 @@
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.shell_completion import BashComplete
 
 from harness.documents import EVERY, text
+from harness.ipam import put
 from harness.svcctl import Cli
 from svc.ctl import completion
 from svc.ctl.main import main
+from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.open import EMBEDDED_FILE
+from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
+from svc.names import DEFAULT
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +30,12 @@ def logging_again() -> Iterator[None]:
 @pytest.fixture
 def filled(tmp_path: Path) -> Path:
     Cli(tmp_path).changes("apply", "-f", "-", stdin=text(*EVERY))
+    Cli(tmp_path, fresh=False).changes("node", "apply", "node1")
+    workload = Workload("c1", "web-1", "shop")
+    key = endpoint_key(DEFAULT, "node2", workload, "eth0")
+    spec = {"ipNetworks": ["10.65.0.1/32"], "interfaceName": "svc1", "mac": "02:00:00:00:00:01"}
+    with closing(EmbeddedStore(tmp_path / "state" / EMBEDDED_FILE)) as store:
+        put(store, key, endpoint(DEFAULT, key, "node2", workload, "eth0", spec=spec, facts=PodFacts()))
     return tmp_path
 
 
@@ -51,6 +63,17 @@ def completed(folder: Path, *words: str) -> list[str]:
         (("pool", "get", ""), ["pods"]),
         (("pool", "delete", "p"), ["pods"]),
         (("get", "nonsense", ""), []),
+        (("ipam", "map", ""), ["pods"]),
+        (("ipam", "map", "pods", "--node", ""), ["node1"]),
+        (("ipam", "split", "2", "--pool", ""), ["pods"]),
+        (("explain", "--node", ""), ["node1"]),
+        (("get", "wep", "-n", ""), ["shop"]),
+        (("convert", "--to", ""), ["calico", "default"]),
+        (("convert", "--to", "./x"), ["file"]),
+        (("--names", "c"), ["calico"]),
+        (("install", "--names", "d"), ["default"]),
+        (("man", "expl"), ["explain"]),
+        (("man", "ipam", "sh"), ["show"]),
         (("apply", "-f", "x"), ["file"]),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else None,

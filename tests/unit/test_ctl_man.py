@@ -15,15 +15,14 @@ from svc.ctl.man_pages import pages
 
 
 def commands(group: click.Group, path: str = "svcctl") -> Iterator[tuple[str, click.Command]]:
-    """Yield each command that is not a group, with its words."""
+    """Yield each command and each group, with its words."""
     context = click.Context(group, info_name=path)
     for name in group.list_commands(context):
         child = group.get_command(context, name)
         assert child is not None
         if isinstance(child, click.Group):
             yield from commands(child, f"{path} {name}")
-        else:
-            yield f"{path} {name}", child
+        yield f"{path} {name}", child
 
 
 COMMANDS = dict(commands(main))
@@ -42,10 +41,11 @@ def test_every_help_has_examples(path: str) -> None:
     command = COMMANDS[path]
     lines = examples(command)
     assert any(path in line for line in lines)
-    options = {option for parameter in (*command.params, *main.params) for option in parameter.opts}
     for line in lines:
         own = line.split("#")[0].split("|")[0]
         words = own.split()
+        used_command = COMMANDS.get(" ".join(words[: len(path.split()) + 1]), command)  # of a group
+        options = {option for parameter in (*used_command.params, *main.params) for option in parameter.opts}
         used = {word.split("=")[0] for word in words if word.startswith("-") and word != "-"}
         assert path not in own or used <= options, line
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import pytest
 import yaml
 
 from harness.documents import ENDPOINT, EVERY, RESERVATION, SETTINGS, document, pool, references, shown, text
-from harness.ipam import put_pool
+from harness.ipam import put, put_pool
 from harness.svcctl import Cli
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE
+from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
+from svc.names import DEFAULT
 
 MAIN = "from svc.ctl.main import main; main(prog_name='svcctl')"
 
@@ -203,3 +206,38 @@ def test_deletion_asks_on_a_terminal(filled: Cli, answer: str, status: int) -> N
     assert done.returncode == status, done.stderr
     assert (shown(filled, "hep") == []) is (answer == "y")
     assert ("nothing was deleted" in done.stderr) is (answer == "n")
+
+
+def test_example_that_changes_a_pool_works(filled: Cli) -> None:
+    """The third example of `svcctl apply --help` edits the output of `get`."""
+    line = next(line for line in filled.prints("apply", "--help").splitlines() if "| sed" in line)
+    edit = shlex.split(line.split("|")[1])
+    edited = subprocess.run(
+        edit, input=filled.prints("get", "pool", "pods", "-o", "yaml"), capture_output=True, text=True, check=True
+    )
+    assert filled.changes("apply", "-f", "-", stdin=edited.stdout) == "ippool/pods updated\n"
+
+
+def test_label_of_no_object_is_said(filled: Cli) -> None:
+    done = filled("label", "hep", "-l", "rack=none", "a=b")
+    assert (done.exit_code, done.stderr) == (0, "no object is selected\n")
+
+
+def test_documents_are_counted_as_the_file_has_them(filled: Cli) -> None:
+    """Empty ones have a number too."""
+    assert "document 3: kind" in filled.fails("apply", "-f", "-", stdin="---\n---\n---\nkind: Nonsense\n")
+
+
+def test_endpoint_of_another_namespace_is_found(filled: Cli, tmp_path: Path) -> None:
+    with closing(EmbeddedStore(tmp_path / "state" / EMBEDDED_FILE)) as store:
+        workload = Workload("c1", "web-1", "shop")
+        key = endpoint_key(DEFAULT, "node2", workload, "eth0")
+        spec = {"ipNetworks": ["10.65.0.1/32"], "interfaceName": "svc1", "mac": "02:00:00:00:00:01"}
+        put(store, key, endpoint(DEFAULT, key, "node2", workload, "eth0", spec=spec, facts=PodFacts()))
+    name = "node2-k8s-web--1-eth0"
+    assert "it exists in namespace shop: give -n shop, or -A" in filled.fails("get", "wep", name)
+    for words in ((f"shop/{name}",), (name, "-n", "shop"), (name, "-A"), (f"shop/{name}", "-A")):
+        assert filled.prints("get", "wep", *words, "-o", "name") == f"workloadendpoint/{name}\n"
+    assert filled.prints("get", f"wep/shop/{name}", "-o", "name") == f"workloadendpoint/{name}\n"
+    assert "is read only" in filled.fails("delete", "wep", f"shop/{name}")
+    assert "is read only" in filled.fails("delete", "wep", "default/x")

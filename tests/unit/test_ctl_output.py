@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.documents import document
+from harness.documents import document, pool, text
 from harness.svcctl import Cli
 
 FULL = "Error: the answer cannot be written to standard output: No space left on device\n"
@@ -99,7 +99,10 @@ def _endpoint(number: int) -> dict[str, Any]:
     return document("HostEndpoint", f"h{number}", {"node": "n", "interfaceName": f"eth{number}"})
 
 
-def test_closed_output_is_not_an_error() -> None:
-    script = f'exec "{sys.executable}" -c "{MAIN}" --version >&-'
+@pytest.mark.parametrize("words", ["--version", "get pools"])
+def test_closed_output_is_an_error(tmp_path: Path, words: str) -> None:
+    """Nothing is written to a file that has its descriptor."""
+    Cli(tmp_path).changes("apply", "-f", "-", stdin=text(pool()))
+    script = f'exec "{sys.executable}" -c "{MAIN}" --state-dir "{tmp_path}/state" {words} >&-'
     done = subprocess.run(["/bin/sh", "-c", script], stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "Error: the answer cannot be written to standard output: it is closed\n")

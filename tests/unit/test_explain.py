@@ -102,6 +102,16 @@ def test_malformed_pod_is_an_error_of_use(cli: Cli, pod: str) -> None:
     assert "is not [NAMESPACE/]POD" in cli.fails("explain", pod, code=2)
 
 
+def test_map_shows_the_blocks_of_this_node_as_its_own(cli: Cli, tmp_path: Path) -> None:
+    """Its name is that of the network configuration, unless another node is given."""
+    with closing(EmbeddedStore(tmp_path / "state" / EMBEDDED_FILE)) as store:
+        IpamService(store, "n1").assign(Assign("net.c1", {"node": "n1"}, pools={4: ("p",)}))
+    assert "10.65.0.0/26   o1" in cli.prints("ipam", "map", "p")
+    cli.changes("node", "apply", "node2")
+    assert "10.65.0.0/26   f1" in cli.prints("ipam", "map", "p", "--node", "node2")
+    assert "node 'nosuch' does not exist, and has no blocks" in cli.fails("ipam", "map", "p", "--node", "nosuch")
+
+
 def test_map_is_printed_and_drawn(cli: Cli, tmp_path: Path) -> None:
     picture = tmp_path / "p.svg"
     assert cli.prints("ipam", "map", "p", "--svg", str(picture)).startswith("IP pool p 10.65.0.0/24: 4 blocks of /26")

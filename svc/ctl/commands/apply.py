@@ -58,7 +58,7 @@ def apply(context: CliContext, /, **arguments: Any) -> None:
     Examples:
       svcctl apply -f cluster.yaml
       svcctl apply -f pools/ -f nodes.yaml --dry-run
-      svcctl get pool pods -o yaml | sed 's/natOutgoing: false/natOutgoing: true/' | svcctl apply -f -
+      svcctl get pool pods -o yaml | sed 's/nodeSelector: .*/nodeSelector: has(rack)/' | svcctl apply -f -
       svcctl convert -f calico.yaml --to default | svcctl apply -f -
     """
     _carry_out(context, _Arguments(**arguments))

@@ -32,7 +32,11 @@ def test(context: CliContext) -> None:
     if not document:
         raise click.UsageError("no network configuration is known: name one with --netconf")
     sessions = SessionPool(lambda settings, names: open_backend(settings, target.state_dir, names, create=False))
-    status, lines = probe(lambda _: target.names, sessions, CallInput(target.names.plugin, {}, orjson.dumps(document)))
-    click.echo(lines, nl=False)
+    try:
+        status, lines = probe(lambda _: target.names, sessions, CallInput(target.names.plugin, {}, orjson.dumps(document)))
+        click.echo(lines, nl=False)
+    except KeyboardInterrupt:
+        click.echo("\nAborted!", err=True)
+        status = 1
     sys.stdout.flush()
     os._exit(status)  # threads may still wait for a server

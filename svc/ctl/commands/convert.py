@@ -12,6 +12,7 @@ from svc.admin.documents import Document
 from svc.admin.operator_resource import KIND as INSTALLATION
 from svc.admin.renaming import Renaming
 from svc.ctl.cli_context import CliContext, echo_json, echo_yaml
+from svc.ctl.file_completion import complete_profiles
 from svc.ctl.selection import file_options, read_stdin
 from svc.ctl.terminal import echo
 from svc.model.errors import CallerError
@@ -24,7 +25,14 @@ _SHIPPED = ("default", "calico")
 
 @click.command()
 @file_options(required=True)
-@click.option("--to", "target", metavar="default|calico|FILE", required=True, help="Names profile of the result.")
+@click.option(
+    "--to",
+    "target",
+    metavar="default|calico|FILE",
+    required=True,
+    shell_complete=complete_profiles,
+    help="Names profile of the result.",
+)
 @click.option(
     "--group",
     type=click.Choice(["plain", "backing"]),

@@ -52,7 +52,13 @@ _check_account = _object_name("service account", 253, rf"{_LABEL}(\.{_LABEL})*",
 
 @click.group()
 def crd() -> None:
-    """Resource definitions and rights in a Kubernetes cluster."""
+    """Resource definitions and rights in a Kubernetes cluster.
+
+    \b
+    Examples:
+      svcctl crd print
+      svcctl crd apply --kubeconfig /root/.kube/config
+    """
 
 
 @crd.command("print")

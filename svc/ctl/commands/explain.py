@@ -8,6 +8,7 @@ import click
 from svc.admin.explain import Explanation, Network
 from svc.admin.explain import explain as explain_add
 from svc.ctl.cli_context import CliContext, Target, output_option, table
+from svc.ctl.completion import names_of
 from svc.ctl.past_calls import explain_calls
 from svc.ipam.preview import BlockView, PoolView, Preview
 from svc.model.endpoint import DEFAULT_NAMESPACE, PRIMARY_INTERFACE
@@ -22,7 +23,13 @@ _NUMBERS = 4  # the last columns of the blocks
 
 @click.command()
 @click.argument("pod", metavar="[NAMESPACE/]POD", required=False)
-@click.option("--node", default="", metavar="NAME", help="Explain an ADD on this node.  [default: the pod's, else this one]")
+@click.option(
+    "--node",
+    default="",
+    metavar="NAME",
+    shell_complete=names_of("node"),
+    help="Explain an ADD on this node.  [default: the pod's, else this one]",
+)
 @click.option("--ifname", default="", metavar="NAME", help=f"Interface of the ADD.  [default: {PRIMARY_INTERFACE}]")
 @click.option("--container", metavar="ID", help="Show past calls: of the containers whose ID begins so.")
 @output_option

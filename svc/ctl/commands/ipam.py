@@ -41,7 +41,14 @@ _BORROWED = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-
 
 @click.group()
 def ipam() -> None:
-    """Use of the pools, addresses and settings of all nodes."""
+    """Use of the pools, addresses and settings of all nodes.
+
+    \b
+    Examples:
+      svcctl ipam show --show-blocks
+      svcctl ipam check
+      svcctl ipam map pods
+    """
 
 
 ipam.add_command(split_command)

@@ -14,8 +14,10 @@ from svc.admin.ipam_check import report
 from svc.admin.ipam_check.check import Result, Wait, check
 from svc.admin.ipam_check.findings import Finding
 from svc.admin.ipam_check.node import NodePlace, NodeResult, check_node
+from svc.admin.ipam_check.node_name import ask_agent, configured_name, recorded_name
 from svc.admin.ipam_check.observation import Place
 from svc.admin.ipam_check.verdicts import COOLDOWN, UNVERIFIABLE, USED
+from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, Target, output_option, table
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo, visible
@@ -23,7 +25,6 @@ from svc.datastore import api
 from svc.datastore.api import Backend
 from svc.datastore.open import open_client
 from svc.ipam.errors import shortened
-from svc.netconf.node_files import node_name
 from svc.values import dataclass
 
 if TYPE_CHECKING:
@@ -122,9 +123,13 @@ def _leave_out(_seconds: float, _counts: Mapping[str, int]) -> bool:
     return False
 
 
-def _node_name(target: Target) -> str:
-    host = os.uname().nodename
-    return host.lower() if target.netconf is None else node_name(target.netconf, target.names, host)
+def _node_name(context: CliContext, target: Target) -> str:
+    """Return the name of this node. Raise CallerError if it is not clear; warn if the agent does not answer."""
+    agents, failure = ask_agent(context.state_dir, context.run_dir / SOCKET_NAME, target.settings)
+    if failure is not None:
+        click.echo(f"warning: {failure.msg}: its journal is read", err=True)
+    configured = configured_name(target.netconf, target.names)
+    return recorded_name(context.state_dir, target.settings, configured, agents, os.uname().nodename)
 
 
 def _checked(place: Place, file: Path | None, wait: Wait) -> _Shown:
@@ -154,7 +159,7 @@ def _shown(result: Result) -> _Shown:
 
 def _checked_node(context: CliContext, target: Target, place: Place, wait: Wait) -> _Shown:
     """Check this node."""
-    result = check_node(NodePlace(place, target.settings, _node_name(target), context.state_dir), wait)
+    result = check_node(NodePlace(place, target.settings, _node_name(context, target), context.state_dir), wait)
     return _shown_node(result)
 
 

@@ -9,8 +9,10 @@ import click
 from svc.admin.block_map import BlockMap, Cell, read_map, svg, text_lines
 from svc.admin.output_file import require_replaceable
 from svc.admin.pool_split import split
+from svc.admin.resources import NODE, POOL, require_known_node
 from svc.atomic_file import File, write
-from svc.ctl.cli_context import CliContext, output_option
+from svc.ctl.cli_context import CliContext, output_option, own_node
+from svc.ctl.completion import names_of
 from svc.ctl.interrupts import one_interrupt
 from svc.ctl.operator_pools import managed_pools
 from svc.ctl.path_option import PATH
@@ -22,7 +24,7 @@ _MODE = 0o644  # of a picture
 
 @click.command("split")
 @click.argument("number", type=int)
-@click.option("--pool", "name", required=True, metavar="NAME", help="The pool to split.")
+@click.option("--pool", "name", required=True, metavar="NAME", shell_complete=names_of(POOL), help="The pool to split.")
 @click.pass_obj
 def split_command(context: CliContext, number: int, name: str) -> None:
     """Split a pool into NUMBER pools of equal size, with its settings and labels.
@@ -51,8 +53,14 @@ def split_command(context: CliContext, number: int, name: str) -> None:
 
 
 @click.command("map")
-@click.argument("pool")
-@click.option("--node", default="", metavar="NAME", help="Show the blocks of this node as its own.")
+@click.argument("pool", shell_complete=names_of(POOL))
+@click.option(
+    "--node",
+    default="",
+    metavar="NAME",
+    shell_complete=names_of(NODE),
+    help="Show the blocks of this node as its own.  [default: this one, if the network configuration is known]",
+)
 @click.option("--svg", "picture", type=PATH, metavar="FILE", help="Also write the map as a picture.")
 @output_option
 @click.pass_obj
@@ -71,8 +79,11 @@ def map_command(context: CliContext, pool: str, node: str, picture: Path | None)
     """
     if picture is not None:
         require_replaceable("--svg", picture)
-    with context.store() as store:
-        found = read_map(store, pool, node)
+    target = context.target
+    with context.store(target) as store:
+        found = read_map(store, pool, node or own_node(target))
+        if node:
+            require_known_node(store, node)
     if picture is not None:
         _write(picture, svg(found))
     columns = shutil.get_terminal_size().columns

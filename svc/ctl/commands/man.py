@@ -10,13 +10,14 @@ import click
 
 from svc.admin.output_file import require_not_stdout, require_replaceable
 from svc.atomic_file import File, write
+from svc.ctl.completion import complete_commands
 from svc.ctl.man_pages import page_of, pages
 from svc.ctl.path_option import PATH
 from svc.model.errors import CallerError, reason_of
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...", shell_complete=complete_commands)
 @click.option("--dir", "folder", type=PATH, metavar="DIR", help="Write the pages of all commands to this directory.")
 @click.pass_context
 def man(context: click.Context, words: Sequence[str], folder: Path | None) -> None:

@@ -62,6 +62,7 @@ def get(
       svcctl get pool pods -o yaml > pool.yaml    # edit it, then: svcctl apply -f pool.yaml
       svcctl get nodes -l rack=a -o wide
       svcctl get workloadendpoints -A -l 'app in (web,api)'
+      svcctl get workloadendpoint shop/node1-k8s-web-eth0
       svcctl get block 10.65.0.7                  # the block with this address
       svcctl get pools,reservations,settings -o json
       svcctl get ippool/pods node/node1 -o name
@@ -108,6 +109,7 @@ def delete(
             chosen = _of_files(context, store, (files, namespace, recursive), lenient=options["ignore_not_found"])
         else:
             targets = parse_targets(known_kinds(context), arguments)
+            _require_writable(targets)
             chosen = _named(context, store, targets, Scope(namespace, selector=selector), lenient=options["ignore_not_found"])
         changes.raise_problems(check_deletable(store, chosen), Code.INVALID_NETCONF)
         if not options["while_locked"]:
@@ -161,6 +163,8 @@ def label(
     options = Options(datetime.now(timezone.utc), while_locked=while_locked)
     with context.store() if dry_run else context.changing() as store:
         found = choose(context, store, parse_targets(known_kinds(context), words), Scope(namespace, selector=selector))
+        if not any(listing.found for listing in found):
+            click.echo("no object is selected", err=True)
         wanted = [_labelled(each, pairs, overwrite=overwrite) for listing in found for each in listing.found]
         done = changes.preview(store, wanted, options) if dry_run else changes.apply(store, wanted, options)
         show_changes(done, "table", dry_run=dry_run)
@@ -202,6 +206,14 @@ def _require_one_way(arguments: Sequence[str], files: Sequence[str], selector: S
     ways = [bool(files), has_names, selector is not None, every]
     if sum(ways) != 1 or bool(files) == bool(arguments):
         raise click.UsageError("choose objects in one way: KIND NAME..., KIND -l SELECTOR, KIND --all, or files")
+
+
+def _require_writable(targets: Sequence[tuple[Kind, list[str]]]) -> None:
+    """Raise CallerError if objects that are named are read only, also if they do not exist."""
+    problems = [
+        f"{kind.noun} {name!r} is read only: {kind.read_only}" for kind, names in targets if kind.read_only for name in names
+    ]
+    changes.raise_problems(problems, Code.INVALID_NETCONF)
 
 
 def _named(

@@ -23,22 +23,47 @@ _KUBERNETES_TYPE = "kdd"  # of a cluster whose datastore is the Kubernetes API
 
 @click.group()
 def pool() -> None:
-    """Address pools."""
+    """Address pools.
+
+    \b
+    Examples:
+      svcctl pool apply -f pools.yaml
+      svcctl pool get
+      svcctl pool delete pods
+    """
 
 
 @click.group()
 def reservation() -> None:
-    """Reservations: ranges that automatic assignment skips."""
+    """Reservations: ranges that automatic assignment skips.
+
+    \b
+    Examples:
+      svcctl reservation apply -f reservations.yaml
+      svcctl reservation get
+    """
 
 
 @click.group()
 def node() -> None:
-    """Nodes, and the labels by which pools select them."""
+    """Nodes, and the labels by which pools select them.
+
+    \b
+    Examples:
+      svcctl node apply node1 --label rack=a
+      svcctl node get
+    """
 
 
 @click.group()
 def clusterinfo() -> None:
-    """Identity of the datastore, and its lock."""
+    """Identity of the datastore, and its lock.
+
+    \b
+    Examples:
+      svcctl clusterinfo get
+      svcctl clusterinfo lock
+    """
 
 
 def _with_examples(summary: str, *examples: str) -> str:

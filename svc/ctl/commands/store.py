@@ -27,7 +27,13 @@ _file_argument = click.argument("file", type=PATH)
 
 @click.group()
 def store() -> None:
-    """Backup and restore of the embedded store."""
+    """Backup and restore of the embedded store.
+
+    \b
+    Examples:
+      svcctl store backup /root/store.db
+      svcctl store restore /root/store.db
+    """
 
 
 @store.command()
@@ -80,7 +86,12 @@ def _embedded(context: CliContext) -> Target:
 
 @click.group()
 def pending() -> None:
-    """Releases of DELs that could not reach their datastore."""
+    """Releases of DELs that could not reach their datastore.
+
+    \b
+    Examples:
+      svcctl pending get
+    """
 
 
 @pending.command()
