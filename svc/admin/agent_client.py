@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 import svc
+from svc.admin.agent_replies import FORMS, problems
 from svc.cni.frame import FrameError, OtherVersion
 from svc.cni.introspection_frame import REPLY_LIMIT, REQUEST_LIMIT, DocumentReader, pack_document
 from svc.cni.locks import AGENT, DIRECTORY, DRAINING, STATE, Holder, LockFile, find_agent_elsewhere
@@ -45,10 +46,14 @@ def ask(state_dir: Path, path: Path, kind: str, *, seconds: float = REPLY_SECOND
         other = find_agent_elsewhere(state_dir, path)
         if other is None:
             raise _not_running(state_dir, path, failure) from None
-        reply = _checked(state_dir, Path(other.socket), request, until)
+        path = Path(other.socket)
+        reply = _checked(state_dir, path, request, until)
     except OSError as failure:
         raise _unusable(state_dir, path, failure) from None
-    return _data(reply)
+    data = _data(reply)
+    if kind in FORMS and (problem := next(problems(data, FORMS[kind]), "")):
+        raise _foreign(path, problem)
+    return data
 
 
 def _checked(state_dir: Path, path: Path, request: bytes, until: float) -> Json:
@@ -111,6 +116,13 @@ def _data(reply: Json) -> Json:
         raise CallerError(f"{agent} refused: {where}{refusal.get('problem')}", details=str(refusal.get("remedy", "")))
     data: Json = reply["data"]
     return data
+
+
+def _foreign(path: Path, problem: str) -> NoAgent:
+    return NoAgent(
+        f"what answers on {str(path)!r} is not an agent of version {svc.__version__}: in its reply, {problem}",
+        details="restart svc-agent if it is of another version, or name the agent's run directory with --run-dir",
+    )
 
 
 def _not_running(state_dir: Path, path: Path, failure: OSError) -> NoAgent:

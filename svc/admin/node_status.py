@@ -48,6 +48,11 @@ class NodeStatus:
         """Whether no source is still being read."""
         return not any(source.is_running for source in (self.agent, self.journal, self.datastore))
 
+    @property
+    def lacks_datastore(self) -> bool:
+        """Whether the datastore did not answer now, so that what the agent's last probe found may be outdated."""
+        return isinstance(self.datastore.failure, PeerError)
+
     def read(self, seconds: float) -> Json:
         """Return the status as a document, within this time."""
         self._agent_seconds = seconds - _MARGIN_SECONDS

@@ -1,6 +1,7 @@
 """svcctl ipam check on every datastore: output, exit status, and the report."""
 
 import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +138,33 @@ def test_report_that_cannot_be_written_is_refused_at_once(cli: Cli, tmp_path: Pa
         assert problem in cli.fails("ipam", "check", "--report", str(path))
     assert "is empty: give a path" in cli.fails("ipam", "check", "--report", "", code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]
+
+
+def test_report_replaces_regular_files_only(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a pipe nor a link is replaced, nor the target of a link, and no file is called `-`."""
+    kept, link, dangling, pipe = (tmp_path / name for name in ("kept", "link", "dangling", "pipe"))
+    kept.write_text("kept")
+    link.symlink_to(kept)
+    dangling.symlink_to(tmp_path / "missing")
+    os.mkfifo(pipe)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ipam_check, "check", None)  # it does not begin
+    for name, problem in (
+        (str(pipe), "is a named pipe: name a regular file, or a new one"),
+        (str(link), "is a symbolic link: name the file itself, or remove the link"),
+        (str(dangling), "is a symbolic link"),
+        ("-", "is not the name of a file: name a file: this cannot go to standard output"),
+    ):
+        assert f"--report {name!r} {problem}" in cli.fails("ipam", "check", "--report", name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "kept", "link", "pipe"]
+    assert (link.is_symlink(), dangling.is_symlink(), pipe.is_fifo(), kept.read_text()) == (True, True, True, "kept")
+
+
+def test_report_replaces_a_regular_file(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text("old")
+    cli.prints("ipam", "check", "--report", str(file))
+    assert json.loads(file.read_text())["findings"] == []
 
 
 def test_check_without_its_datastore_fails(cli: Cli, site: Site, home: Path, tmp_path: Path) -> None:

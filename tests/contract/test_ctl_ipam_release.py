@@ -1,8 +1,11 @@
 """svcctl ipam release on every datastore: it releases what nothing uses, and refuses everything else."""
 
 import json
+import os
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from harness.ipam_check import NODE, add, attributes, clear, ids, place, put_end
 from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.svcctl import Cli, cli_on
 from svc._core.cidr import Address, Cidr
+from svc.admin.ipam_check import saved_report
 from svc.ctl.commands import ipam_check
 from svc.datastore.api import Backend
 from svc.ipam.requests import Assign, Release
@@ -299,6 +303,23 @@ def test_files_that_are_not_reports_are_refused(cli: Cli, tmp_path: Path) -> Non
         large.truncate(200 * 2**20)
     assert "has 209715200 bytes, more than 67108864" in cli.fails("ipam", "release", "--from-report", str(file))
     assert "cannot be read: No such file" in cli.fails("ipam", "release", "--from-report", str(tmp_path / "missing"))
+
+
+def test_report_without_a_size_is_read_up_to_the_limit(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe has no size."""
+    monkeypatch.setattr(saved_report, "MAX_BYTES", 1000)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with suppress(BrokenPipeError), pipe.open("wb", buffering=0) as long:
+            long.write(bytes(200_000))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    printed = cli.fails("ipam", "release", "--from-report", str(pipe))
+    writer.join()
+    assert f"report {str(pipe)!r} has more than 1000 bytes: make another one" in printed
 
 
 def test_datastore_without_an_id_takes_no_report(site: Site, cli: Cli, report: Path) -> None:

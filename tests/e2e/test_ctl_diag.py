@@ -76,6 +76,8 @@ def test_bundle_has_every_part(own_pods: MakePod, node: Node, tmp_path: Path) ->
     assert [name for name, text in parts.items() if text.startswith("not available")] == []
     again = diag(node, "diag", "--bundle", str(file))
     assert (again.returncode, "exists: name a new one" in again.stderr) == (1, True)
+    nameless = diag(node, "diag", "--bundle", "-")
+    assert (nameless.returncode, "--bundle '-' is not the name of a file" in nameless.stderr) == (1, True)
 
 
 def test_configuration_of_the_agent_is_a_part(node: Node, tmp_path: Path) -> None:

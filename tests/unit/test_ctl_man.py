@@ -1,5 +1,6 @@
 """svcctl man, and the examples in every help text."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -93,3 +94,12 @@ def test_unknown_commands_and_unwritable_directories_are_errors(tmp_path: Path) 
     assert "leave COMMAND out" in cli.fails("man", "ipam", "--dir", str(tmp_path), code=2)
     (tmp_path / "file").touch()
     assert "give a directory that you can write to" in cli.fails("man", "--dir", str(tmp_path / "file"))
+
+
+def test_pages_replace_regular_files_only(tmp_path: Path) -> None:
+    cli, folder = Cli(tmp_path / "cli"), tmp_path / "pages"
+    folder.mkdir()
+    os.mkfifo(folder / "svcctl.1", 0o600)
+    assert f"page {str(folder / 'svcctl.1')!r} is a named pipe" in cli.fails("man", "--dir", str(folder))
+    assert [path.name for path in folder.iterdir()] == ["svcctl.1"]
+    assert "--dir '-' is not the name of a file" in cli.fails("man", "--dir", "-")

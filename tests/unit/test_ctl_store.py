@@ -35,6 +35,7 @@ def copy(cli: Cli, tmp_path: Path) -> Path:
 def test_restore_replaces_the_store_by_the_backup(cli: Cli, copy: Path) -> None:
     """Restore refuses to run while an agent runs. It keeps the replaced store. Backup does not replace a file."""
     assert "exists already" in cli.fails("store", "backup", str(copy))
+    assert "backup '-' is not the name of a file" in cli.fails("store", "backup", "-")
     before = cli.prints("pool", "get")
     cli.changes("pool", "delete", "first")
     with closing(StateLock(cli.folder / "state", AGENT)) as lock:

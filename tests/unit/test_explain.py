@@ -1,6 +1,7 @@
 """`svcctl explain` and `svcctl ipam map|split` on the embedded store, without the Kubernetes API."""
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,17 @@ def test_map_is_printed_and_drawn(cli: Cli, tmp_path: Path) -> None:
     (document,) = json.loads(cli.prints("ipam", "map", "p", "-o", "json"))
     assert (document["count"], document["blocks"]) == (4, [])
     assert "cannot be written" in cli.fails("ipam", "map", "p", "--svg", str(tmp_path / "no" / "p.svg"))
+
+
+def test_picture_replaces_regular_files_only(cli: Cli, tmp_path: Path) -> None:
+    target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    target.write_text("kept")
+    link.symlink_to(target)
+    os.mkfifo(pipe, 0o600)
+    assert f"--svg {str(link)!r} is a symbolic link" in cli.fails("ipam", "map", "p", "--svg", str(link))
+    assert f"--svg {str(pipe)!r} is a named pipe" in cli.fails("ipam", "map", "p", "--svg", str(pipe))
+    assert "--svg '-' is not the name of a file" in cli.fails("ipam", "map", "p", "--svg", "-")
+    assert (link.is_symlink(), pipe.is_fifo(), target.read_text()) == (True, True, "kept")
 
 
 def test_split_prints_the_new_pools(cli: Cli) -> None:

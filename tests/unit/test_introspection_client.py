@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 import svc
+from harness.svcctl import Cli
 from svc.admin.agent_client import NoAgent, OldAgent, ask
 from svc.agent import listener as listening
 from svc.agent.listener import Listener
@@ -81,7 +83,29 @@ def test_data_are_returned(tmp_path: Path, replies: Callable[[Reply], Path]) -> 
             connection.sendall(piece)
             time.sleep(0.01)
 
-    assert ask(tmp_path, replies(reply), "state") == {"a": 1}
+    assert ask(tmp_path, replies(reply), "threads") == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", ["state", "attachments", "calls", "reconcile"])
+@pytest.mark.parametrize("data", [None, 5, [], {}, {"agent": {}}])
+def test_reply_of_another_form_is_recognised(tmp_path: Path, replies: Callable[[Reply], Path], kind: str, data: Any) -> None:
+    document = pack_document(orjson.dumps({"data": data}), REPLY_LIMIT)
+    path = replies(lambda connection: connection.sendall(document))
+    with pytest.raises(NoAgent, match=f"is not an agent of version {svc.__version__}: in its reply, data") as caught:
+        ask(tmp_path, path, kind)
+    assert caught.value.details.startswith("restart svc-agent")
+
+
+def test_reply_of_another_form_is_an_error_of_commands(tmp_path: Path, replies: Callable[[Reply], Path]) -> None:
+    """The status counts it as an agent that is down. The journal replaces it for `attachments`, if there is one."""
+    document = pack_document(b'{"data": null}', REPLY_LIMIT)
+    replies(lambda connection: connection.sendall(document))
+    cli = Cli(tmp_path)
+    for words in (["attachments"], ["reconcile"], ["explain", "--container", "c1"]):
+        assert "is not an agent of version" in cli.fails(*words)
+    result = cli("status")
+    assert result.exit_code == 4
+    assert "is not an agent of version" in " ".join(result.output.split())
 
 
 def test_refusal_names_version_field_value_and_remedy(tmp_path: Path, replies: Callable[[Reply], Path]) -> None:

@@ -14,6 +14,7 @@ from svc.admin import node_status
 from svc.admin.node_status import DEGRADED, DOWN, GOOD, NOTE, NodeStatus, pool_problems, state_problems
 from svc.admin.sources import Source, read_all
 from svc.attach.journal import Journal
+from svc.ctl.commands.status import lines_of
 from svc.model.errors import CallerError, PeerError
 
 TIMEOUT_SECONDS = 20.0
@@ -135,6 +136,19 @@ def test_verdict_is_that_of_the_worst_problem(node: NodeStatus) -> None:
     node.agent = Source("the agent", failing(PeerError("does not run", details="start it")))
     found = node.read(TIMEOUT_SECONDS)
     assert (found["verdict"], [problem["level"] for problem in found["problems"]]) == (DOWN, [DOWN, DEGRADED])
+
+
+def test_datastore_that_does_not_answer_now_is_not_called_ready(node: NodeStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent probes it every 30 s only."""
+    monkeypatch.setattr("time.time", lambda: 13.0)
+    for failure, text in (
+        (PeerError("no answer", details="see"), "was up and ready 12 s ago: etcdv3"),
+        (CallerError("several networks", details="name one"), "up, ready: etcdv3"),
+    ):
+        node.datastore = Source("the datastore", failing(failure))
+        found = node.read(TIMEOUT_SECONDS) | {"state": state(agent=None, datastores=[store()])}
+        (line,) = [each for each in lines_of(found, is_outdated=node.lacks_datastore) if each.label == "datastore"]
+        assert line.text.startswith(text)
 
 
 def test_journal_replaces_an_agent_that_does_not_answer(node: NodeStatus, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from svc import __version__
 from svc.admin.ipam_check.check import Result
 from svc.admin.ipam_check.observation import Allocation
 from svc.admin.ipam_check.verdicts import COOLDOWN, LEAKED, RESERVED, UNVERIFIABLE, since
+from svc.admin.output_file import require_replaceable
 from svc.admin.resources import CLUSTER, READY
 from svc.atomic_file import replace
 from svc.datastore.api import Backend
@@ -41,9 +42,8 @@ def cluster_fields(backend: Backend) -> Json:
 
 
 def require_writable(path: Path) -> None:
-    """Raise CallerError if no report can be written there, before a check that takes long."""
-    if path.is_dir():
-        raise CallerError(f"--report {str(path)!r} is a directory", details="name a file in it")
+    """Raise CallerError if no report can be written there, before a check that takes long. Only a regular file is replaced."""
+    require_replaceable("--report", path)
     folder = path.parent
     if not folder.is_dir():
         raise CallerError(f"--report {str(path)!r}: directory {str(folder)!r} does not exist", details="create it first")
@@ -53,6 +53,7 @@ def require_writable(path: Path) -> None:
 
 def save(path: Path, result: Result) -> None:
     """Write the report atomically, with mode 0600. Raise CallerError if that fails, StoreError if the datastore does."""
+    require_replaceable("--report", path)  # once more, because the check took its time
     try:
         replace(path, encode(result), _MODE)
     except OSError as error:

@@ -35,10 +35,7 @@ class SavedReport:
 def read(path: Path) -> SavedReport:
     """Read a report. Raise CallerError that names the field if it is not one."""
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise _invalid(path, f"has {size} bytes, more than {MAX_BYTES}")
-        data = orjson.loads(path.read_bytes())
+        data = orjson.loads(_content(path))
         if not isinstance(data, dict):
             raise _invalid(path, f"is {json_kind(data)}, not an object")
         return _parsed(path, data)
@@ -79,6 +76,18 @@ def common(reports: Sequence[SavedReport]) -> tuple[list[ReleaseTarget], list[tu
     addresses = frozenset.intersection(*(report.addresses for report in reports))
     handles = frozenset.intersection(*(report.handles for report in reports))
     return sorted(addresses, key=lambda target: target.address), sorted(handles)
+
+
+def _content(path: Path) -> bytes:
+    """Return the content. Raise CallerError if it is too long, OSError. A pipe or device has a size of 0: read the limit."""
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise _invalid(path, f"has {size} bytes, more than {MAX_BYTES}")
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise _invalid(path, f"has more than {MAX_BYTES} bytes")
+    return content
 
 
 def _invalid(path: Path, problem: str) -> CallerError:

@@ -13,6 +13,7 @@ import click
 
 from svc.admin.diagnostics import Diagnostics
 from svc.admin.node_status import NodeStatus
+from svc.admin.output_file import require_not_stdout
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext
 from svc.ctl.datastore_summary import summary
@@ -38,7 +39,9 @@ def diag(context: CliContext, file: Path | None) -> None:
       svcctl diag --bundle /tmp/node1.tar.gz
       svcctl diag | less
     """
-    if file is not None and file.exists():
+    if file is not None:
+        require_not_stdout("--bundle", file)
+    if file is not None and os.path.lexists(file):
         raise CallerError(f"file {str(file)!r} exists", details="name a new one, or remove it", code=Code.IO_FAILURE)
     socket = context.run_dir / SOCKET_NAME
     status = NodeStatus(context.state_dir, socket, lambda: summary(context))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from svc.admin.block_map import BlockMap, Cell, read_map, svg, text_lines
+from svc.admin.output_file import require_replaceable
 from svc.admin.pool_split import split
 from svc.atomic_file import File, write
 from svc.ctl.cli_context import CliContext, output_option
@@ -66,6 +67,8 @@ def map_command(context: CliContext, pool: str, node: str, picture: Path | None)
       svcctl ipam map pods --node node-7
       svcctl ipam map pods --svg pods.svg
     """
+    if picture is not None:
+        require_replaceable("--svg", picture)
     with context.store() as store:
         found = read_map(store, pool, node)
     if picture is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from svc.admin.output_file import require_not_stdout, require_replaceable
 from svc.atomic_file import File, write
 from svc.ctl.man_pages import page_of, pages
 from svc.ctl.path_option import PATH
@@ -46,15 +47,17 @@ def _show(page: str) -> None:
 
 
 def _write(folder: Path, root: click.Group) -> int:
-    """Write all pages, each atomically; return their number. Raise CallerError."""
-    count = 0
+    """Write all pages, each atomically; return their number. Raise CallerError, before the first if one is not a file."""
+    require_not_stdout("--dir", folder)
+    written = list(pages(root, "svcctl"))
+    for name, _ in written:
+        require_replaceable("page", folder / name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in pages(root, "svcctl"):
+        for name, text in written:
             write(File(folder / name, text.encode(), 0o644))
-            count += 1
     except OSError as error:
         raise CallerError(
             f"{folder} cannot be written: {reason_of(error)}", details="give a directory that you can write to"
         ) from None
-    return count
+    return len(written)

@@ -46,7 +46,7 @@ def status(context: CliContext, watch: bool) -> None:
     try:
         while True:
             found = node.read(seconds)
-            _print(context, found, again=watch)
+            _print(context, found, again=watch, is_outdated=node.lacks_datastore)
             if not watch:
                 _exit(EXIT_STATUS[found["verdict"]], is_complete=node.is_complete)
             sys.stdout.flush()
@@ -74,7 +74,7 @@ def _process_age() -> float:
         return 0.0
 
 
-def _print(context: CliContext, found: Json, *, again: bool) -> None:
+def _print(context: CliContext, found: Json, *, again: bool, is_outdated: bool) -> None:
     if context.output == "json":
         echo_json(found, indent=None if again else 2)
     elif context.output == "yaml":
@@ -82,15 +82,16 @@ def _print(context: CliContext, found: Json, *, again: bool) -> None:
             click.echo("---")
         echo_yaml([found])
     else:
-        lines = rendered(_lines(found), columns())
-        show(title(f"svc on {os.uname().nodename}", found["verdict"]), lines, again=again)
+        shown = rendered(lines_of(found, is_outdated=is_outdated), columns())
+        show(title(f"svc on {os.uname().nodename}", found["verdict"]), shown, again=again)
 
 
-def _lines(found: Json) -> Iterator[Line]:
+def lines_of(found: Json, *, is_outdated: bool = False) -> Iterator[Line]:
+    """Yield the lines of the screen. If `is_outdated`, the datastore does not answer now, whatever the agent's probe found."""
     state = found["state"]
     yield Line("agent", _agent(state["agent"]) if state and state["agent"] else "does not answer")
     for store in (state or {}).get("datastores") or ():
-        yield Line("datastore", _store(store))
+        yield Line("datastore", _store(store, is_outdated=is_outdated))
     if found["datastore"]:
         yield from _listed("pools", [_pool(pool) for pool in found["datastore"]["pools"]] or ["none"])
     for token in (state or {}).get("tokens") or ():
@@ -118,15 +119,23 @@ def _agent(agent: Json) -> str:
     return f"up {duration(agent['uptime_seconds'])}, version {agent['version']}, process {agent['pid']}"
 
 
-def _store(store: Json) -> str:
+def _store(store: Json, *, is_outdated: bool) -> str:
     words = {None: "not asked yet", False: "down", True: "up"}[store["is_up"]]
     if store["is_up"]:
         words += ", ready" if store["is_ready"] else ", not ready"
+        if is_outdated:
+            words = _probed(store)
     if store["is_up"] is None and store["is_open"]:
         words = "open"
     held = f", ADDs are held for {store['held_seconds']:.0f} s" if store["held_seconds"] else ""
     networks = f", network {', '.join(store['networks'])}" if store["networks"] else ""
     return f"{words}{held}: {store['place'].removeprefix('datastore ')}{networks}"
+
+
+def _probed(store: Json) -> str:
+    """Return what the last probe of the agent found, with its age."""
+    ago = f" {duration(max(0.0, time.time() - store['checked']))} ago" if store["checked"] else ""
+    return f"was up and {'ready' if store['is_ready'] else 'not ready'}{ago}"
 
 
 def _pool(pool: Json) -> str:

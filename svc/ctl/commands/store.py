@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from svc.admin import node_state
+from svc.admin.output_file import require_not_stdout
 from svc.attach.journal_reader import describe_release
 from svc.attach.record import AttachmentId, Record
 from svc.ctl.cli_context import CliContext, Target, describe, output_option, table
@@ -38,6 +39,7 @@ def backup(context: CliContext, file: Path) -> None:
     Examples:
       svcctl store backup /var/backups/svc.db
     """
+    require_not_stdout("backup", file)
     target = _embedded(context)
     with context.store(target):  # raises if the store does not exist
         backups.back_up(target.file, file)
