@@ -54,6 +54,11 @@ class StoreMeter:
         since = monotonic() - _DOWN_SECONDS
         return all(moment < since or not moment for moment in self._failed_at)
 
+    @property
+    def has_served(self) -> bool:
+        """Whether any request was served."""
+        return any(number for times in self._times for number in times[:-1])
+
     def ended(self, operation: int, began: float) -> None:
         """Count a request that was served, and began at this time of `time.perf_counter`."""
         seconds = perf_counter() - began

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from svc.admin.agent_client import ask
+from svc.admin.datastore_view import datastores
 from svc.admin.sources import Source, read_all
-from svc.attach.journal_reader import count_rows, describe, read_rows
+from svc.attach.journal_reader import count_rows, describe, read_nodes, read_rows
 from svc.attach.record import DELETING
 from svc.model.errors import CallerError, PeerError, SvcError
 from svc.values import dataclass
@@ -34,45 +35,58 @@ class Problem:
 
 
 class NodeStatus:
-    """The status of the node. `pools` returns the name of the datastore and the use of its pools."""
+    """The status of the node. `pools` returns the name of the datastore, the use of its pools and its readiness.
 
-    def __init__(self, state_dir: Path, socket: Path, pools: Callable[[], Json]) -> None:
+    `named` returns place, node and networks of the same datastore without a request to it.
+    """
+
+    def __init__(self, state_dir: Path, socket: Path, pools: Callable[[], Json], named: Callable[[], Json]) -> None:
         journal = state_dir / "journal.db"
         self._agent_seconds = 0.0
         self.agent = Source("the agent", lambda: ask(state_dir, socket, "state", seconds=self._agent_seconds))
         self.journal = Source("the journal", lambda: _read_journal(journal))
         self.datastore = Source("the datastore", pools)
+        self.named = Source("the network configuration", named)
 
     @property
     def is_complete(self) -> bool:
         """Whether no source is still being read."""
-        return not any(source.is_running for source in (self.agent, self.journal, self.datastore))
+        return not any(source.is_running for source in self._sources)
 
     @property
-    def lacks_datastore(self) -> bool:
-        """Whether the datastore did not answer now, so that what the agent's last probe found may be outdated."""
-        return isinstance(self.datastore.failure, PeerError)
+    def _sources(self) -> tuple[Source, ...]:
+        return self.agent, self.journal, self.datastore, self.named
 
     def read(self, seconds: float) -> Json:
         """Return the status as a document, within this time."""
         self._agent_seconds = seconds - _MARGIN_SECONDS
-        read_all((self.agent, self.journal, self.datastore), seconds)
+        read_all(self._sources, seconds)
         state = self.agent.value
+        known = (state or {}).get("datastores") or ()
         document = {
             "time": time.time(),
             "state": state,
             "attachments": (state or {}).get("attachments") or (self.journal.value or {}).get("attachments"),
             "pending_releases": _known(state, self.journal.value, "pending_releases"),
             "datastore": self.datastore.value,
+            "datastores": datastores(known, self.named.value, self.datastore.value, self.datastore.failure),
+            "nodes": self._nodes(known),
         }
         problems = sorted(self._problems(document), key=lambda problem: _RANK[problem.level])
         verdict = next((problem.level for problem in problems if problem.level != NOTE), GOOD)
         listed = [{"level": problem.level, "text": problem.text, "fix": problem.fix} for problem in problems]
         return {"verdict": verdict, "problems": listed, **document}
 
+    def _nodes(self, known: Sequence[Json]) -> list[str]:
+        """Return the names of the node in its networks and attachments, or else in the network that svcctl names."""
+        names = [*(store.get("node") for store in known), *(self.journal.value or {}).get("nodes", ())]
+        return sorted({name for name in names if name} or {name for name in [(self.named.value or {}).get("node")] if name})
+
     def _problems(self, document: Json) -> Iterator[Problem]:
         if self.agent.failure is not None:
             yield _of(self.agent.failure, DOWN)
+        for store in document["datastores"]:
+            yield from datastore_problems(store)
         if document["state"] is not None:
             yield from state_problems(document["state"])
         elif self.journal.failure is not None:
@@ -89,11 +103,9 @@ _RANK: Final = {DOWN: 0, DEGRADED: 1, NOTE: 2}
 
 
 def state_problems(state: Json) -> Iterator[Problem]:
-    """Yield the problems that the state of the agent shows."""
+    """Yield the problems that the state of the agent shows, except those of the datastores."""
     if reason := (state["agent"] or {}).get("restart_reason"):
         yield Problem(DEGRADED, reason, "systemctl restart svc-agent")
-    for store in state["datastores"] or ():
-        yield from _datastore_problems(store)
     for token in state["tokens"] or ():
         if (left := token["seconds_left"]) is not None and left < TOKEN_SECONDS:
             text = f"the token for {token['server']} {f'ends in {left / 60:.0f} min' if left > 0 else 'has ended'}"
@@ -110,36 +122,47 @@ def state_problems(state: Json) -> Iterator[Problem]:
 
 
 def _findings(report: Json) -> Iterator[Problem]:
-    """Yield the findings of the last comparison. A pending release is shown as such."""
+    """Yield the findings of the last comparison, and why it was incomplete. A pending release is shown as such."""
+    if errors := report.get("errors"):
+        text = f"the last comparison was incomplete: {first_of(errors)}"
+        yield Problem(DEGRADED, text, "it is repeated within a minute, and by `svcctl reconcile` at once")
     for finding in report.get("findings", ()):
         if finding["id"] != "attachment-unfinished":
             yield Problem(DEGRADED, f"{finding['id']}: {finding['object']}: {finding['problem']}", finding["fix"])
 
 
 def _errors(state: Json) -> Iterator[Problem]:
-    """Yield the recent failures of dependencies and networks. A failed call alone may concern one pod only."""
+    """Yield the failures of dependencies and networks that STATUS may still report.
+
+    A failed call alone may concern one pod only.
+    """
     told = {(store["error"] or {}).get("message") for store in state["datastores"] or ()}
     for error in state["errors"] or ():
-        if "request" not in error and error["message"] not in told and time.time() - error["time"] < RECENT_SECONDS:
+        is_current = error.get("is_current", True) and time.time() - error["time"] < RECENT_SECONDS
+        if "request" not in error and error["message"] not in told and is_current:
             yield Problem(DEGRADED, f"{error['source']}: {error['message']}", error["details"])
 
 
 def pool_problems(pools: Sequence[Json]) -> Iterator[Problem]:
     """Yield the pools that are nearly full."""
     for pool in pools:
-        if pool["capacity"] and percent_used(pool) >= FULL_PERCENT:
-            text = f"pool {pool['name']} is {percent_used(pool)} % used, {pool['available']} addresses are free"
+        assignable = pool["in_use"] + pool["available"]
+        percent = 100 * pool["in_use"] // assignable if assignable else 100
+        if pool["capacity"] and percent >= FULL_PERCENT:
+            reserved = f" without its {pool['reserved']} reserved addresses" if pool["reserved"] else ""
+            text = f"pool {pool['name']} is {percent} % used{reserved}, {pool['available']} addresses are free"
             yield Problem(DEGRADED, text, "add a pool: `svcctl pool apply`")
 
 
-def percent_used(pool: Json) -> int:
-    """Return the part of the addresses of a pool that cannot be assigned."""
-    return int(100 * (pool["capacity"] - pool["available"]) / pool["capacity"])
+def first_of(errors: Sequence[str]) -> str:
+    """Return the first error, and how many others there are."""
+    return errors[0] + (f" (and {len(errors) - 1} more)" if len(errors) > 1 else "")
 
 
-def _datastore_problems(store: Json) -> Iterator[Problem]:
+def datastore_problems(store: Json) -> Iterator[Problem]:
+    """Yield the problems of a datastore. The error of one that only svcctl has asked is a problem by itself."""
     error = store["error"] or {}
-    if store["is_up"] is False:
+    if store["is_up"] is False and error:
         yield Problem(DEGRADED, f"{store['place']} does not answer: {error.get('message', '')}", error.get("details", ""))
     elif store["is_ready"] is False:
         yield Problem(DEGRADED, f"{store['place']} is not ready: {error.get('message', '')}", error.get("details", ""))
@@ -167,7 +190,7 @@ def _read_journal(path: Path) -> Json:
     if not path.exists():
         raise PeerError(f"journal {str(path)!r} does not exist", details="name the agent's directory with --state-dir")
     pending = [describe(record) for record in read_rows(path, unfinished=True).records if record.state == DELETING]
-    return {"attachments": count_rows(path), "pending_releases": pending}
+    return {"attachments": count_rows(path), "pending_releases": pending, "nodes": read_nodes(path)}
 
 
 def _known(state: Json | None, journal: Json | None, name: str) -> Any:

@@ -104,7 +104,7 @@ FAMILIES: Final = (
         GAUGE,
         ("pool", "state"),
         "addresses",
-        "Addresses in the blocks of this node: `allocated`, in `cooldown`, or `free`.",
+        "Addresses in the blocks of this node: `allocated`, in `cooldown`, or `free`, reserved ones included.",
     ),
     Family("ipam_blocks", GAUGE, ("pool",), "blocks", "Blocks of this node."),
     Family("ipam_pool_addresses", GAUGE, ("pool",), "addresses", "Addresses of the pool that are not reserved, on all nodes."),

@@ -7,19 +7,22 @@ version or be missing. Modules that take much memory are imported only for netwo
 import gc
 import importlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from svc.attach.context import Context
 from svc.attach.journal import Journal
-from svc.attach.status import dependencies
+from svc.attach.record import StoreSettings
+from svc.attach.status import dependencies, network_key, store_dependency
 from svc.cni.verbs import session_key
 from svc.imports import whole_imports
 from svc.model.errors import SvcError
 from svc.netconf.installed import read_networks
 from svc.netconf.netconf import NetConf
+
+CALLED_SECONDS: Final = 900.0  # for which a datastore without attachments is probed after a call
 
 log = logging.getLogger("svc.agent")
 
@@ -53,15 +56,31 @@ def preload(state_dir: Path, journal: Journal) -> None:
 def probe_dependencies(context: Context, state_dir: Path) -> None:
     """Begin a probe of each dependency, so that STATUS reports failures before the first ADD. Skip unreadable networks.
 
-    Note the datastore of a network list that has changed. The rows of the network follow it.
+    Note the datastore of a network list that has changed. The rows of the network follow it. Begin also a probe of each other
+    datastore that attachments or calls use.
     """
+    installed = set()
     with suppress(SvcError):
         for network in read_networks(state_dir)[0]:
             with suppress(SvcError):
                 where = session_key(network.netconf, network.names, network.profile)
-                for dependency in dependencies(context, network.netconf, where):
-                    context.health.begin(dependency)
+                installed.add((where.store, where.node))
+                context.health.require_later(
+                    dependencies(context, network.netconf, where),
+                    network_key(network.netconf),
+                    may_lack_addresses=network.netconf.ipam.is_delegated,
+                )
                 context.networks.note_listed((network.profile, network.netconf.name), where)
+    _probe_other_stores(context, installed)
+
+
+def _probe_other_stores(context: Context, installed: Container[tuple[StoreSettings, str]]) -> None:
+    with suppress(SvcError):
+        attached = {where for _, where in context.journal.datastores() if "kind" in where.datastore}
+        used = {(where.store, where.node): where for where in attached | context.networks.called_within(CALLED_SECONDS)}
+        for key, where in used.items():
+            if key not in installed:
+                context.health.begin(store_dependency(context, where))
 
 
 def _networks(state_dir: Path) -> list[NetConf]:

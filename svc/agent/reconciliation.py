@@ -89,8 +89,8 @@ class Reconciliation:
             found, now = compare(self._context, self._state_dir), _Moment.now()
             findings = self._confirmed(found, now)
             self._queue_teardowns(found, now)
-            is_unconfirmed = bool(self._dead) or len(self._seen) > len(findings)
-            self._due = now.monotonic + (CONFIRM_SECONDS if is_unconfirmed else RECONCILE_SECONDS)
+            is_unfinished = bool(self._dead or found.errors) or len(self._seen) > len(findings)
+            self._due = now.monotonic + (CONFIRM_SECONDS if is_unfinished else RECONCILE_SECONDS)
             unconfirmed = Counter(each.finding.id for each in found.candidates) - Counter(each.id for each in findings)
             self._report = {
                 "time": now.unix,
@@ -120,6 +120,7 @@ class Reconciliation:
             self.reconcile()
         except SvcError as failure:
             log.warning("this node's attachments cannot be compared now: %s", failure)
+            self._report = self._report and {**self._report, "errors": [str(failure)]}
             return
         finally:
             self._in_flight = False

@@ -22,6 +22,7 @@ from svc.attach.health import Probe
 from svc.attach.journal_reader import Rows, count_rows, describe, read_rows
 from svc.attach.places import datastore_place
 from svc.attach.record import ADDED, DELETING
+from svc.attach.sessions import DatastoreSession
 from svc.model.errors import PeerError, SvcError
 from svc.model.field_errors import without_credentials, without_query
 from svc.values import dataclass
@@ -29,6 +30,7 @@ from svc.values import dataclass
 MAX_FAILED_CALLS: Final = 10  # in the errors
 _STUCK: Final = PeerError("the probe has not been answered", details="see whether the server answers")
 _DATASTORE: Final = "datastore"
+_PROBE_VALID_SECONDS: Final = 75.0  # longer than two intervals of probes and the timeout of one
 
 Json = dict[str, Any]
 
@@ -173,19 +175,33 @@ def _datastores(context: Context) -> list[Json]:
         entry(key.datastore, key.node)["networks"].append(network)
     for session in context.sessions.open_sessions():
         own = entry(session.settings, session.node)
-        own |= {"is_open": True, "held_seconds": round(session.identity.known_held_seconds, 3)}
-    for probe in context.health.probes():
+        own |= {"is_open": True, "held_seconds": round(session.identity.known_held_seconds, 3), **_requested(session)}
+    for probe in filter(_is_valid, context.health.probes()):
         if isinstance(probe.dependency.key, tuple) and probe.dependency.key[0] == _DATASTORE:
             _, node, settings = probe.dependency.key[1]
-            entry(dict(settings), node).update(_probed(probe))
+            shown = entry(dict(settings), node)
+            if probe.done.is_set() or probe.is_stuck:
+                shown.update(_probed(probe))
     return list(found.values())
+
+
+def _requested(session: DatastoreSession) -> Json:
+    """Return what the last requests of a session have shown. Probes tell more: one request may fail for its own reason."""
+    meter = session.backend.meter
+    if not (meter.has_served and meter.is_up):
+        return {}
+    return {"is_up": True, "is_ready": True if session.readiness.was_ready else None}
+
+
+def _is_valid(probe: Probe) -> bool:
+    """Return whether the result still holds. Only a STATUS repeats the probes of a network that is not installed."""
+    return not probe.done.is_set() or time.monotonic() - probe.started < _PROBE_VALID_SECONDS
 
 
 def _probed(probe: Probe) -> Json:
     """Return what a probe has found. Its failure may concern one network only, such as a pool without free addresses."""
     failure = probe.failure
-    answered = probe.done.is_set() and (failure is None or probe.has_answered or isinstance(failure, DatastoreLocked))
-    is_up = answered if probe.done.is_set() or probe.is_stuck else None
+    is_up = probe.done.is_set() and (failure is None or probe.has_answered or isinstance(failure, DatastoreLocked))
     is_ready = None if not is_up else not isinstance(failure, DatastoreLocked)
     reason = failure or (_STUCK if probe.is_stuck else None)
     return {"is_up": is_up, "is_ready": is_ready, "checked": _unix(probe.started), "error": _told(reason)}
@@ -224,21 +240,26 @@ def _errors(view: AgentView) -> list[Json]:
     """Return the failures of the dependencies, of the last ADD of each network, and of the latest failed calls."""
     health = view.context.health
     found = [
-        {"source": probe.dependency.name, "time": _unix(probe.started), **(_told(probe.failure) or {})}
+        _error(probe.dependency.name, probe.started, probe.failure, is_current=_is_valid(probe))
         for probe in health.probes()
         if probe.failure is not None
     ]
-    for network, since, failure in health.failures():
-        name = network[0] if isinstance(network, tuple) else network
-        found.append({"source": f"ADD in network {name}", "time": _unix(since), **(_told(failure) or {})})
+    for last in health.failures():
+        name = last.network[0] if isinstance(last.network, tuple) else last.network
+        found.append(_error(f"ADD in network {name}", last.since, last.failure, is_current=last.is_current))
     failed = [lines for lines, _ in view.ended() if b" ERROR " in lines][-MAX_FAILED_CALLS:]
     return found + [_failed_call(lines) for lines in failed]
+
+
+def _error(source: str, moment: float, failure: SvcError, *, is_current: bool) -> Json:
+    return {"source": source, "time": _unix(moment), **(_told(failure) or {}), "is_current": is_current}
 
 
 def _failed_call(lines: bytes) -> Json:
     call = parse_call(lines)
     source = f"{call.get('verb', 'call')} of {call.get('container', 'no container')}"
-    return {"source": source, "time": call["time"], "message": call["message"], "details": "", "request": call["request"]}
+    known = {"time": call["time"], "message": call["message"], "details": "", "request": call["request"]}
+    return {"source": source, **known, "is_current": False}
 
 
 def _tasks(periodic: Periodic | None) -> list[Json]:

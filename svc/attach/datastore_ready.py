@@ -82,6 +82,11 @@ class DatastoreReadiness:
             self.require()
         return last
 
+    @property
+    def was_ready(self) -> bool:
+        """Whether the last read has found that the datastore accepts changes. Sends no request."""
+        return self._last is not None
+
     def invalidate(self) -> None:
         """Invalidate the cache after a `Check` has failed."""
         self._last = None

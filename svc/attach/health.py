@@ -24,7 +24,7 @@ SLACK_SECONDS: Final = 0.1  # STATUS waits this much longer, because a probe fai
 PROBE_SECONDS: Final = 10.0  # timeout of a whole probe
 MEMORY_SECONDS: Final = 30.0  # validity of an ADD's failure if no probe shows its cause
 EVIDENCE_SECONDS: Final = 0.1  # validity of an ADD's success while other ADDs of the network are in flight
-MAX_REMEMBERED: Final = 256  # dependencies with a probe result; also networks with a failed ADD
+MAX_REMEMBERED: Final = 256  # dependencies with a probe result; also networks with a failed ADD, or with known dependencies
 _OF_ONE_POD: Final = (  # errors of one pod, which another ADD may not have
     Code.UNKNOWN_CONTAINER,
     Code.ADDRESS_UNAVAILABLE,
@@ -36,6 +36,16 @@ _OF_ONE_POD: Final = (  # errors of one pod, which another ADD may not have
 )
 
 _Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class LastAdd:
+    """The last ADD of a network, which has failed. `is_current` is true while STATUS may still report the failure."""
+
+    network: Hashable
+    since: float  # monotonic clock
+    failure: SvcError
+    is_current: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,7 @@ class Health:
         self._running: dict[Hashable, Probe] = {}
         self._ended: dict[Hashable, Probe] = {}
         self._failures: dict[Hashable, tuple[float, SvcError]] = {}
+        self._required: dict[Hashable, tuple[tuple[Hashable, ...], bool]] = {}  # by network: keys, and `may_lack_addresses`
         self._adding: Counter[Hashable] = Counter()  # ADDs in flight, by network
         self._succeeded: dict[Hashable, float] = {}  # when an ADD of a network last succeeded (monotonic clock)
 
@@ -132,10 +143,19 @@ class Health:
             stuck = {key: probe for key, probe in self._running.items() if probe.is_stuck}
             return [*(self._running | self._ended | stuck).values()]
 
-    def failures(self) -> list[tuple[Hashable, float, SvcError]]:
-        """Return the networks whose last ADD has failed, each with the time of the failure (monotonic clock)."""
+    def failures(self) -> list[LastAdd]:
+        """Return the networks whose last ADD has failed."""
         with self._lock:
-            return [(network, since, failure) for network, (since, failure) in self._failures.items()]
+            return [
+                LastAdd(network, since, failure, self._is_current(network, since, failure))
+                for network, (since, failure) in self._failures.items()
+            ]
+
+    def require_later(self, dependencies: Sequence[Dependency], network: Hashable, *, may_lack_addresses: bool) -> None:
+        """Begin a probe of each dependency, for a later `require` and for `failures`. Return at once."""
+        self._note(dependencies, network, may_lack_addresses=may_lack_addresses)
+        for dependency in dependencies:
+            self.begin(dependency)
 
     def begin(self, dependency: Dependency) -> Probe | None:
         """Return the running probe of the dependency, or start one. Return None if no thread can be started."""
@@ -158,6 +178,7 @@ class Health:
 
         `may_lack_addresses` is true if an ADD may find no address although every dependency is ready.
         """
+        self._note(dependencies, network, may_lack_addresses=may_lack_addresses)
         if self._is_proved(network):
             _warn([self._ended.get(each.key) for each in dependencies], trace)
             return
@@ -187,16 +208,25 @@ class Health:
         return self._ended.get(dependency.key)
 
     def _require_recent(self, network: Hashable, *, may_lack_addresses: bool, are_current: bool) -> None:
-        """Raise the failure of the last ADD, unless newer probes, which `are_current`, supersede it.
-
-        No probe writes, so none supersedes the refusal of a write for lack of a right.
-        """
+        """Raise the failure of the last ADD, unless newer probes, which `are_current`, supersede it."""
         since, failure = self._failures.get(network, (0.0, None))
         if failure is None or time.monotonic() - since >= MEMORY_SECONDS:
             return
-        lacks_right = isinstance(failure, PeerError) and failure.lacks_right
-        if not are_current or lacks_right or (may_lack_addresses and not isinstance(failure, StoreError)):
+        if not (are_current and _is_superseded_by_probes(failure, may_lack_addresses=may_lack_addresses)):
             raise failure
+
+    def _note(self, dependencies: Sequence[Dependency], network: Hashable, *, may_lack_addresses: bool) -> None:
+        with self._lock:
+            _remember(self._required, network, (tuple(each.key for each in dependencies), may_lack_addresses))
+
+    def _is_current(self, network: Hashable, since: float, failure: SvcError) -> bool:
+        """Return whether STATUS may still report the failure of an ADD. It would probe the dependencies first."""
+        if time.monotonic() - since >= MEMORY_SECONDS:
+            return False
+        keys, may_lack_addresses = self._required.get(network, ((), True))
+        probes = [self._ended.get(key) for key in keys]
+        are_newer = bool(probes) and all(probe is not None and probe.started >= since for probe in probes)
+        return not (are_newer and _is_superseded_by_probes(failure, may_lack_addresses=may_lack_addresses))
 
     def _run(self, key: Hashable, probe: Probe) -> None:
         try:
@@ -205,6 +235,15 @@ class Health:
             with self._lock:
                 _remember(self._ended, key, probe)
                 self._running.pop(key, None)
+
+
+def _is_superseded_by_probes(failure: SvcError, *, may_lack_addresses: bool) -> bool:
+    """Return whether later probes supersede the failure of an ADD.
+
+    No probe writes, so none supersedes the refusal of a write for lack of a right. None looks for an address of another plugin.
+    """
+    lacks_right = isinstance(failure, PeerError) and failure.lacks_right
+    return not lacks_right and (not may_lack_addresses or isinstance(failure, StoreError))
 
 
 def _warn(probes: Sequence[Probe | None], trace: CallTrace) -> None:

@@ -17,6 +17,9 @@ _STATE: Final = (
 )
 _ROWS: Final = "SELECT network, container, ifname, record, generation FROM attachments"
 _UNFINISHED: Final = f"{_ROWS} WHERE {_STATE} <> '{ADDED}'"
+_NODES: Final = (
+    "SELECT DISTINCT json_extract(CAST(record AS TEXT), '$.node') FROM attachments WHERE json_valid(CAST(record AS TEXT))"
+)
 _COUNTS: Final = f"SELECT {_STATE}, count(*) FROM attachments GROUP BY 1"  # noqa: S608
 
 
@@ -42,6 +45,11 @@ def read_rows(path: Path, *, unfinished: bool = False) -> Rows:
 def count_rows(path: Path) -> dict[str, int]:
     """Return the number of rows of each state. Raise StoreError if the journal cannot be read."""
     return {str(state): number for state, number in _fetch(path, _COUNTS)}
+
+
+def read_nodes(path: Path) -> list[str]:
+    """Return the names of the node in the datastores of its attachments. Raise StoreError if the journal cannot be read."""
+    return sorted(str(name) for (name,) in _fetch(path, _NODES) if name)
 
 
 def describe(record: Record) -> dict[str, Any]:

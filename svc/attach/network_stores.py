@@ -4,6 +4,7 @@ Rows follow the configuration of their own network (see `moved_store`). The jour
 so that a restarted agent and the next one-shot call know a move that they have not seen.
 """
 
+import time
 from contextlib import suppress
 
 import orjson
@@ -38,6 +39,13 @@ class NetworkStores:
         self._journal = journal
         self.present: dict[Network, SessionKey] = {}
         self.former: dict[Network, Former] = {}
+        self._called: dict[Network, float] = {}  # monotonic time of the last `note`
+
+    def called_within(self, seconds: float) -> set[SessionKey]:
+        """Return the datastores of the networks that had an ADD, STATUS or GC within this time."""
+        since = time.monotonic() - seconds
+        networks = [network for network, moment in list(self._called.items()) if moment > since]
+        return {self.present[network] for network in networks if network in self.present}
 
     def load(self) -> None:
         """Read the datastores of all networks from the journal. Raise StoreError if it fails."""
@@ -47,6 +55,7 @@ class NetworkStores:
 
     def note(self, network: Network, where: SessionKey) -> None:
         """Note the datastore that the configuration of a network names. Raise StoreError if the journal cannot be read."""
+        self._called[network] = time.monotonic()
         if self.present.get(network) != where:
             self._set(network, where, _decoded(self._journal.note(_note_of(network))))
             if network not in self.former:

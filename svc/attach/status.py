@@ -81,6 +81,19 @@ def _datastore(context: Context, ipam: IpamConf, where: SessionKey) -> Dependenc
     return Dependency(key, datastore_place(where.datastore), _REMEDY, look)
 
 
+def store_dependency(context: Context, where: SessionKey) -> Dependency:
+    """Return a datastore by itself, without the pools of a network and without the claim of a node's name."""
+
+    def look(probe: Probe) -> None:
+        _require_kubeconfig(where.datastore)
+        session = context.session(where)
+        with probe.answering():
+            session.readiness.require_by_own_read()
+
+    settings = tuple(sorted(where.datastore.items()))
+    return Dependency(("datastore", (where.profile, where.node, settings)), datastore_place(where.datastore), _REMEDY, look)
+
+
 def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, policy: bool) -> Dependency:
     settings = dict(access)
 

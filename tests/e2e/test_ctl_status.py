@@ -73,7 +73,7 @@ def test_healthy_node_is_good(own_pods: MakePod, node: Node) -> None:
     assert document["attachments"] == {"added": 1}
     assert [(pool["name"], pool["in_use"]) for pool in document["datastore"]["pools"]] == [("pool4", 1), ("pool6", 0)]
     lines = screen(node).splitlines()
-    assert lines[0] == f"svc on {os.uname().nodename}: good"
+    assert lines[0] == f"svc on {os.uname().nodename.lower()}: good"
     assert [line.split()[0] for line in lines[1:]] == ["agent", "datastore", "pools", "pool6", "calls", "attachments"]
 
 
@@ -141,6 +141,35 @@ def test_pending_release_is_degraded(site: Site, tmp_path: Path, sandbox: Callab
             assert f":{site.port}" in document["pending_releases"][0]["reason"]
             (line,) = [line for line in screen(node).splitlines() if line.startswith("releases")]
             assert line.startswith("releases    default/web-0, for ")
+        pod.delete()
+        site.clear()
+
+
+def test_lock_of_the_embedded_store_is_shown_at_once(own_pods: MakePod, node: Node) -> None:
+    own_pods().add()
+    for words, code, is_ready in (("lock", DEGRADED, False), ("unlock", GOOD, True)):
+        node.svcctl("clusterinfo", words)
+        found, document = status_of_running_agent(node)
+        assert (found, [store["is_ready"] for store in document["datastores"]]) == (code, [is_ready])
+
+
+@pytest.mark.parametrize("site", ["etcdv3", "orch"], indirect=True)
+def test_lock_is_shown_at_once(site: Site, tmp_path: Path, sandbox: Callable[[], Netns]) -> None:
+    """The agent probes the datastore every 30 s, and svcctl reads it now. The screen names the node of the network."""
+    with ClusterNode(tmp_path / "node", "node1", site) as node:
+        furnish(site, "node1")
+        site.add_pod("web-0")
+        pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
+        pod.add()
+        options = "--netconf", str(node.directory / "netconf.json")
+        for words, code, is_ready in (("lock", DEGRADED, False), ("unlock", GOOD, True)):
+            node.ctl("clusterinfo", words)
+            found, document = eventually(
+                lambda: status(node, *options), lambda found: found[1]["state"] and found[1]["datastore"]
+            )
+            assert (found, [store["is_ready"] for store in document["datastores"]]) == (code, [is_ready])
+            assert ("the datastore is locked" in texts(document)) is not is_ready
+            assert document["nodes"] == ["node1"]
         pod.delete()
         site.clear()
 

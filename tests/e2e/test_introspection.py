@@ -22,10 +22,12 @@ from harness.node import Node, agent_with, netconf
 from harness.pod import Pod
 from harness.polling import wait_until
 from svc.admin.agent_client import NoAgent, ask
+from svc.agent import server
 from svc.agent.workers import MAX_WORKERS
 from svc.cni import handler
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
+from svc.datastore.etcd import connection
 from svc.model.errors import CallerError
 
 pytestmark = pytest.mark.root
@@ -35,6 +37,7 @@ MakePod = Callable[..., Pod]
 BARE = ("--without", "portmap", "--without", "bandwidth")
 AT_ONCE_SECONDS = 0.7  # less than the agent's heartbeat, which reads requests if no other thread does
 SERVERS = 10  # that do not answer: one datastore alone cannot occupy all workers
+FREQUENT = agent_with({f"{server.__name__}.PERIOD_SECONDS": 0.5, f"{connection.__name__}.CALL_SECONDS": 4.0})
 BRIEF = agent_with({f"{handler.__name__}.WORK_SECONDS['ADD']": 8.0})
 
 
@@ -126,8 +129,8 @@ def test_stuck_workers_delay_no_request(tmp_path: Path, sandbox: Callable[[], Ne
     with Node(tmp_path / "node", agent_program=BRIEF) as node, ExitStack() as stack:
         netns = sandbox()
         for _ in range(SERVERS):
-            server = stack.enter_context(serving(silent, inside=node.netns))
-            send_adds(stack, node, f"http://127.0.0.1:{server.port}", netns, 60)
+            silent_server = stack.enter_context(serving(silent, inside=node.netns))
+            send_adds(stack, node, f"http://127.0.0.1:{silent_server.port}", netns, 60)
         wait_until(lambda: asked(node, "state")["queue"]["workers"]["idle"] == 0)
         times = []
         for _ in range(5):
@@ -185,6 +188,29 @@ def test_dead_datastore_of_an_installed_network_is_named(node: Node, tmp_path: P
     assert [error["message"] for error in state["errors"]] == [store["error"]["message"]]
     assert "hunter2" not in json.dumps(state)
     assert "degraded" in node.svcctl("status", check=False).stdout
+
+
+@pytest.mark.parametrize("site", ["etcdv3", "orch"], indirect=True)
+def test_datastore_of_an_attachment_is_probed(site: Site, tmp_path: Path, sandbox: Callable[[], Netns]) -> None:
+    """No network list is installed."""
+
+    def found() -> list[tuple[bool, bool | None]]:
+        return [(store["is_up"], store["is_ready"]) for store in asked(node, "state")["datastores"]]
+
+    with ClusterNode(tmp_path / "node", "node1", site, agent_program=FREQUENT) as node:
+        furnish(site, "node1")
+        site.add_pod("web-0")
+        pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
+        pod.add()
+        assert found() == [(True, True)]  # by the requests of the ADD
+        wait_until(lambda: asked(node, "state")["datastores"][0]["checked"] is not None)
+        with node.cut_off():
+            wait_until(lambda: found() == [(False, None)])
+            (store,) = asked(node, "state")["datastores"]
+            assert str(site.port) in store["error"]["message"]
+        wait_until(lambda: found() == [(True, True)])
+        pod.delete()
+        site.clear()
 
 
 def test_killed_agent_is_named(node: Node) -> None:

@@ -273,6 +273,30 @@ def test_datastore_that_fails_is_left_out(host: Host, look: Looks, sandbox: Sand
     assert len(report["errors"]) == 1
 
 
+def test_incomplete_comparison_is_repeated_after_a_minute(host: Host, look: Looks) -> None:
+    host.context.networks.note(("", "net"), WHERE)
+    host.faults.arm(Kind.OUTAGE)
+    assert len(look()["errors"]) == 1
+    host.heal()
+    look.clock.seconds += CONFIRM_SECONDS
+    look.reconciliation.look()
+    assert len(look.jobs) == 1
+    look.run_jobs()
+    assert look.reconciliation.report["errors"] == []
+    look.clock.seconds += RECONCILE_SECONDS - 1
+    look.reconciliation.look()
+    assert look.jobs == []
+
+
+def test_report_says_that_the_journal_could_not_be_read_since(host: Host, look: Looks) -> None:
+    assert look()["errors"] == []
+    look.clock.seconds += RECONCILE_SECONDS
+    host.journal_faults.arm(Kind.OUTAGE)
+    look.reconciliation.look()
+    look.run_jobs()
+    assert len(look.reconciliation.report["errors"]) == 1
+
+
 def test_unreadable_journal_is_reported(host: Host, look: Looks, caplog: pytest.LogCaptureFixture) -> None:
     """The request gets the error. The job logs it, and comes back after the interval."""
     host.journal_faults.arm(Kind.OUTAGE)

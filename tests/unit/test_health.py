@@ -129,3 +129,41 @@ def test_proof_of_a_success_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         with pytest.raises(PeerError, match="broken"):
             health.require([server.dependency], "net", CallTrace("test"), may_lack_addresses=False)
+
+
+def current(health: Health) -> list[bool]:
+    return [last.is_current for last in health.failures()]
+
+
+@pytest.mark.parametrize(
+    ("failure", "may_lack_addresses", "stays"),
+    [
+        (FAILURE, False, False),
+        (FAILURE, True, True),  # no probe looks for an address of another plugin
+        (StoreError("no answer"), True, False),
+        (Forbidden("permission denied"), False, True),
+    ],
+)
+def test_newer_probes_end_the_failure_of_an_add(failure: PeerError, may_lack_addresses: bool, stays: bool) -> None:
+    """As for STATUS: a failure without newer probes of all dependencies stays current."""
+    health, servers = Health(), [Server(1), Server(2)]
+    dependencies = [server.dependency for server in servers]
+    for server in servers:
+        server.probe(health)
+    health.record("net", failure)
+    assert current(health) == [True]
+    with pytest.raises(PeerError):
+        health.require(dependencies[:1], "net", CallTrace("test"), may_lack_addresses=may_lack_addresses)
+    health.require_later(dependencies, "net", may_lack_addresses=may_lack_addresses)
+    for server in servers:
+        server.probe(health)
+    assert current(health) == [stays]
+
+
+def test_failure_of_an_add_is_current_for_a_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No probe of the network may be known."""
+    health = Health()
+    health.record("net", FAILURE)
+    assert current(health) == [True]
+    monkeypatch.setattr(module, "MEMORY_SECONDS", 0.0)
+    assert current(health) == [False]

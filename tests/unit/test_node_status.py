@@ -11,14 +11,27 @@ import pytest
 
 from harness.journal_rows import record
 from svc.admin import node_status
-from svc.admin.node_status import DEGRADED, DOWN, GOOD, NOTE, NodeStatus, pool_problems, state_problems
+from svc.admin.datastore_view import datastores
+from svc.admin.node_status import (
+    DEGRADED,
+    DOWN,
+    GOOD,
+    NOTE,
+    NodeStatus,
+    Problem,
+    datastore_problems,
+    pool_problems,
+    state_problems,
+)
 from svc.admin.sources import Source, read_all
 from svc.attach.journal import Journal
 from svc.ctl.commands.status import lines_of
-from svc.model.errors import CallerError, PeerError
+from svc.model.errors import CallerError, PeerError, SvcError
 
 TIMEOUT_SECONDS = 20.0
-POOLS = {"place": "embedded", "pools": []}
+PLACE = "datastore etcdv3 (http://h:1)"
+POOLS: dict[str, Any] = {"place": PLACE, "pools": [], "is_ready": True, "error": None}
+NAMED = {"place": PLACE, "node": "named", "networks": ["net"]}
 
 Json = dict[str, Any]
 
@@ -43,8 +56,14 @@ def state(**changes: Any) -> Json:
     return healthy | changes
 
 
+def problems_of(state: Json) -> list[Problem]:
+    stores = [problem for store in state["datastores"] or () for problem in datastore_problems(store)]
+    return stores + list(state_problems(state))
+
+
 ERROR = {"message": "no answer", "details": "see whether it runs"}
 NOW = 1_790_000_000.0
+REPORT: Json = {"time": NOW - 85, "attachments": 2, "findings": [], "torn_down": 0, "errors": []}
 WORKERS = {"threads": 128, "idle": 0, "max": 128, "seconds_since_progress": 50.0}
 LANE = {"name": "ADD-remote", "store": "http://h:1", "waiting": 3, "running": 48, "oldest_seconds": 20.0}
 
@@ -67,12 +86,14 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"queue": queue(workers=WORKERS)}, "all 128 workers are occupied, and no call has begun or ended for 50 s"),
         ({"queue": queue(lanes=[LANE])}, "3 calls (ADD-remote at http://h:1) wait for a worker, the oldest for 20 s"),
         ({"errors": [{"source": "the journal", "time": NOW, **ERROR}]}, "the journal: no answer"),
+        ({"errors": [{"source": "ADD in net", "time": NOW, "is_current": True, **ERROR}]}, "ADD in net: no answer"),
+        ({"reconciliation": REPORT | {"errors": ["etcd: cut", "x"]}}, "comparison was incomplete: etcd: cut (and 1 more)"),
         ({"tasks": [{"name": "x", "last_run": {"failure": "OSError: full"}}]}, "task 'x' failed: OSError: full"),
         ({"pending_releases": None, "failed": {"pending_releases": "locked"}}, "pending releases cannot be read: locked"),
     ],
 )  # fmt: skip
 def test_problem_is_found(changes: Json, text: str) -> None:
-    (problem,) = state_problems(state(**changes))
+    (problem,) = problems_of(state(**changes))
     assert text in problem.text
     assert problem.level == DEGRADED
     assert problem.fix
@@ -87,26 +108,35 @@ def test_problem_is_found(changes: Json, text: str) -> None:
         {"tokens": [{"server": "x", "expires": 1, "seconds_left": 86400.0}]},
         {"errors": [{"source": "ADD of c1", "time": NOW, "request": "0a", **ERROR}]},  # may concern one pod only
         {"errors": [{"source": "ADD in network net", "time": NOW - 3600, **ERROR}]},
+        {"errors": [{"source": "ADD in network net", "time": NOW, "is_current": False, **ERROR}]},  # STATUS would succeed
         {"queue": queue(lanes=[LANE | {"oldest_seconds": 1.0}])},
         {"tasks": [{"name": "x", "every_seconds": 1, "last_run": None}]},
         {"queue": None, "datastores": None, "tokens": None, "errors": None, "tasks": None, "agent": None},
     ],
 )
 def test_other_states_are_no_problem(changes: Json) -> None:
-    assert list(state_problems(state(**changes))) == []
+    assert problems_of(state(**changes)) == []
 
 
 def test_failure_of_a_datastore_is_shown_once() -> None:
     errors = [{"source": "datastore etcdv3 (http://h:1)", "time": NOW, **ERROR}]
-    assert len(list(state_problems(state(datastores=[store(is_up=False, error=ERROR)], errors=errors)))) == 1
+    assert len(problems_of(state(datastores=[store(is_up=False, error=ERROR)], errors=errors))) == 1
+
+
+def pool(name: str, in_use: int, available: int, reserved: int = 0, capacity: int = 256) -> Json:
+    numbers = {"capacity": capacity, "in_use": in_use, "reserved": reserved, "available": available}
+    return {"name": name, "cidr": "10.65.0.0/24", **numbers}
 
 
 def test_full_pool_is_a_problem() -> None:
+    """Reserved addresses are not used, but they cannot be assigned."""
     rows = [
-        {"name": name, "capacity": capacity, "available": available}
-        for name, capacity, available in (("full", 4, 0), ("near", 100, 5), ("half", 100, 50), ("empty", 0, 0))
-    ]
-    assert [problem.text.split()[1] for problem in pool_problems(rows)] == ["full", "near"]
+        pool("full", 256, 0), pool("near", 244, 12), pool("half", 128, 128), pool("empty", 0, 0, capacity=0),
+        pool("reserved", 10, 0, 246), pool("narrow", 1, 5, 250),
+    ]  # fmt: skip
+    problems = list(pool_problems(rows))
+    assert [problem.text.split()[1] for problem in problems] == ["full", "near", "reserved"]
+    assert problems[-1].text == "pool reserved is 100 % used without its 246 reserved addresses, 0 addresses are free"
 
 
 @pytest.fixture
@@ -114,7 +144,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeStatus:
     """Return the status of a node whose sources a test sets."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         journal.begin(record())
-    node = NodeStatus(tmp_path, tmp_path / "agent.sock", lambda: POOLS)
+    node = NodeStatus(tmp_path, tmp_path / "agent.sock", lambda: POOLS, lambda: NAMED)
     node.agent = Source("the agent", state)
     return node
 
@@ -138,17 +168,84 @@ def test_verdict_is_that_of_the_worst_problem(node: NodeStatus) -> None:
     assert (found["verdict"], [problem["level"] for problem in found["problems"]]) == (DOWN, [DOWN, DEGRADED])
 
 
-def test_datastore_that_does_not_answer_now_is_not_called_ready(node: NodeStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+def shown(node: NodeStatus, label: str) -> list[str]:
+    return [line.text for line in lines_of(node.read(TIMEOUT_SECONDS)) if line.label == label]
+
+
+@pytest.mark.parametrize(
+    ("known", "failure", "text"),
+    [
+        (store(), PeerError("no answer", details="see"), "was up and ready 12 s ago: etcdv3"),
+        (store(), CallerError("several networks", details="name one"), "up, ready: etcdv3"),
+        (store(place="datastore embedded"), PeerError("no answer", details="see"), "up, ready: embedded"),  # another one
+        (store(is_up=None, is_ready=None), PeerError("no answer", details="see"), "down: etcdv3"),
+    ],
+)
+def test_datastore_that_does_not_answer_now_is_not_called_ready(
+    node: NodeStatus, monkeypatch: pytest.MonkeyPatch, known: Json, failure: SvcError, text: str
+) -> None:
     """The agent probes it every 30 s only."""
     monkeypatch.setattr("time.time", lambda: 13.0)
-    for failure, text in (
-        (PeerError("no answer", details="see"), "was up and ready 12 s ago: etcdv3"),
-        (CallerError("several networks", details="name one"), "up, ready: etcdv3"),
-    ):
-        node.datastore = Source("the datastore", failing(failure))
-        found = node.read(TIMEOUT_SECONDS) | {"state": state(agent=None, datastores=[store()])}
-        (line,) = [each for each in lines_of(found, is_outdated=node.lacks_datastore) if each.label == "datastore"]
-        assert line.text.startswith(text)
+    node.agent = Source("the agent", lambda: state(agent=None, datastores=[known]))
+    node.datastore = Source("the datastore", failing(failure))
+    assert shown(node, "datastore")[0].startswith(text)
+
+
+LOCKED = {"message": "the datastore is locked", "details": "unlock it"}
+
+
+@pytest.mark.parametrize(
+    ("known", "read", "verdict", "text"),
+    [
+        (store(), {"is_ready": False, "error": LOCKED}, DEGRADED, "up, not ready: etcdv3"),
+        (store(is_ready=False, error=LOCKED), {"is_ready": True, "error": None}, GOOD, "up, ready: etcdv3"),
+        (store(is_up=None, is_ready=None), {"is_ready": True, "error": None}, GOOD, "up, ready: etcdv3"),
+        (store(), {"is_ready": None, "error": ERROR}, GOOD, "up, ready: etcdv3"),
+        (store(is_up=False, is_ready=None, error=ERROR), {"is_ready": True, "error": None}, DEGRADED, "down: etcdv3"),
+    ],
+)
+def test_readiness_that_svcctl_reads_counts(node: NodeStatus, known: Json, read: Json, verdict: str, text: str) -> None:
+    """The last probe of the agent may be older. A datastore that only the agent does not reach stays down."""
+    errors = [{"source": PLACE, "time": NOW, "is_current": True, **known["error"]}] if known["error"] else []
+    node.agent = Source("the agent", lambda: state(agent=None, datastores=[known], errors=errors))
+    node.datastore = Source("the datastore", lambda: POOLS | read)
+    found = node.read(TIMEOUT_SECONDS)
+    assert (found["verdict"], found["state"]["datastores"]) == (verdict, [known])
+    assert shown(node, "datastore")[0].startswith(text)
+    if verdict == DEGRADED:
+        assert len(found["problems"]) == 1
+
+
+def test_datastore_of_svcctl_is_shown_before_the_first_call(node: NodeStatus) -> None:
+    node.agent = Source("the agent", lambda: state(agent=None, datastores=[]))
+    assert shown(node, "datastore") == ["up, ready: etcdv3 (http://h:1), network net"]
+    node.datastore = Source("the datastore", failing(PeerError("no answer", details="see")))
+    assert shown(node, "datastore") == ["down: etcdv3 (http://h:1), network net"]
+    assert [problem["text"] for problem in node.read(TIMEOUT_SECONDS)["problems"]] == ["no answer"]
+    assert datastores([], NAMED, None, CallerError("several networks", details="name one")) == []
+
+
+def test_nodes_are_those_of_networks_and_attachments(node: NodeStatus, tmp_path: Path) -> None:
+    assert node.read(TIMEOUT_SECONDS)["nodes"] == sorted({"n", record().node})
+    node.agent = Source("the agent", failing(PeerError("does not run", details="start it")))
+    assert node.read(TIMEOUT_SECONDS)["nodes"] == [record().node]
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        for row in journal.all():
+            journal.remove(row)
+    assert node.read(TIMEOUT_SECONDS)["nodes"] == ["named"]
+
+
+def test_screen_shows_incomplete_comparisons_reserved_addresses_and_ages(
+    node: NodeStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW)
+    report = REPORT | {"errors": ["etcd does not answer"]}
+    error = {"source": "ADD in network net", "time": NOW - 300, "is_current": False, **ERROR}
+    node.agent = Source("the agent", lambda: state(agent=None, reconciliation=report, errors=[error]))
+    node.datastore = Source("the datastore", lambda: POOLS | {"pools": [pool("pool4", 10, 240, 6)]})
+    assert shown(node, "compared") == ["85 s ago, incomplete (etcd does not answer), 0 findings in 2 attachments"]
+    assert shown(node, "pools") == ["pool4 10.65.0.0/24: 4 % used (10 of 256, 6 reserved)"]
+    assert shown(node, "errors")[0].endswith(", 5 min ago, ADD in network net: no answer")
 
 
 def test_journal_replaces_an_agent_that_does_not_answer(node: NodeStatus, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from svc.admin.node_status import NodeStatus
 from svc.admin.output_file import require_not_stdout
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext
-from svc.ctl.datastore_summary import summary
+from svc.ctl.datastore_summary import named, summary
 from svc.ctl.path_option import PATH
 from svc.model.errors import CallerError, Code, PeerError
 
@@ -44,7 +44,7 @@ def diag(context: CliContext, file: Path | None) -> None:
     if file is not None and os.path.lexists(file):
         raise CallerError(f"file {str(file)!r} exists", details="name a new one, or remove it", code=Code.IO_FAILURE)
     socket = context.run_dir / SOCKET_NAME
-    status = NodeStatus(context.state_dir, socket, lambda: summary(context))
+    status = NodeStatus(context.state_dir, socket, lambda: summary(context), lambda: named(context))
     parts = Diagnostics(context.state_dir, socket, lambda: _json(summary(context)), lambda: _json(status.read(STATUS_SECONDS)))
     found = parts.read()
     if file is None:

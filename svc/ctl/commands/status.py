@@ -8,10 +8,10 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from svc.admin.node_status import EXIT_STATUS, NodeStatus, percent_used
+from svc.admin.node_status import EXIT_STATUS, NodeStatus, first_of
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, echo_json, echo_yaml, output_option
-from svc.ctl.datastore_summary import summary
+from svc.ctl.datastore_summary import named, summary
 from svc.ctl.screen import Line, columns, duration, rendered, show, title
 from svc.timestamps import date_and_time
 
@@ -19,6 +19,7 @@ SECONDS: Final = 0.85  # from the start of the process to the answer
 MIN_SECONDS: Final = 0.4  # that the sources get, also if the process started slowly
 WATCH_SECONDS: Final = 2.0  # between two screens
 MAX_LISTED: Final = 5  # entries of a list
+_READY: Final = {True: ", ready", False: ", not ready", None: ""}
 _INTERRUPTED: Final = 130  # exit status after Ctrl-C
 
 Json = dict[str, Any]
@@ -41,12 +42,12 @@ def status(context: CliContext, watch: bool) -> None:
       svcctl status --watch
       svcctl status -o json | jq -r .verdict
     """
-    node = NodeStatus(context.state_dir, context.run_dir / SOCKET_NAME, lambda: summary(context))
+    node = NodeStatus(context.state_dir, context.run_dir / SOCKET_NAME, lambda: summary(context), lambda: named(context))
     seconds = max(MIN_SECONDS, SECONDS - _process_age())
     try:
         while True:
             found = node.read(seconds)
-            _print(context, found, again=watch, is_outdated=node.lacks_datastore)
+            _print(context, found, again=watch)
             if not watch:
                 _exit(EXIT_STATUS[found["verdict"]], is_complete=node.is_complete)
             sys.stdout.flush()
@@ -74,7 +75,7 @@ def _process_age() -> float:
         return 0.0
 
 
-def _print(context: CliContext, found: Json, *, again: bool, is_outdated: bool) -> None:
+def _print(context: CliContext, found: Json, *, again: bool) -> None:
     if context.output == "json":
         echo_json(found, indent=None if again else 2)
     elif context.output == "yaml":
@@ -82,16 +83,16 @@ def _print(context: CliContext, found: Json, *, again: bool, is_outdated: bool) 
             click.echo("---")
         echo_yaml([found])
     else:
-        shown = rendered(lines_of(found, is_outdated=is_outdated), columns())
-        show(title(f"svc on {os.uname().nodename}", found["verdict"]), shown, again=again)
+        nodes = ", ".join(found["nodes"]) or os.uname().nodename
+        show(title(f"svc on {nodes}", found["verdict"]), rendered(lines_of(found), columns()), again=again)
 
 
-def lines_of(found: Json, *, is_outdated: bool = False) -> Iterator[Line]:
-    """Yield the lines of the screen. If `is_outdated`, the datastore does not answer now: show the age of the last probe."""
+def lines_of(found: Json) -> Iterator[Line]:
+    """Yield the lines of the screen."""
     state = found["state"]
     yield Line("agent", _agent(state["agent"]) if state and state["agent"] else "does not answer")
-    for store in (state or {}).get("datastores") or ():
-        yield Line("datastore", _store(store, is_outdated=is_outdated))
+    for store in found["datastores"]:
+        yield Line("datastore", _store(store))
     if found["datastore"]:
         yield from _listed("pools", [_pool(pool) for pool in found["datastore"]["pools"]] or ["none"])
     for token in (state or {}).get("tokens") or ():
@@ -119,12 +120,10 @@ def _agent(agent: Json) -> str:
     return f"up {duration(agent['uptime_seconds'])}, version {agent['version']}, process {agent['pid']}"
 
 
-def _store(store: Json, *, is_outdated: bool) -> str:
+def _store(store: Json) -> str:
     words = {None: "not asked yet", False: "down", True: "up"}[store["is_up"]]
     if store["is_up"]:
-        words += ", ready" if store["is_ready"] else ", not ready"
-        if is_outdated:
-            words = _probed(store)
+        words = _probed(store) if store["is_outdated"] else f"{words}{_READY[store['is_ready']]}"
     if store["is_up"] is None and store["is_open"]:
         words = "open"
     held = f", ADDs are held for {store['held_seconds']:.0f} s" if store["held_seconds"] else ""
@@ -135,12 +134,13 @@ def _store(store: Json, *, is_outdated: bool) -> str:
 def _probed(store: Json) -> str:
     """Return what the last probe of the agent found, with its age."""
     ago = f" {duration(max(0.0, time.time() - store['checked']))} ago" if store["checked"] else ""
-    return f"was up and {'ready' if store['is_ready'] else 'not ready'}{ago}"
+    return f"was up{_READY[store['is_ready']].replace(',', ' and')}{ago}"
 
 
 def _pool(pool: Json) -> str:
-    used = pool["capacity"] - pool["available"]
-    return f"{pool['name']} {pool['cidr']}: {percent_used(pool)} % used ({used} of {pool['capacity']})"
+    used, capacity = pool["in_use"], pool["capacity"]
+    reserved = f", {pool['reserved']} reserved" if pool["reserved"] else ""
+    return f"{pool['name']} {pool['cidr']}: {100 * used / capacity:.0f} % used ({used} of {capacity}{reserved})"
 
 
 def _left(seconds: float) -> str:
@@ -166,7 +166,8 @@ def _counted(states: Mapping[str, int]) -> str:
 def _compared(report: Json) -> str:
     ago = duration(max(0.0, time.time() - report["time"]))
     torn_down = f", {report['torn_down']} torn down since the start" if report["torn_down"] else ""
-    return f"{ago} ago, {len(report['findings'])} findings in {report['attachments']} attachments{torn_down}"
+    failed = f"incomplete ({first_of(report['errors'])}), " if report.get("errors") else ""
+    return f"{ago} ago, {failed}{len(report['findings'])} findings in {report['attachments']} attachments{torn_down}"
 
 
 def _release(release: Json) -> str:
@@ -176,7 +177,8 @@ def _release(release: Json) -> str:
 
 
 def _error(error: Json) -> str:
-    return f"{_when(error['time'])} {error['source']}: {error['message']}"
+    ago = f", {duration(max(0.0, time.time() - error['time']))} ago," if error["time"] else ""
+    return f"{_when(error['time'])}{ago} {error['source']}: {error['message']}"
 
 
 def _when(moment: float | None) -> str:
