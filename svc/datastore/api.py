@@ -247,13 +247,17 @@ class Forbidden(StoreError):
 
 
 class KeyedError(StoreError):
-    """Failure because of the state of one key. `observed` has the entries that a failed write found, if the store has them."""
+    """Failure because of the state of one key. `observed` has the entries that a failed write found, if the store has them.
+
+    `remedy` is what the datastore knows of the fix; empty if only a repetition may help.
+    """
 
     problem = "is not in the expected state"  # follows the name of the object in the message
 
-    def __init__(self, key: Key, observed: "Sequence[Entry]" = ()) -> None:
-        super().__init__(f"{describe(key)} {self.problem}", details="repeat the command or the call")
+    def __init__(self, key: Key, observed: "Sequence[Entry]" = (), *, remedy: str = "") -> None:
+        super().__init__(f"{describe(key)} {self.problem}", details=remedy or "repeat the command or the call")
         self.key = key
+        self.remedy = remedy
         self.observed = observed
 
 

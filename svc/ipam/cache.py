@@ -211,7 +211,7 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
         if backend.requires_node:
             remedy = "register it with `svcctl node apply`, or set `nodename` in the network configuration"
             msg = f"node {host.name!r} does not exist in the datastore"
-            raise PeerError(msg, details=missing.details or remedy, code=Code.POOL) from None
+            raise PeerError(msg, details=missing.remedy or remedy, code=Code.POOL) from None
         return {}
     return entry.value.labels
 

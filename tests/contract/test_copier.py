@@ -279,7 +279,7 @@ def test_copy_that_another_leader_has_written_is_not_overwritten(
 
     monkeypatch.setattr(client, "get", get_slowly)
     run()
-    wait_until(lambda: "ksa.c-a.web is tried again in 1 s: Conflict" in caplog.text)
+    wait_until(lambda: "ksa.c-a.web is tried again in 1 s: Profile 'ksa.c-a.web' was changed" in caplog.text)
     eventually(lambda: labels(store), lambda found: found == "web")
 
 

@@ -42,9 +42,8 @@ class NodeStore(ResourceStore):
         assert isinstance(key, ResourceKey)
         node = self._object(f"{_NODES}/{segment(key.name)}")
         if node is None:
-            missing = NotFound(key)
-            missing.details = "see `kubectl get nodes`, and set `nodename` in the network configuration to the name there"
-            raise missing
+            remedy = "see `kubectl get nodes`, and set `nodename` in the network configuration to the name there"
+            raise NotFound(key, remedy=remedy)
         return Entry(key, node_resource(self._names, node), revision_of(node))
 
     def collection(self, query: Key | Query) -> Collection:  # noqa: ARG002 all nodes are in one collection
