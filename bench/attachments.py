@@ -1,4 +1,4 @@
-"""A node with many attachments: the start of its agent, and introspection."""
+"""A node with many attachments: introspection, reconciliation, and the start of its agent."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from bench.testbed import Failed, Plugin, Stage
 from harness.frames import parse_reply
 from svc.admin.agent_client import ask
 
-STARTS = 5
+STARTS, RECONCILIATIONS = 5, 10
 LIMIT_SECONDS = 20.0
 
 
@@ -19,7 +19,17 @@ def run(options: Options) -> Iterator[Figure]:
         plugin, pods = stage.svc_plugin(cniVersion="1.1.0"), stage.pods(options.attachments)
         stage.execute_all(plugin, "ADD", pods, AT_ONCE)
         yield from _introspection(stage, options, len(pods))  # before the starts, which forget the calls
+        yield _reconciliation(stage, len(pods))
         yield from _starts(stage, plugin, len(pods))
+
+
+def _reconciliation(stage: Stage, present: int) -> Figure:
+    """Measure a comparison of journal, kernel and datastore, as the agent reports it."""
+    reports = [ask(stage.node.state_dir, stage.node.socket, "reconcile") for _ in range(RECONCILIATIONS)]
+    if any(report["attachments"] != present or report["findings"] or report["errors"] for report in reports):
+        raise Failed(f"the comparison of {present} attachments is wrong: {reports[-1]}")
+    times = [report["seconds"] * 1000 for report in reports]
+    return Figure(f"reconciliation_at_{present}", "ms", Sample.of(times), len(times), goal=at_most(200))
 
 
 def _starts(stage: Stage, plugin: Plugin, present: int) -> Iterator[Figure]:
