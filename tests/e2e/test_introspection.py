@@ -197,12 +197,14 @@ def test_datastore_of_an_attachment_is_probed(site: Site, tmp_path: Path, sandbo
     def found() -> list[tuple[bool, bool | None]]:
         return [(store["is_up"], store["is_ready"]) for store in asked(node, "state")["datastores"]]
 
-    with ClusterNode(tmp_path / "node", "node1", site, agent_program=FREQUENT) as node:
+    with ExitStack() as stack:
+        node = stack.enter_context(ClusterNode(tmp_path / "node", "node1", site, agent_program=FREQUENT))
         furnish(site, "node1")
+        stack.callback(site.clear)
         site.add_pod("web-0")
         pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
         pod.add()
-        assert found() == [(True, True)]  # by the requests of the ADD
+        wait_until(lambda: found() == [(True, True)])
         wait_until(lambda: asked(node, "state")["datastores"][0]["checked"] is not None)
         with node.cut_off():
             wait_until(lambda: found() == [(False, None)])
@@ -210,7 +212,6 @@ def test_datastore_of_an_attachment_is_probed(site: Site, tmp_path: Path, sandbo
             assert str(site.port) in store["error"]["message"]
         wait_until(lambda: found() == [(True, True)])
         pod.delete()
-        site.clear()
 
 
 def test_killed_agent_is_named(node: Node) -> None:
