@@ -22,7 +22,7 @@ KINDS = ("state", "attachments", "calls", "metrics", "threads")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the agent uses, without the netlink socket that each thread opens at its first use."""
+    """What the agent uses. Netlink sockets do not count: each thread opens one at its first use."""
 
     rss: float  # MiB
     descriptors: int

@@ -163,7 +163,7 @@ class _Replacement:
         return [part for part in self._parts if not _is_there(self._backend, part)]
 
     def _create(self, parts: Sequence[Resource], *, with_deletion: bool) -> None:
-        """Create these parts, except those that another split creates meanwhile."""
+        """Create these parts, except those that another split creates at the same time."""
         last = [Delete(self._pool.key, self._pool.revision)] if with_deletion else []
         for _ in attempts(_ATTEMPTS):
             creations = [Create(ResourceKey(POOL, part.name), part) for part in parts]

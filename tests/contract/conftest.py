@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from harness.api_fixtures import client, proxy
 from harness.backend_wrappers import NonAtomic
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
@@ -17,7 +18,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.overlay import Overlay
 from svc.names import DEFAULT, Names
 
-__all__ = ["etcd", "etcd_site", "home", "orch_site", "site"]
+__all__ = ["client", "etcd", "etcd_site", "home", "orch_site", "proxy", "site"]
 
 OpenStore = Callable[[], Backend]
 

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,11 @@ import pytest
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.controllers import LEASE, Cluster, cluster
 from harness.datastores import EtcdSite, session, set_ready
-from harness.kube import ADMIN_TOKEN, Kube, Refused
+from harness.kube import Kube, Refused
 from harness.polling import wait_until
 from svc.controllers import program
 from svc.controllers.profiles import AccountProfiles
 from svc.controllers.settings import Settings
-from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import Client
 from svc.model.keys import ResourceKey
 from svc.names import DEFAULT
@@ -31,18 +30,6 @@ def controllers(kube: Kube, tmp_path: Path) -> Iterator[Cluster]:
     with cluster(kube, tmp_path, {}) as made:
         made.make_namespace("c-a")
         made.make_account("c-a", "web")
-        yield made
-
-
-@pytest.fixture
-def proxy(kube: Kube) -> Iterator[ApiProxy]:
-    with ApiProxy(kube) as made:
-        yield made
-
-
-@pytest.fixture
-def client(proxy: ApiProxy) -> Iterator[Client]:
-    with closing(Client(ApiAuth({"orch_api_root": proxy.url, "k8s_auth_token": ADMIN_TOKEN}))) as made:
         yield made
 
 

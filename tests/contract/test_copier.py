@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.controllers import LEASE, Cluster, cluster
 from harness.datastores import EtcdSite, session, set_ready
-from harness.kube import ADMIN_TOKEN, Kube
+from harness.kube import Kube
 from harness.polling import eventually, wait_until
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.controllers.copied_kind import Translation, Untranslatable
@@ -23,7 +22,6 @@ from svc.controllers.network_policies import NetworkPolicies
 from svc.controllers.profiles import AccountProfiles
 from svc.datastore.api import Create, NotFound
 from svc.datastore.etcd.store import EtcdStore
-from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.watch import PagedWatch
 from svc.model.keys import ResourceKey
@@ -50,18 +48,6 @@ def controllers(kube: Kube, tmp_path: Path) -> Iterator[Cluster]:
     """Return the API server with a namespace for the test."""
     with cluster(kube, tmp_path, {}) as made:
         made.make_namespace("c-a")
-        yield made
-
-
-@pytest.fixture
-def proxy(kube: Kube) -> Iterator[ApiProxy]:
-    with ApiProxy(kube) as made:
-        yield made
-
-
-@pytest.fixture
-def client(proxy: ApiProxy) -> Iterator[Client]:
-    with closing(Client(ApiAuth({"orch_api_root": proxy.url, "k8s_auth_token": ADMIN_TOKEN}))) as made:
         yield made
 
 

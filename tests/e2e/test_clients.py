@@ -65,7 +65,7 @@ def descriptors(node: Node) -> int:
     netlink = {f"socket:[{line.split()[-1]}]" for line in (process / "net" / "netlink").read_text().splitlines()}
     found = []
     for fd in (process / "fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # closed since the directory was read
             found.append(os.readlink(fd))
     return len([target for target in found if target not in netlink])
 

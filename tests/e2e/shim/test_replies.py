@@ -73,7 +73,7 @@ def test_reply_arrives_with_the_request_for_more_time(shim: Shim) -> None:
 
 
 def test_success_of_an_add_without_a_result_is_an_error(shim: Shim) -> None:
-    """A program that is no agent of svc may send zeros."""
+    """Another program on the socket may send zeros."""
     with FakeAgent(shim.socket, answering(0, b"", b"")):
         result = shim.run("ADD")
     assert result.returncode == 1
