@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from svc import deadline
 from svc.attach.datastore_ready import KEY
+from svc.controllers.configuration import Live
 from svc.controllers.election import Election
 from svc.model.errors import SvcError
 
@@ -20,13 +21,15 @@ log = logging.getLogger("svc.controllers")
 
 
 class Compaction:
-    """The thread that compacts the history every `seconds`, while this process leads, to the revision of one period earlier."""
+    """The thread that compacts the history, once in a period while this process leads, to the revision of a period earlier."""
 
-    def __init__(self, store: "EtcdStore", election: Election, seconds: float) -> None:
+    def __init__(self, store: "EtcdStore", election: Election, live: Live) -> None:
         self._store = store
         self._election = election
-        self._seconds = seconds
+        self._live = live
         self._stopping = threading.Event()
+        self._changed = threading.Event()
+        live.on_change(lambda _: self._changed.set())
         self._thread = threading.Thread(target=self._run, name="compaction", daemon=True)
 
     def start(self) -> None:
@@ -35,16 +38,20 @@ class Compaction:
     def stop(self) -> None:
         """End the thread after the request that it may be sending."""
         self._stopping.set()
+        self._changed.set()
 
     def _run(self) -> None:
         earlier = 0
         while not self._stopping.is_set():
+            seconds = self._live.now.compaction_seconds
             try:
-                earlier = self._step(earlier)
+                earlier = self._step(earlier) if seconds else 0
             except SvcError as failure:
                 if not self._stopping.is_set():
                     log.warning("etcd was not compacted: %s", failure)
-            self._stopping.wait(self._seconds)
+            if self._changed.wait(seconds or None):
+                self._changed.clear()
+                earlier = 0  # from less than one period earlier
 
     def _step(self, earlier: int) -> int:
         """Compact to the `earlier` revision, unless it is 0. Return the present revision. Raise SvcError."""

@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from typing import Any, TypeGuard
 
+from svc.controllers.controller import Unsettled
 from svc.model.keys import Key, ResourceKey, ResourceQuery
 from svc.values import dataclass
 
 Json = dict[str, Any]
 
 
-class Untranslatable(ValueError):
+class Untranslatable(Unsettled):
     """The error about an object, or a part of it, that has no equivalent."""
 
 

@@ -1,12 +1,10 @@
-"""The Lease of the leader in the Kubernetes API, and a datastore session that writes only while this process leads."""
+"""The Lease of the leader in the Kubernetes API."""
 
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from svc import deadline
 from svc.controllers.election import LEASE_SECONDS, Election, Holding
-from svc.datastore.api import Backend, Entry, Write
 from svc.datastore.orch.client import ApiError, Client, segment
 from svc.datastore.orch.leases import API_VERSION, LEASES, NAMESPACE
 from svc.datastore.orch.resource_store import revision_of
@@ -71,23 +69,6 @@ class LeaderLease:
                 return False
             raise
         return True
-
-
-class LeaderStore:
-    """Datastore session whose writes raise NotLeading unless this process leads."""
-
-    def __init__(self, inner: Backend, election: Election) -> None:
-        self._inner = inner
-        self._election = election
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the inner session."""
-        return getattr(self._inner, name)
-
-    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
-        """Apply the writes. Neither send nor repeat them after the end of the lead."""
-        with deadline.limit(self._election.require()):
-            return self._inner.write(writes, durable=durable)
 
 
 def _holding(lease: Json) -> Holding:

@@ -25,7 +25,7 @@ def main() -> int:
     try:
         names = load_profile(options.names)
         settings = read(os.environ, names, options.netconf)
-        log_to_stderr(settings.log_level)
+        log_to_stderr(settings.configuration.log_level)
         for variable in settings.without_effect:
             log.warning("%s has no effect: this version does not use it", variable)
         with closing(open_client(settings.api)) as client:

@@ -3,20 +3,21 @@
 import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
+from svc.controllers.assembly import Part, assemble
 from svc.controllers.compaction import Compaction
-from svc.controllers.copied_kind import CopiedKind
-from svc.controllers.copier import Copier, Shared
+from svc.controllers.conditions import Conditions
+from svc.controllers.configuration import Live
+from svc.controllers.controller import Shared
 from svc.controllers.election import Election
-from svc.controllers.leader_lease import LeaderLease, LeaderStore
-from svc.controllers.network_policies import NetworkPolicies
-from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
-from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, Settings
+from svc.controllers.guarded_store import guarded
+from svc.controllers.leader_lease import LeaderLease
+from svc.controllers.settings import Settings
+from svc.controllers.tables import Tables
 from svc.datastore.open import open_backend
 from svc.datastore.orch.client import Client
 from svc.end_request import EndRequest, end_signals
@@ -25,19 +26,12 @@ from svc.model.resource import new_uid
 from svc.names import Names
 
 if TYPE_CHECKING:
-    from svc.datastore.etcd.store import EtcdStore
+    from svc.datastore.etcd.store import EtcdStore  # loads gRPC
 
 TRY_SECONDS = 2.0  # between attempts to obtain or renew the Lease
 
 _SHORTEST_SECONDS = 0.1  # between attempts, if an attempt took longer than the period
 _WRITE_SECONDS = 1.0  # for writes in flight at the end
-_KINDS: dict[str, type[NetworkPolicies | NamespaceProfiles | AccountProfiles]] = {
-    POLICY: NetworkPolicies,
-    NAMESPACE: NamespaceProfiles,
-    ACCOUNT: AccountProfiles,
-}
-
-_IDLE = "idle: policy agents read these objects from the Kubernetes API"
 
 log = logging.getLogger("svc.controllers")
 
@@ -49,46 +43,36 @@ def run(settings: Settings, names: Names, client: Client) -> int:
     """
     election = Election(f"{socket.gethostname()}_{new_uid()}")
     lease = LeaderLease(client, names.controllers, election)
-    kinds: list[CopiedKind] = [_KINDS[name](names) for name in settings.controllers]
+    live, conditions = Live(settings.configuration), Conditions()
     with end_signals() as end, ExitStack() as stack:
-        copiers: list[Copier] = []
+        store = stack.enter_context(closing(open_backend(settings.datastore, Path(), names)))
+        log.info("the datastore is %s", store.place)
         if settings.has_copies:
-            store = stack.enter_context(closing(_open(settings, names)))
-            log.info("the datastore is %s", store.place)
-            stack.enter_context(_compacting(store, election, settings.compaction_seconds))
-            ready = ready_checked(DatastoreReadiness(LeaderStore(store, election)))
-            shared = Shared(client, ready, election, settings.reconciler_seconds, end.request)
-            copiers = [Copier(kind, shared) for kind in kinds]
-        for kind in kinds:
-            log.info("controller %s is %s", kind.controller, "enabled" if settings.has_copies else _IDLE)
-        for copier in copiers:
-            copier.start()
-        _lead(lease, election, copiers, end)
-        _end(lease, election, copiers)
+            stack.enter_context(_compacting(cast("EtcdStore", store), election, live))
+        writable = guarded(store, election)
+        tables = Tables(client, writable, end.request)
+        shared = Shared(client, writable, tables, names, election, live, conditions, end.request)
+        parts = assemble(settings, shared)
+        tables.start()
+        for part in parts:
+            part.start()
+        _lead(lease, election, parts, end)
+        _end(lease, election, tables, parts)
     return 1 if end.reason else 0
 
 
-def _open(settings: Settings, names: Names) -> "EtcdStore":
-    store = open_backend(settings.datastore, Path(), names)
-    from svc.datastore.etcd.store import EtcdStore  # loaded by `open_backend`, which reports a missing package
-
-    assert isinstance(store, EtcdStore)
-    return store
-
-
 @contextmanager
-def _compacting(store: "EtcdStore", election: Election, seconds: float) -> Iterator[None]:
-    """Compact the history of etcd inside the block, every `seconds` unless they are 0."""
-    compaction = Compaction(store, election, seconds)
-    if seconds:
-        compaction.start()
+def _compacting(store: "EtcdStore", election: Election, live: Live) -> Iterator[None]:
+    """Compact the history of etcd inside the block."""
+    compaction = Compaction(store, election, live)
+    compaction.start()
     try:
         yield
     finally:
         compaction.stop()
 
 
-def _lead(lease: LeaderLease, election: Election, copiers: list[Copier], end: EndRequest) -> None:
+def _lead(lease: LeaderLease, election: Election, parts: Sequence[Part], end: EndRequest) -> None:
     """Take part in the election until the request to end."""
     led, failing, due = False, False, time.monotonic()
     while True:
@@ -102,20 +86,21 @@ def _lead(lease: LeaderLease, election: Election, copiers: list[Copier], end: En
         if election.leads != led:
             led = not led
             log.info("this process leads" if led else "this process does not lead any more: it writes nothing")
-            for copier in copiers if led else ():
-                copier.begin_round()
+            for part in parts if led else ():
+                part.begin_round()
         due = max(due + TRY_SECONDS, time.monotonic() + _SHORTEST_SECONDS)
         if end.wait(due - time.monotonic()):
             return
 
 
-def _end(lease: LeaderLease, election: Election, copiers: list[Copier]) -> None:
+def _end(lease: LeaderLease, election: Election, tables: Tables, parts: Sequence[Part]) -> None:
     """End the controllers, and release the Lease if no write is in flight."""
     election.resign()
-    for copier in copiers:
-        copier.stop()
+    for part in parts:
+        part.stop()
+    tables.stop()
     until = time.monotonic() + _WRITE_SECONDS
-    if not all(copier.await_writes(max(0.0, until - time.monotonic())) for copier in copiers):
+    if not all(part.await_writes(max(0.0, until - time.monotonic())) for part in parts):
         log.warning("a write is in flight: the Lease is not released, and expires")
         return
     try:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
+from svc.controllers.configuration import Configuration
 from svc.datastore.etcd.settings import read_settings
 from svc.model.errors import CallerError
 from svc.model.field_errors import MISSING, FieldError
@@ -54,9 +55,7 @@ class Settings:
     controllers: tuple[str, ...]
     datastore: dict[str, str]
     api: dict[str, str]
-    log_level: str
-    reconciler_seconds: float
-    compaction_seconds: float  # 0 for none
+    configuration: Configuration
     without_effect: tuple[str, ...]  # variables that are set, and that this version does not use
 
     @property
@@ -86,7 +85,9 @@ def read(environment: Mapping[str, str], names: Names, netconf: Path | None) -> 
             FieldError("KUBECONFIG", MISSING, "is missing", "name a kubeconfig file; only a pod needs none").line
         )
     source.raise_errors()
-    return Settings(controllers, datastore, api, level, reconciler, compaction, without_effect)
+    periods = dict.fromkeys(CONTROLLERS, reconciler)
+    configuration = Configuration(log_level=level, compaction_seconds=compaction, periods=periods)
+    return Settings(controllers, datastore, api, configuration, without_effect)
 
 
 class _Invalid(ValueError):

@@ -220,11 +220,12 @@ class Backend(Protocol):
         """Return the Unix time at which the token of the session expires; None if it has none, or none that names its end."""
         return None
 
-    def watch(self, query: Query) -> Watch:
+    def watch(self, query: Query, listed: Callable[[], None] | None = None) -> Watch:
         """Return a watch that reports every present entry, then each change, until it is closed.
 
         A watch that lags too far behind reports every present entry again, and the keys that were deleted since. It reports
-        the changes of this session. Whether it reports the changes of other processes depends on the store.
+        the changes of this session. Whether it reports the changes of other processes depends on the store. The thread that
+        iterates calls `listed` each time after it has got all present entries and those deletions.
         """
 
     def is_current(self) -> bool:

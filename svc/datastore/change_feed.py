@@ -30,9 +30,11 @@ class Change:
 class Watcher(Watch):
     """Watch of an embedded store."""
 
-    def __init__(self, listing: Listing, wanted: Callable[[Key], bool]) -> None:
+    def __init__(self, listing: Listing, wanted: Callable[[Key], bool], listed: Callable[[], None] | None = None) -> None:
         self._listing = listing
         self._wanted = wanted
+        self._on_listed = listed
+        self._is_listing = False  # until the reader has got all events of a listing
         self._changes: deque[Change] = deque()
         self._listed: deque[Event] = deque()
         self._present = PresentKeys()
@@ -45,6 +47,10 @@ class Watcher(Watch):
         while not self._closed:
             if self._listed:
                 return self._listed.popleft()
+            if self._is_listing:
+                self._is_listing = False
+                if self._on_listed is not None:
+                    self._on_listed()
             if self._stale:
                 self._list()
             elif (event := self._await_event()) is not None:
@@ -77,6 +83,7 @@ class Watcher(Watch):
         except BaseException:
             self._stale = True
             raise
+        self._is_listing = True
         self._listed.extend(self._present.listed((entry.key, (entry,)) for entry in entries))
 
     def _await_event(self) -> Event | None:

@@ -153,14 +153,14 @@ class EmbeddedStore(Backend):
         """Return the newest transaction number. A session that opens an older copy of the file has a lower one."""
         return Position(revision=self._newest)
 
-    def watch(self, query: Query) -> Watcher:
+    def watch(self, query: Query, listed: Callable[[], None] | None = None) -> Watcher:
         """Return a watch. It reports the changes of other processes only when it lists again."""
 
         def listing() -> tuple[int, Sequence[Entry]]:
             number, rows = self._read(self._snapshot, query)
             return number, self._entries(query, rows)
 
-        return self._watches.add(Watcher(listing, lambda key: matches(query, key)))
+        return self._watches.add(Watcher(listing, lambda key: matches(query, key), listed))
 
     def close(self) -> None:
         self._watches.close()

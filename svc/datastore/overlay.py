@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from svc.datastore.api import (
     Backend,
@@ -80,8 +80,8 @@ class Overlay(Backend):
     def position(self) -> Position:
         return self._inner.position()
 
-    def watch(self, query: Query) -> Watch:
-        return self._inner.watch(query)
+    def watch(self, query: Query, listed: Callable[[], None] | None = None) -> Watch:
+        return self._inner.watch(query, listed)
 
     def close(self) -> None:
         self._inner.close()

@@ -107,11 +107,20 @@ class Reconnecting(Generic[Step]):
 
 
 class EventStream(Watch):
-    """Events of a query, derived from the steps of a watch."""
+    """Events of a query, derived from the steps of a watch.
 
-    def __init__(self, watch: Reconnecting[Step], events: Callable[[Step], Iterable[Event]]) -> None:
+    `listed` is called after the last event of each complete listing, in the thread that iterates.
+    """
+
+    def __init__(
+        self,
+        watch: Reconnecting[Step],
+        events: Callable[[Step], Iterable[Event]],
+        ends_listing: Callable[[Step], bool],
+        listed: Callable[[], None] | None,
+    ) -> None:
         self._watch: Reconnecting[Any] = watch
-        self._events = (event for step in watch.steps() if step is not None for event in events(step))
+        self._events = _events_of(watch, events, ends_listing, listed)
 
     def __next__(self) -> Event:
         if self._watch.is_closed:
@@ -125,19 +134,47 @@ class EventStream(Watch):
             self._events.close()
 
 
+def _events_of(
+    watch: Reconnecting[Step],
+    events: Callable[[Step], Iterable[Event]],
+    ends_listing: Callable[[Step], bool],
+    listed: Callable[[], None] | None,
+) -> Generator[Event, None, None]:
+    for step in watch.steps():
+        if step is None:
+            continue
+        yield from events(step)
+        if listed is not None and ends_listing(step):
+            listed()
+
+
 class PresentKeys:
     """Keys that a watch has reported as present, by the stored object that they were read from."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Sequence[Key]] = {}
+        self._before: dict[Hashable, Sequence[Key]] = {}  # known before a listing that has not ended
 
     def listed(self, objects: Iterable[tuple[Hashable, Sequence[Entry]]]) -> list[Event]:
-        """Return the events of a new listing: the deleted keys, then every present entry."""
-        before, self._known = self._known, {}
-        entries = [entry for name, found in objects for entry in self._remember(name, found)]
-        present = {entry.key for entry in entries}
-        gone = [Event(key, None) for keys in before.values() for key in keys if key not in present]
-        return gone + [Event(entry.key, entry) for entry in entries]
+        """Return the events of a new listing: every present entry, then the deleted keys."""
+        self.begin_listing()
+        return self.page(objects) + self.end_listing()
+
+    def begin_listing(self) -> None:
+        """Begin a listing in pages. A listing that was interrupted is forgotten."""
+        self._before |= self._known
+        self._known = {}
+
+    def page(self, objects: Iterable[tuple[Hashable, Sequence[Entry]]]) -> list[Event]:
+        """Return the events of a page: its present entries."""
+        return [Event(entry.key, entry) for name, found in objects for entry in self._remember(name, found)]
+
+    def end_listing(self) -> list[Event]:
+        """Return the events of the keys that are no longer present."""
+        before, self._before = self._before, {}
+        present = {key for keys in self._known.values() for key in keys}
+        gone = dict.fromkeys(key for keys in before.values() for key in keys if key not in present)
+        return [Event(key, None) for key in gone]
 
     def changed(self, name: Hashable, found: Sequence[Entry]) -> list[Event]:
         """Return the events of a change of one object, which now has these entries."""

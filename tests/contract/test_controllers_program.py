@@ -16,6 +16,7 @@ from harness.datastores import EtcdSite, session, set_ready
 from harness.kube import Kube, Refused
 from harness.polling import wait_until
 from svc.controllers import program
+from svc.controllers.configuration import Configuration
 from svc.controllers.profiles import AccountProfiles
 from svc.controllers.settings import Settings
 from svc.datastore.orch.client import Client
@@ -44,7 +45,7 @@ def site(etcd_site: EtcdSite) -> Iterator[EtcdSite]:
 
 def settings(site: EtcdSite, kind: str = "etcdv3", compaction: float = 0.0) -> Settings:
     datastore = {"kind": kind, "etcd_endpoints": site.running.endpoints}
-    return Settings(("serviceaccount",), datastore, {}, "INFO", 300.0, compaction, ())
+    return Settings(("serviceaccount",), datastore, {}, Configuration(compaction_seconds=compaction), ())
 
 
 def holder(kube: Kube) -> str:

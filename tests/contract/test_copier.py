@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from harness.controllers import LEASE, Cluster, cluster
 from harness.datastores import EtcdSite, session, set_ready
 from harness.kube import Kube
 from harness.polling import eventually, wait_until
-from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
+from harness.running_controller import Clock, Running, running
 from svc.controllers.copied_kind import Translation, Untranslatable
-from svc.controllers.copier import Copier, Shared
+from svc.controllers.copier import Copier
 from svc.controllers.election import LEASE_SECONDS, Election, NotLeading
-from svc.controllers.leader_lease import LeaderLease, LeaderStore
+from svc.controllers.guarded_store import LeaderStore
+from svc.controllers.leader_lease import LeaderLease
 from svc.controllers.network_policies import NetworkPolicies
 from svc.controllers.profiles import AccountProfiles
 from svc.datastore.api import Create, NotFound
@@ -33,14 +34,6 @@ pytestmark = pytest.mark.server
 EXPIRED = b'{"kind":"Status","status":"Failure","reason":"Expired","message":"too old","code":410}'
 REFUSED = b'{"kind":"Status","status":"Failure","reason":"Forbidden","message":"no right","code":403}'
 KEY = ResourceKey("Profile", "ksa.c-a.web")
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -132,38 +125,16 @@ def test_only_the_leader_writes(store: EtcdStore) -> None:
 # the threads of a controller
 
 
-@dataclass
-class Running:
-    """A controller whose process leads as long as the test wants."""
-
-    copier: Copier
-    election: Election
-    failures: list[str] = field(default_factory=list)
-
-
 @pytest.fixture
 def run(client: Client, store: EtcdStore) -> Iterator[Callable[..., Running]]:
     """Return a function that starts the controller of service accounts, or of another kind."""
-    started: list[Running] = []
+    with ExitStack() as stack:
 
-    def start(kind: Any = None, *, leads: bool = True, seconds: float = 300.0) -> Running:
-        election = Election("test", Clock())
-        if leads:
-            election.renewed(0.0)
-        failures: list[str] = []
-        ready = ready_checked(DatastoreReadiness(LeaderStore(store, election)))
-        shared = Shared(client, ready, election, seconds, failures.append)
-        started.append(Running(Copier(kind or AccountProfiles(DEFAULT), shared), election, failures))
-        started[-1].copier.start()
-        return started[-1]
+        def start(kind: Any = None, *, leads: bool = True) -> Running:
+            wanted = kind or AccountProfiles(DEFAULT)
+            return stack.enter_context(running(client, store, lambda shared: Copier(wanted, shared), leads=leads))
 
-    yield start
-    for each in started:
-        each.copier.stop()
-        assert each.copier.await_writes(20)
-        for thread in each.copier._threads:
-            thread.join(20)
-            assert not thread.is_alive()
+        yield start
 
 
 def labels(store: EtcdStore) -> Any:
@@ -174,12 +145,11 @@ def labels(store: EtcdStore) -> Any:
 def test_process_that_does_not_lead_writes_later(
     run: Callable[..., Running], controllers: Cluster, store: EtcdStore, proxy: ApiProxy
 ) -> None:
-    running = run(leads=False)
+    found = run(leads=False)
     controllers.make_account("c-a", "web", app="web")
-    wait_until(lambda: running.copier._stored is not None and running.copier._wanted is not None)
+    wait_until(lambda: found.part.is_ready)
     assert store.find(KEY) is None
-    running.election.renewed(0.0)
-    running.copier.begin_round()
+    found.lead()
     eventually(lambda: labels(store), lambda found: found == "web")
 
 
@@ -199,13 +169,13 @@ def test_expired_watch_lists_again(
     run: Callable[..., Running], controllers: Cluster, store: EtcdStore, proxy: ApiProxy
 ) -> None:
     controllers.make_account("c-a", "web", app="web")
-    running = run()
+    copier = run()
     eventually(lambda: labels(store), lambda found: found == "web")
     proxy.arm(Order(Fate.ANSWERED, "^GET .*serviceaccounts.*watch=true", status=410, body=EXPIRED))
     proxy.hang_up()
     controllers.kube.forget("serviceaccounts/c-")
     wait_until(lambda: store.find(KEY) is None)
-    assert running.failures == []
+    assert copier.failures == []
 
 
 def test_without_the_right_to_watch_lists_are_repeated_slowly(controllers: Cluster, client: Client, proxy: ApiProxy) -> None:
@@ -316,6 +286,6 @@ def test_bug_in_a_thread_ends_the_process(
     kind = AccountProfiles(DEFAULT)
     monkeypatch.setattr(kind, "key", lambda _: 1 / 0)
     controllers.make_account("c-a", "web")
-    running = run(kind)
-    wait_until(lambda: bool(running.failures))
-    assert running.failures == ["controller serviceaccount: ZeroDivisionError('division by zero')"]
+    copier = run(kind)
+    wait_until(lambda: bool(copier.failures))
+    assert copier.failures == ["the watch of /api/v1/serviceaccounts: ZeroDivisionError('division by zero')"]

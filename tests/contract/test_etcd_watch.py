@@ -106,7 +106,7 @@ def test_watch_lists_all_keys_after_a_compaction(store: EtcdStore, writer: EtcdS
         new = create(writer, "new")
         server.compact(int(new.revision))
         reconnect(relay)
-        expected = [Event(deleted.key, None), Event(kept.key, kept), Event(new.key, new)]
+        expected = [Event(kept.key, kept), Event(new.key, new), Event(deleted.key, None)]
         assert [events.get(timeout=TIMEOUT_SECONDS) for _ in range(3)] == expected
         last = create(writer, "last")
         assert events.get(timeout=TIMEOUT_SECONDS) == Event(last.key, last)

@@ -112,6 +112,27 @@ def test_watch_returns_existing_entries_then_changes(backend: Backend) -> None:
         assert next_event(told) == Event(created.key, None)
 
 
+def test_watch_tells_when_it_has_listed_everything(backend: Backend) -> None:
+    """The reader has all present entries then, also if there are none."""
+    create(backend, ResourceKey("IPPool", "a"), pool("a"))
+    for kind, expected in (("IPPool", 1), ("IPReservation", 0)):
+        got: list[Event] = []
+        listed: queue.Queue[int] = queue.Queue()
+        watch = backend.watch(ResourceQuery(kind), lambda got=got, listed=listed: listed.put(len(got)))  # type: ignore[misc]
+        reader = threading.Thread(target=_read_into, args=(watch, got))
+        reader.start()
+        try:
+            assert listed.get(timeout=TIMEOUT_SECONDS) == expected
+        finally:
+            watch.close()
+            reader.join(TIMEOUT_SECONDS)
+
+
+def _read_into(watch: Watch, got: list[Event]) -> None:
+    for event in watch:
+        got.append(event)  # noqa: PERF402 one by one, as a reader gets them
+
+
 def test_watch_returns_only_matching_changes(backend: Backend) -> None:
     """It skips other kinds, other prefixes and failed writes."""
     with events(backend.watch(ResourceQuery("IPPool", prefix="a"))) as told:

@@ -74,8 +74,8 @@ class Through(Backend):
     def position(self) -> Position:
         return self.inner.position()
 
-    def watch(self, query: Query) -> Watch:
-        return self.inner.watch(query)
+    def watch(self, query: Query, listed: Callable[[], None] | None = None) -> Watch:
+        return self.inner.watch(query, listed)
 
     def is_current(self) -> bool:
         return self.inner.is_current()

@@ -125,8 +125,8 @@ class FaultyBackend(Backend):
     def position(self) -> Position:
         return self._inner.position()
 
-    def watch(self, query: Query) -> Watch:
-        return self._faults.carry_out("watch", lambda: self._inner.watch(query))
+    def watch(self, query: Query, listed: Callable[[], None] | None = None) -> Watch:
+        return self._faults.carry_out("watch", lambda: self._inner.watch(query, listed))
 
     def is_current(self) -> bool:
         return self._inner.is_current()

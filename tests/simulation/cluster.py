@@ -4,7 +4,7 @@ It applies writes atomically (etcd) or key by key (the Kubernetes API).
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NoReturn
 
@@ -173,7 +173,7 @@ class RemoteStore(Backend):
     def position(self) -> Position:
         return Position()
 
-    def watch(self, query: Query) -> Watch:
+    def watch(self, query: Query, listed: Callable[[], None] | None = None) -> Watch:
         return NoWatch()
 
     def is_current(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from svc.controllers.configuration import Configuration
 from svc.controllers.settings import CONTROLLERS, LATER, Settings, read
 from svc.model.errors import CallerError
 from svc.names import DEFAULT
@@ -25,7 +26,8 @@ def errors(**environment: str) -> list[str]:
 
 
 def test_defaults() -> None:
-    assert settings() == Settings(("policy", "namespace", "serviceaccount"), ETCD, {}, "INFO", 300.0, 600.0, ())
+    periods = dict.fromkeys(("policy", "namespace", "serviceaccount"), 300.0)
+    assert settings() == Settings(tuple(periods), ETCD, {}, Configuration(periods=periods), ())
     assert settings(LOG_LEVEL=" ", ENABLED_CONTROLLERS="") == settings()
     assert settings().has_copies
 
@@ -48,9 +50,11 @@ def test_variables_are_read(tmp_path: Path) -> None:
         ("namespace", "serviceaccount"),
         ETCD | {"etcd_endpoints": "http://10.0.0.1:2379"},
         {"kubeconfig": str(tmp_path / "kubeconfig")},
-        "DEBUG",
-        5400.0,
-        0.0,
+        Configuration(
+            log_level="DEBUG",
+            compaction_seconds=0.0,
+            periods=dict.fromkeys(("policy", "namespace", "serviceaccount"), 5400.0),
+        ),
         ("HEALTH_ENABLED", "SYNC_NODE_LABELS", "AUTO_HOST_ENDPOINTS"),
     )
 
@@ -69,7 +73,7 @@ def test_variable_with_the_prefix_is_preferred(names: Any) -> None:
     given = {"LOG_LEVEL": "loud", f"{prefix}LOG_LEVEL": "error", f"{prefix}ETCD_ENDPOINTS": "http://10.0.0.1:2379"}
     others = {"OTHER_LOG_LEVEL": "debug", "ETCD_ENDPOINTS": "x", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
     found = read(given | others, names, None)
-    assert found.log_level == "ERROR"
+    assert found.configuration.log_level == "ERROR"
     assert found.datastore["etcd_endpoints"] == "http://10.0.0.1:2379"
 
 
@@ -118,7 +122,7 @@ def test_all_errors_are_reported_together() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("1s", 1.0), ("1.5h", 5400.0), ("1m500ms", 60.5), ("1000000us", 1.0)])
 def test_durations_are_those_of_go(text: str, seconds: float) -> None:
-    assert settings(RECONCILER_PERIOD=text).reconciler_seconds == pytest.approx(seconds)
+    assert settings(RECONCILER_PERIOD=text).configuration.round_seconds("policy") == pytest.approx(seconds)
 
 
 def netconf(path: Path, **fields: Any) -> Path:
@@ -138,7 +142,7 @@ def test_network_configuration_replaces_variables_of_the_datastore(tmp_path: Pat
     found = settings(file, DATASTORE_TYPE="orch", ETCD_ENDPOINTS="x", LOG_LEVEL="error")
     assert found.datastore == ETCD | {"etcd_endpoints": "http://10.0.0.2:2379"}
     assert found.api == {"kubeconfig": "/etc/kubeconfig"}
-    assert found.log_level == "ERROR"
+    assert found.configuration.log_level == "ERROR"
 
 
 def test_kubeconfig_completes_a_network_configuration(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from svc.datastore.etcd import txn
 from svc.datastore.etcd.connection import PROBE, Compacted, EtcdConnection, RetryBudget
 from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import read_settings
-from svc.datastore.etcd.watch import QueryWatch, Span, SpanWatch
+from svc.datastore.etcd.watch import Deletions, QueryWatch, Span, SpanWatch
 from svc.datastore.generations import Generations
 from svc.datastore.watching import EventStream, OpenWatches
 from svc.metrics import StoreMeter
@@ -70,14 +70,14 @@ class EtcdStore(Backend):
         return [found_by(lambda key: self._valid(key, stored[key]), key) for key in keys]
 
     def list(self, query: Query) -> Entries:
-        return self._listing(query)[1]
+        budget, entries = self._connection.budget(), Entries()
+        for _, kvs in self._ranges(query, PAGE, lambda: budget):
+            self._gather(query, kvs, entries)
+        return entries
 
     def pages(self, query: Query) -> Iterator[Entries]:
         """Yield the entries of a query at one revision. The caller may take long between the pages."""
-        for _, kvs in self._ranges(query, SMALL_PAGE, self._connection.budget):
-            entries = Entries()
-            self._gather(query, kvs, entries)
-            yield entries
+        yield from (entries for _, entries in self._numbered_pages(query))
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002
         """Apply all writes or none. Writes are always durable, because etcd syncs before it answers."""
@@ -102,11 +102,12 @@ class EtcdStore(Backend):
     def position(self) -> Position:
         return self._connection.position
 
-    def watch(self, query: Query) -> EventStream:
+    def watch(self, query: Query, listed: Callable[[], None] | None = None) -> EventStream:
         """Return a watch of the changes of all processes. It continues after broken connections and restarts of servers."""
-        span = self._span(query)
-        watch = QueryWatch(self._connection, span, lambda: self._listing(query), lambda kv: self._event(query, kv))
-        return self._watches.add(EventStream(watch, lambda events: events))
+        watch = QueryWatch(
+            self._connection, self._span(query), lambda: self._numbered_pages(query), lambda kv: self._event(query, kv)
+        )
+        return self._watches.add(EventStream(watch, lambda events: events, lambda step: isinstance(step, Deletions), listed))
 
     def close(self) -> None:
         self._watches.close()
@@ -124,13 +125,12 @@ class EtcdStore(Backend):
             message = f"etcd ({self._origin}) holds no valid document at {self._codec.path(key)}: {error}"
             raise UndecodableEntry(message, details="delete the key, or restore it from a copy") from error
 
-    def _listing(self, query: Query) -> tuple[int, Entries]:
-        """Return a revision, and the entries of a query at it."""
-        budget, entries, revision = self._connection.budget(), Entries(), 0
-        for present, kvs in self._ranges(query, PAGE, lambda: budget):
+    def _numbered_pages(self, query: Query) -> Iterator[tuple[int, Entries]]:
+        """Yield a revision, and the entries of a query at it in parts. The caller may take long between them."""
+        for revision, kvs in self._ranges(query, SMALL_PAGE, self._connection.budget):
+            entries = Entries()
             self._gather(query, kvs, entries)
-            revision = present
-        return revision, entries
+            yield revision, entries
 
     def _ranges(self, query: Query, limit: int, budget: Callable[[], RetryBudget]) -> Iterator[tuple[int, Any]]:
         """Yield a revision, and the KeyValues of a query at it in parts."""

@@ -7,16 +7,17 @@ after the last revision that it has received. If etcd has compacted that revisio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from svc.datastore.api import Event
+from svc.datastore.api import Entry, Event
 from svc.datastore.etcd.connection import Compacted, EtcdConnection, NoResponse
 from svc.datastore.etcd.messages import Message, rpc
-from svc.datastore.watching import Listing, PresentKeys, Reconnecting
+from svc.datastore.watching import PresentKeys, Reconnecting
 from svc.model.errors import SvcError
 
 MAX_BACKOFF = 5.0  # seconds
 
 Span = tuple[bytes, bytes]  # first key, and the key after the last one
 Read = Callable[[Message], Event | None]
+Pages = Callable[[], Iterator[tuple[int, Sequence[Entry]]]]  # a revision, and the entries at it in parts
 
 
 class SpanWatch(Reconnecting[Any]):
@@ -50,28 +51,39 @@ class SpanWatch(Reconnecting[Any]):
                 yield stream.receive()
 
 
+class Deletions(list[Event]):
+    """The last step of a listing: the events of the keys that were deleted since the one before."""
+
+
 class QueryWatch(SpanWatch):
     """Watch of a query, which yields the events of each step. `read` returns None for a KeyValue that does not match."""
 
     raises_refusals = True
 
-    def __init__(self, connection: EtcdConnection, span: Span, listing: Listing, read: Read) -> None:
+    def __init__(self, connection: EtcdConnection, span: Span, pages: Pages, read: Read) -> None:
         super().__init__(connection, span, span[0].decode())
-        self._listing = listing
+        self._pages = pages
         self._read = read
         self._next = 0  # the revision to continue from; 0 to list first
         self._present = PresentKeys()
 
     def _attempt(self) -> Iterator[Sequence[Event]]:
         if not self._next:
-            revision, entries = self._listing()
-            self._next = revision + 1
-            yield self._present.listed((entry.key, (entry,)) for entry in entries)
+            yield from self._list()
         try:
             for answer in self._answers(revision=self._next):
                 yield self._events(answer)
         except Compacted:
             self._next = 0
+
+    def _list(self) -> Iterator[Sequence[Event]]:
+        self._present.begin_listing()
+        revision = 0
+        for present, entries in self._pages():
+            revision = present
+            yield self._present.page((entry.key, (entry,)) for entry in entries)
+        yield Deletions(self._present.end_listing())
+        self._next = revision + 1
 
     def _events(self, answer: Message) -> Sequence[Event]:
         if answer.events:

@@ -6,7 +6,7 @@ the failed one. Handles that it deleted after the failed one stay deleted, as if
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from svc.datastore.api import (
@@ -35,7 +35,7 @@ from svc.datastore.orch.nodes import NodeStore
 from svc.datastore.orch.parallel import ParallelWriter
 from svc.datastore.orch.pods import PodEndpointStore
 from svc.datastore.orch.resource_store import ResourceStore
-from svc.datastore.orch.watch import KindWatch, QueryWatch
+from svc.datastore.orch.watch import LISTED, KindWatch, QueryWatch
 from svc.datastore.watching import EventStream, OpenWatches
 from svc.model import endpoint, keys
 from svc.model.custom_resources import CORE
@@ -117,9 +117,10 @@ class OrchStore(Backend):
     def token_expires(self) -> float | None:
         return self.client.token_expires()
 
-    def watch(self, query: Query) -> EventStream:
-        watch = QueryWatch(self.client, query, self._store(query).collection(query))
-        return self._watches.add(EventStream(watch, watch.events))
+    def watch(self, query: Query, listed: Callable[[], None] | None = None) -> EventStream:
+        store = self._store(query)
+        watch = QueryWatch(self.client, query, store.collection(query), store.page_objects)
+        return self._watches.add(EventStream(watch, watch.events, lambda step: step[0] == LISTED, listed))
 
     def close(self) -> None:
         """Close the session and wait for its threads. An open watch ends in the thread that iterates."""

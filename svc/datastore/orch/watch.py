@@ -22,7 +22,7 @@ Json = dict[str, Any]
 Change = tuple[str, Any]  # type and object; for LISTED, all objects
 
 MAX_BACKOFF = 30.0  # seconds
-LISTED, PAGE, OPENED, DELETED = "LISTED", "PAGE", "OPENED", "DELETED"
+BEGUN, PAGE, LISTED, OPENED, DELETED = "BEGUN", "PAGE", "LISTED", "OPENED", "DELETED"
 _EXPIRED = 410  # the revision is too old to continue from
 _REFUSED = (401, 403, 404)  # a retry cannot resolve these
 
@@ -112,25 +112,34 @@ class CollectionWatch(Reconnecting[Change]):
                 yield kind, data
 
 
-class PagedWatch(CollectionWatch):
+class WholeObjectWatch(CollectionWatch):
     """Watch of a collection, with whole objects, for callers that must not hold all of them.
 
-    It yields PAGE for each page of a list, then LISTED without objects, and otherwise the steps of CollectionWatch.
+    It yields BEGUN, PAGE for each page of a list, then LISTED without objects, and otherwise the steps of CollectionWatch.
     """
 
     accept = "application/json"
 
-    def __init__(self, client: Client, path: str) -> None:
-        super().__init__(client, path, lambda: Collection(path, lambda _: ()))
-        self._unopened = Backoff(1.0, MAX_BACKOFF)
+    def __init__(self, client: Client, what: str, collection: Callable[[], Collection], page_objects: int) -> None:
+        super().__init__(client, what, collection)
+        self._page_objects = page_objects
 
     def _begin(self, collection: Collection) -> Iterator[Change]:
+        yield BEGUN, ()
         revision = ""
-        for page in self._client.pages(collection.path, limit=str(SMALL_PAGE)):
+        for page in self._client.pages(collection.path, limit=str(self._page_objects), **collection.params):
             revision = page.revision
             yield PAGE, page.items
         self._revision = revision
         yield LISTED, ()
+
+
+class PagedWatch(WholeObjectWatch):
+    """Watch of the objects of a path. An interrupted list begins again."""
+
+    def __init__(self, client: Client, path: str) -> None:
+        super().__init__(client, path, lambda: Collection(path, lambda _: ()), SMALL_PAGE)
+        self._unopened = Backoff(1.0, MAX_BACKOFF)
 
     def _open(self, collection: Collection) -> Stream:
         """Open the stream. If it is refused, wait, because the list that follows has succeeded and resets the back-off."""
@@ -143,24 +152,29 @@ class PagedWatch(CollectionWatch):
         return stream
 
 
-class QueryWatch(CollectionWatch):
-    """Watch of the events of a query, with whole objects."""
+class QueryWatch(WholeObjectWatch):
+    """Watch of the events of a query."""
 
-    accept = "application/json"
     raises_refusals = True
 
-    def __init__(self, client: Client, query: Query, collection: Collection) -> None:
-        super().__init__(client, collection.path, lambda: collection)
+    def __init__(self, client: Client, query: Query, collection: Collection, page_objects: int) -> None:
+        super().__init__(client, collection.path, lambda: collection, page_objects)
         self._query = query
         self._present = PresentKeys()
 
     def events(self, change: Change) -> Sequence[Event]:
         """Return the events of one change."""
         kind, data = change
-        if kind == LISTED:
-            return self._present.listed((name_of(each), self._entries(each)) for each in data)
-        if kind == OPENED:
-            return ()
+        match kind:
+            case "BEGUN":
+                self._present.begin_listing()
+                return ()
+            case "PAGE":
+                return self._present.page((name_of(each), self._entries(each)) for each in data)
+            case "LISTED":
+                return self._present.end_listing()
+            case "OPENED":
+                return ()
         return self._present.changed(name_of(data), () if kind == DELETED else self._entries(data))
 
     def _entries(self, data: Json) -> Sequence[Entry]:

@@ -1,0 +1,36 @@
+"""Which parts make up each controller that the settings enable."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from svc.controllers.controller import Controller, Shared
+from svc.controllers.copier import Copier
+from svc.controllers.network_policies import NetworkPolicies
+from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
+from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, Settings
+
+Part = Controller[Any]
+Factory = Callable[[Shared], Part]
+
+_IN_BOTH: dict[str, tuple[Factory, ...]] = {}  # by controller: parts for any datastore
+_WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore has copies of objects of Kubernetes
+    POLICY: (lambda shared: Copier(NetworkPolicies(shared.names), shared),),
+    NAMESPACE: (lambda shared: Copier(NamespaceProfiles(shared.names), shared),),
+    ACCOUNT: (lambda shared: Copier(AccountProfiles(shared.names), shared),),
+}
+_IDLE = "idle: policy agents read these objects from the Kubernetes API"
+
+log = logging.getLogger("svc.controllers")
+
+
+def assemble(settings: Settings, shared: Shared) -> list[Part]:
+    """Return the parts of the enabled controllers, and log which controllers are idle with this datastore."""
+    return [part for name in settings.controllers for part in _parts(name, settings, shared)]
+
+
+def _parts(name: str, settings: Settings, shared: Shared) -> Iterator[Part]:
+    factories = _IN_BOTH.get(name, ()) + (_WITH_ETCD.get(name, ()) if settings.has_copies else ())
+    log.info("controller %s is %s", name, "enabled" if factories else _IDLE)
+    for factory in factories:
+        yield factory(shared)

@@ -1,0 +1,67 @@
+"""The settings of the controllers that may change while the program runs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from threading import Lock
+
+from svc.values import dataclass
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostEndpointTemplate:
+    """A template of host endpoints, see `svc/controllers/host_endpoints.py`. `interface_pattern` is a regular expression."""
+
+    name: str
+    interface_cidrs: tuple[str, ...] = ()
+    interface_pattern: str = ""
+    node_selector: str = "all()"
+    labels: Labels = field(default_factory=dict)
+    annotations: Labels = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Settings in force. Periods are in seconds; 0 means never, except for the rounds. Ports of 0 are not served."""
+
+    log_level: str = "INFO"
+    serves_health: bool = True
+    compaction_seconds: float = 600.0
+    metrics_port: int = 0
+    debug_port: int = 0
+    periods: Mapping[str, float] = field(default_factory=dict)  # between full rounds, by controller
+    syncs_labels: bool = True
+    leak_grace_seconds: float = 900.0
+    creates_host_endpoints: bool = False
+    creates_default_host_endpoint: bool = True
+    host_endpoint_templates: tuple[HostEndpointTemplate, ...] = ()
+    assigns_all_services: bool = True  # otherwise only services that request addresses
+
+    def round_seconds(self, controller: str) -> float:
+        """Return the seconds between full rounds of a controller."""
+        return self.periods.get(controller, 300.0)
+
+
+class Live:
+    """The present configuration. Any thread may read `now`; one thread replaces it."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.now = configuration
+        self._lock = Lock()
+        self._listeners: list[Callable[[Configuration], None]] = []
+
+    def on_change(self, listener: Callable[[Configuration], None]) -> None:
+        """Have a listener called after each change, in the thread that makes it."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def replace(self, configuration: Configuration) -> None:
+        """Put another configuration into force, and call the listeners if it differs."""
+        if configuration == self.now:
+            return
+        self.now = configuration
+        with self._lock:
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            listener(configuration)

@@ -1,0 +1,166 @@
+"""A controller: one thread that makes items of the datastore what they should be, and tries failed items again for ever."""
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from svc.controllers.conditions import Conditions
+from svc.controllers.configuration import Live
+from svc.controllers.election import Election, NotLeading
+from svc.controllers.retry_queue import RetryQueue
+from svc.controllers.table import Table
+from svc.controllers.tables import Tables
+from svc.datastore.api import Backend
+from svc.datastore.orch.client import Client
+from svc.model.errors import SvcError
+from svc.names import Names
+from svc.values import dataclass
+
+Item = TypeVar("Item", bound=Hashable)
+
+_POLL_SECONDS = 1.0  # maximum time until the thread sees that this process leads no longer
+
+log = logging.getLogger("svc.controllers")
+
+
+class Unsettled(Exception):
+    """The failure to settle an item because of its content. The message says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the controllers of a process share. `store` refuses writes unless the process leads and the datastore is ready.
+
+    `fail` is called with the reason if a thread ends because of a bug.
+    """
+
+    client: Client
+    store: Backend
+    tables: Tables
+    names: Names
+    election: Election
+    live: Live
+    conditions: Conditions
+    fail: Callable[[str], None]
+
+
+class Controller(ABC, Generic[Item]):
+    """One controller. `start` starts its thread, `stop` ends it. It writes only while this process leads.
+
+    Listeners of the tables `add` the items that may differ. A full round begins with the lead, then after each
+    period of the configuration.
+    """
+
+    name: str
+
+    def __init__(self, shared: Shared, tables: Sequence[Table[Any, Any]]) -> None:
+        self.shared = shared
+        self._tables = tables
+        self._changed = threading.Condition()  # guards the queue
+        self._queue: RetryQueue[Item] = RetryQueue()
+        self._round_due = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    @abstractmethod
+    def round_items(self) -> Iterable[Item]:
+        """Return the items of a full round: those that differ as far as the tables show. Send no request."""
+
+    @abstractmethod
+    def settle(self, item: Item) -> None:
+        """Read what the item depends on, and write the difference. Raise Unsettled, NotLeading, SvcError."""
+
+    def shown(self, item: Item) -> str:
+        """Return the name of an item for the log."""
+        return str(item)
+
+    @property
+    def round_seconds(self) -> float:
+        """The seconds between full rounds."""
+        return self.shared.live.now.round_seconds(self.name)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, items: Iterable[Item]) -> None:
+        """Put items into the queue. Any thread may call this. Do nothing before all tables are filled: a round follows then."""
+        if not self.is_ready:
+            return
+        with self._changed:
+            now, size = time.monotonic(), len(self._queue)
+            for item in items:
+                self._queue.add(item, now)
+            if len(self._queue) > size:
+                self._changed.notify_all()
+
+    def begin_round(self) -> None:
+        """Begin a full round now."""
+        with self._changed:
+            self._round_due = 0.0
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Begin no further item."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def await_writes(self, seconds: float) -> bool:
+        """Wait after `stop` until no write is in flight. Return False if one still is after this time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the tables show everything."""
+        return all(table.is_filled for table in self._tables)
+
+    @property
+    def waiting(self) -> int:
+        """The number of items in the queue."""
+        return len(self._queue)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                item = self._next()
+                if item is not None:
+                    self._attempt(item)
+        except Exception as bug:  # otherwise the process would lead on, and this controller would write nothing
+            log.exception("controller %s has failed", self.name)
+            self.shared.fail(f"controller {self.name}: {bug!r}")
+
+    def _next(self) -> Item | None:
+        """Return an item that is due. Wait at most _POLL_SECONDS for one, and return None then."""
+        if self.shared.election.leads and self.is_ready and time.monotonic() >= self._round_due:
+            self._round_due = time.monotonic() + self.round_seconds
+            self.add(self.round_items())
+        with self._changed:
+            if self.shared.election.leads and (item := self._queue.take(time.monotonic())) is not None:
+                return item
+            self._changed.wait(_POLL_SECONDS)
+            return None
+
+    def _attempt(self, item: Item) -> None:
+        """Settle an item. After a failure, put it back."""
+        reason: Exception
+        try:
+            self.settle(item)
+        except NotLeading:
+            with self._changed:
+                self._queue.add(item, time.monotonic())
+            return
+        except (SvcError, Unsettled) as failure:
+            reason = failure
+        else:
+            with self._changed:
+                has_failed = self._queue.done(item)
+            if has_failed:
+                log.info("controller %s: %s is up to date after failures", self.name, self.shown(item))
+            return
+        with self._changed:
+            delay = self._queue.failed(item, time.monotonic())
+        log.warning("controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, reason)

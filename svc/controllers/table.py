@@ -1,0 +1,200 @@
+"""Tables in memory that follow objects: a short row for each object of a collection or a query, kept current by a watch."""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from svc.datastore.api import Backend, Entry, Event
+from svc.datastore.orch.client import Client
+from svc.datastore.orch.watch import BEGUN, DELETED, LISTED, OPENED, PAGE, PagedWatch
+from svc.datastore.watching import Reconnecting
+from svc.model.errors import SvcError
+from svc.model.keys import Query
+from svc.retry import Backoff
+
+Json = dict[str, Any]
+K = TypeVar("K", bound=Hashable)
+Row = TypeVar("Row")
+Fail = Callable[[str], None]  # is called with the reason if a thread ends because of a bug
+
+_MIN_BACKOFF, _MAX_BACKOFF = 1.0, 30.0  # seconds before a query is watched again
+
+log = logging.getLogger("svc.controllers")
+
+
+class Table(ABC, Generic[K, Row]):
+    """Rows by key, and the thread that follows the objects. Any thread may read.
+
+    A row is a hint: it may be older than the object. So a writer reads the object again.
+    """
+
+    def __init__(self, what: str, fail: Fail) -> None:
+        self._what = what
+        self._fail = fail
+        self._rows: dict[K, Row] = {}
+        self._listing: dict[K, Row] | None = None  # rows of a listing that has not ended
+        self._filled = False
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[Collection[K]], None]] = []
+        self._thread = threading.Thread(target=self._run, name=f"watch-{what}", daemon=True)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether all objects were listed once. Until then, a missing row means nothing."""
+        return self._filled
+
+    def get(self, key: K) -> Row | None:
+        """Return the row of a key; None if there is none."""
+        return self._rows.get(key)
+
+    def snapshot(self) -> Mapping[K, Row]:
+        """Return a copy of all rows."""
+        with self._lock:
+            return dict(self._rows)
+
+    def on_change(self, listener: Callable[[Collection[K]], None]) -> None:
+        """Have a listener called with the keys whose rows may have changed, in the thread of the table. Call before `start`.
+
+        It is called with all present and former keys after each listing.
+        """
+        self._listeners.append(listener)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the watch."""
+
+    @abstractmethod
+    def _follow(self) -> None:
+        """Follow the objects until `stop`, with the methods below."""
+
+    def _begin_listing(self) -> None:
+        self._listing = {}
+
+    def _list(self, key: K, row: Row | None) -> None:
+        """Note an object of a listing; None if it was deleted or is none of the table's."""
+        assert self._listing is not None
+        if row is None:
+            self._listing.pop(key, None)
+        else:
+            self._listing[key] = row
+
+    def _end_listing(self) -> None:
+        listed, self._listing = self._listing or {}, None
+        with self._lock:
+            before, self._rows = self._rows, listed
+            self._filled = True
+        self._tell(before.keys() | listed.keys())
+
+    def _note(self, key: K, row: Row | None) -> None:
+        """Note a changed object; None if it was deleted or is none of the table's."""
+        with self._lock:
+            before = self._rows.get(key)
+            if row is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = row
+        if before != row:
+            self._tell((key,))
+
+    def _tell(self, keys: Collection[K]) -> None:
+        for listener in self._listeners:
+            listener(keys)
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as bug:  # otherwise the controllers would decide by rows that nobody keeps current
+            log.exception("the watch of %s has failed", self._what)
+            self._fail(f"the watch of {self._what}: {bug!r}")
+
+
+class ApiTable(Table[K, Row]):
+    """Rows of a collection of the Kubernetes API. `read` returns the key of an object, and its row, None for no row."""
+
+    def __init__(self, client: Client, path: str, read: Callable[[Json], tuple[K, Row | None]], fail: Fail) -> None:
+        super().__init__(path, fail)
+        self._read = read
+        self._watch: Reconnecting[tuple[str, Any]] = PagedWatch(client, path)
+
+    def stop(self) -> None:
+        self._watch.close()
+
+    def _follow(self) -> None:
+        for step in self._watch.steps():
+            if step is None:
+                continue
+            kind, data = step
+            if kind == BEGUN:
+                self._begin_listing()
+            elif kind == PAGE:
+                for each in data:
+                    self._list(*self._read(each))
+                data.clear()  # the page is not needed while the next one is read
+            elif kind == LISTED:
+                self._end_listing()
+            elif kind == DELETED:
+                self._note(self._read(data)[0], None)
+            elif kind != OPENED:
+                self._note(*self._read(data))
+
+
+class StoreTable(Table[Any, Row]):
+    """Rows of a query of the datastore, by its keys. `read` returns the row of an entry; None for no row.
+
+    A document that cannot be decoded has no row.
+    """
+
+    def __init__(self, store: Backend, query: Query, read: Callable[[Entry[Any]], Row | None], fail: Fail, what: str) -> None:
+        super().__init__(what, fail)
+        self._store = store
+        self._query = query
+        self._read = read
+        self._stopping = threading.Event()
+        self._close_watch: Callable[[], None] = self._stopping.set
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._close_watch()
+
+    def _follow(self) -> None:
+        backoff, interrupted = Backoff(_MIN_BACKOFF, _MAX_BACKOFF), False
+        while not self._stopping.is_set():
+            try:
+                for event in self._events():
+                    interrupted = False
+                    backoff.reset()
+                    self._take(event)
+            except SvcError as failure:
+                if not interrupted and not self._stopping.is_set():
+                    log.warning("%s cannot be read, and are tried again: %s", self._what, failure)
+                interrupted = True
+                self._stopping.wait(backoff.next())
+
+    def _events(self) -> Iterator[Event]:
+        self._begin_listing()
+        watch = self._store.watch(self._query, self._listed)
+        self._close_watch = watch.close
+        if self._stopping.is_set():
+            watch.close()
+        return watch
+
+    def _take(self, event: Event) -> None:
+        row = None if event.entry is None else self._read(event.entry)
+        if self._listing is None:
+            self._note(event.key, row)
+        else:
+            self._list(event.key, row)
+
+    def _listed(self) -> None:
+        if self._listing is None:  # the watch has reported what it lists again as changes
+            self._tell(self.snapshot().keys())
+        else:
+            self._end_listing()

@@ -1,0 +1,82 @@
+"""The tables that several controllers read. Each is created with its first reader, so that no watch runs without one."""
+
+from functools import cached_property
+from typing import Any
+
+from svc.controllers.nodes import KubeNode, read_node
+from svc.controllers.pods import PodRow, read_pod
+from svc.controllers.table import ApiTable, Fail, StoreTable, Table
+from svc.datastore.api import Backend, Entry
+from svc.datastore.orch.client import Client
+from svc.model.ipam import Affinity, Block, Handle
+from svc.model.keys import HOST_KINDS, AffinityQuery, BlockQuery, HandleQuery, Query, ResourceQuery
+from svc.model.resource import Resource
+
+
+class Tables:
+    """The tables of a process, and their life."""
+
+    def __init__(self, client: Client, store: Backend, fail: Fail) -> None:
+        self._client = client
+        self._store = store
+        self._fail = fail
+        self._made: list[Table[Any, Any]] = []
+
+    def start(self) -> None:
+        """Start the tables that were created."""
+        for table in self._made:
+            table.start()
+
+    def stop(self) -> None:
+        for table in self._made:
+            table.stop()
+
+    def keep(self, table: Table[Any, Any]) -> None:
+        """Start and stop a table with the others."""
+        self._made.append(table)
+
+    @cached_property
+    def pods(self) -> ApiTable[str, PodRow]:
+        """The pods by NAMESPACE/NAME."""
+        table = ApiTable(self._client, "/api/v1/pods", read_pod, self._fail)
+        self.keep(table)
+        return table
+
+    @cached_property
+    def kube_nodes(self) -> ApiTable[str, KubeNode]:
+        """The nodes of Kubernetes by name."""
+        table = ApiTable(self._client, "/api/v1/nodes", read_node, self._fail)
+        self.keep(table)
+        return table
+
+    @cached_property
+    def nodes(self) -> StoreTable[Entry[Resource]]:
+        """The Nodes of the datastore."""
+        return self.entries(ResourceQuery("Node"), "Nodes")
+
+    @cached_property
+    def host_endpoints(self) -> StoreTable[Entry[Resource]]:
+        return self.entries(ResourceQuery("HostEndpoint"), "HostEndpoints")
+
+    @cached_property
+    def pools(self) -> StoreTable[Entry[Resource]]:
+        return self.entries(ResourceQuery("IPPool"), "IP pools")
+
+    @cached_property
+    def blocks(self) -> StoreTable[Entry[Block]]:
+        return self.entries(BlockQuery(), "blocks")
+
+    @cached_property
+    def handles(self) -> StoreTable[Entry[Handle]]:
+        return self.entries(HandleQuery(), "handles")
+
+    @cached_property
+    def affinities(self) -> tuple[StoreTable[Entry[Affinity]], ...]:
+        """The affinities of nodes, and those of virtual hosts."""
+        return tuple(self.entries(AffinityQuery(kind=kind), f"affinities ({kind})") for kind in HOST_KINDS)
+
+    def entries(self, query: Query, what: str) -> StoreTable[Any]:
+        """Create a table of whole entries. Its readers must not modify them."""
+        table: StoreTable[Any] = StoreTable(self._store, query, lambda entry: entry, self._fail, what)
+        self.keep(table)
+        return table
