@@ -50,6 +50,10 @@ FAULTS = {
         "Ledger.added = lambda self, container, addresses: added(self, container, ['10.0.0.1'])",
         "was given ['10.0.0.1']",
     ),
+    "an endpoint that stays": (
+        "import svc.attach.teardown as module\nmodule._deletion = lambda _: None",
+        "the endpoint of",
+    ),
     "an interface that stays": (
         "import svc.attach.teardown as module\nmodule.unwire = lambda *_: True",
         "",
