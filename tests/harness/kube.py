@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,13 +145,20 @@ class Kube:
 
         Watches report the deletions. Finalizers and grace periods do not count.
         """
-        ranges = [
+        self._change(
             {"requestDeleteRange": {"key": _base64(f"/registry/{prefix}"), "range_end": _base64(f"/registry/{prefix[:-1]}0")}}
             for prefix in prefixes  # "0" follows "/"
-        ]
+        )
+
+    def uproot(self, key: str) -> None:
+        """Delete the object at a key from the server's etcd."""
+        self._change([{"requestDeleteRange": {"key": _base64(f"/registry/{key}")}}])
+
+    def _change(self, operations: Iterable[Json]) -> None:
+        """Apply operations on the server's etcd in one transaction."""
         connection = http.client.HTTPConnection("127.0.0.1", self.etcd_port, timeout=30)
         try:
-            connection.request("POST", "/v3/kv/txn", json.dumps({"success": ranges}))
+            connection.request("POST", "/v3/kv/txn", json.dumps({"success": list(operations)}))
             reply = connection.getresponse()
             if reply.status != 200:
                 raise Refused(reply.status, reply.read().decode())
