@@ -32,6 +32,7 @@ from svc.cni.frame import Handover
 from svc.model.endpoint import KIND
 from svc.model.keys import ResourceQuery
 from svc.netconf.installed import Installed, add_installed
+from svc.right_of_way import RIGHT_OF_WAY
 
 pytestmark = pytest.mark.root
 
@@ -122,7 +123,7 @@ def test_calls_leave_no_garbage(node: ResidentNode, pod: Netns) -> None:
 
 def test_add_gives_way_to_short_calls(node: ResidentNode, pod: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
     """While CHECK or STATUS runs, an ADD pauses before each step, but not for ever. A short call that fails ends as well."""
-    ways = server.RIGHT_OF_WAY
+    ways = RIGHT_OF_WAY
     steps: list[int] = []
 
     def counted() -> None:
