@@ -179,10 +179,12 @@ class Controller(ABC, Generic[Item]):
             return None
 
     def _end_round(self) -> None:
-        """Count the round that is open, because no item is due any more."""
+        """Count the round that is open, because no item is due any more. Its failed items may still wait."""
         if self._open_round is not None:
+            seconds = time.monotonic() - self._open_round
+            log.debug("controller %s: a full round took %.2f s", self.name, seconds)
             self.tally.rounds += 1
-            self.tally.round_seconds += time.monotonic() - self._open_round
+            self.tally.round_seconds += seconds
             self._open_round = None
 
     def _attempt(self, item: Item) -> None:

@@ -10,9 +10,12 @@ from pathlib import Path
 import svc
 from svc.call_trace import log_to_stderr
 from svc.controllers import health_file
+from svc.heap import limit_arenas
 from svc.model.errors import SvcError, reason_of
 from svc.model.shortage import shortage
 from svc.netconf.names_profiles import load_profile
+
+ARENAS = 2  # of malloc; otherwise the thread of each table keeps the memory of its largest page
 
 log = logging.getLogger("svc.controllers")
 
@@ -20,6 +23,7 @@ log = logging.getLogger("svc.controllers")
 def main() -> int:
     """Run until SIGTERM, or answer a probe. Return the exit status."""
     options = _parser().parse_args()
+    limit_arenas(ARENAS)
     log_to_stderr("INFO")
     try:
         return _probe(options) if options.command == "health" else _run(options)

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,8 +96,9 @@ def test_program_without_copies_takes_part_in_the_election(
     controllers: Cluster, client: Client, site: EtcdSite, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    datastore = {"kind": "orch", "kubeconfig": controllers.environment["KUBECONFIG"]}
     with ended_when(lambda: bool(holder(controllers.kube))):
-        assert program.run(settings(site, "orch"), DEFAULT, client) == 0
+        assert program.run(replace(settings(site), datastore=datastore), DEFAULT, client) == 0
     assert "controller serviceaccount is idle: policy agents read these objects" in caplog.text
     assert not has_copy(site)
 

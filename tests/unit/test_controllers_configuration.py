@@ -261,7 +261,8 @@ def test_merging_keeps_every_value_of_the_upper_object(lower: Any, upper: Any) -
 
 
 def test_configuration_is_unknown_until_it_was_read() -> None:
-    live, told = Live(Configuration(), is_known=False), []
+    live = Live(Configuration(), is_known=False)
+    told: list[Configuration] = []
     live.on_change(told.append)
     live.replace(Configuration())
     assert live.is_known
