@@ -94,8 +94,8 @@ class Controller(ABC, Generic[Item]):
         """Return the name of an item for the log."""
         return str(item)
 
-    def samples(self) -> Iterable[Sample]:
-        """Return the metrics of this controller beside those of every one. `metric_families.py` describes each."""
+    def families(self) -> Iterable[Sample]:
+        """Return the samples of the metrics that only this controller has. `metric_families.py` describes each family."""
         return ()
 
     @property

@@ -1,6 +1,6 @@
 """The table of all metrics of the controllers. Imported only when metrics are written as text.
 
-A controller returns the samples of its own ones from `Controller.samples`. `python tests/reference.py` writes this table to
+A controller returns the samples of its own ones from `Controller.families`. `python tests/reference.py` writes this table to
 docs/reference/metrics.md.
 """
 

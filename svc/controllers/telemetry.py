@@ -51,7 +51,7 @@ class Telemetry:
                 sums[part.name] += number(part)  # type: ignore[assignment]  # seconds are not whole numbers
             yield from ((name, (("controller", controller),), value) for controller, value in sorted(sums.items()))
         for part in self._parts:
-            yield from part.samples()
+            yield from part.families()
 
 
 _NUMBERS: dict[str, Callable[[Controller[Any]], float]] = {

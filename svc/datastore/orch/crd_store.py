@@ -173,7 +173,8 @@ class CrdStore(ResourceStore):
 
         try:
             return self._entry(key, write_verified(key, send, look_up))
-        except NotFound:  # the server has the object, and keeps only some fields of its status
+        except NotFound:
+            self.get(key)  # unless the object was deleted, the kind has no such subresource, and drops fields of the status
             self._plain.add(wanted.kind)
             return entry
 
