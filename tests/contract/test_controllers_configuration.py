@@ -1,6 +1,6 @@
 """The part of svc-controllers that keeps KubeControllersConfiguration, on real datastores, with a status subresource or not."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from svc.names import DEFAULT
 
 Json = dict[str, Any]
 
+NONE: Mapping[str, str] = {}
 STORES = ("etcdv3", "orch", "orch, plain group")  # the plain group has the subresource
 pytestmark = pytest.mark.only_over(*STORES)
 
@@ -46,9 +47,9 @@ class Processes:
     def has_copies(self) -> bool:
         return self.store.atomic
 
-    def start(self, *, leads: bool = True, **variables: str) -> Running:
+    def start(self, variables: Mapping[str, str] = NONE, *, leads: bool = True) -> Running:
         """Start the part as a process with these variables does."""
-        found = read({"KUBERNETES_SERVICE_HOST": "10.96.0.1"} | variables, DEFAULT, None)
+        found = read({"KUBERNETES_SERVICE_HOST": "10.96.0.1", **variables}, DEFAULT, None)
         kind = "etcdv3" if self.has_copies else "orch"
         settings = Settings(found.controllers, {"kind": kind}, {}, found.configuration, found.overrides)
         make = lambda shared: ConfigurationResource(shared, settings)  # noqa: E731
@@ -186,7 +187,7 @@ def test_variables_override_the_object(processes: Processes) -> None:
         "RECONCILER_PERIOD": "90s",
         "ENABLED_CONTROLLERS": "node,profile",
     }
-    process = processes.start(**variables)
+    process = processes.start(variables)
     status = processes.await_status(condition)
     del variables["LOG_LEVEL"]
     assert status["environmentVars"] == variables
@@ -282,7 +283,7 @@ def test_new_leader_keeps_the_times_of_transitions(processes: Processes) -> None
 
 
 def test_round_without_a_difference_writes_nothing(processes: Processes) -> None:
-    process = processes.start(RECONCILER_PERIOD="1h")
+    process = processes.start({"RECONCILER_PERIOD": "1h"})
     processes.await_condition(TRUE)
     wait_until(lambda: not process.part.waiting)
     revision, settled = processes.store.get(KEY).revision, process.part.tally.settled
@@ -351,7 +352,7 @@ def test_server_that_drops_conditions_is_not_written_again_and_again(processes: 
         return "conditions" not in found.get("status", {})
 
     wait_until(is_dropped)
-    process = processes.start(RECONCILER_PERIOD="1h")
+    process = processes.start({"RECONCILER_PERIOD": "1h"})
     processes.await_status(lambda found: found.get("runningConfig"))
     wait_until(lambda: not process.part.waiting)
     revision, settled = processes.store.get(KEY).revision, process.part.tally.settled
