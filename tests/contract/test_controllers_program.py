@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,8 @@ def site(etcd_site: EtcdSite) -> Iterator[EtcdSite]:
     etcd_site.clear()
 
 
-def settings(site: EtcdSite, kind: str = "etcdv3", compaction: float = 0.0) -> Settings:
-    datastore = {"kind": kind, "etcd_endpoints": site.running.endpoints}
+def settings(site: EtcdSite, compaction: float = 0.0) -> Settings:
+    datastore = {"kind": "etcdv3", "etcd_endpoints": site.running.endpoints}
     return Settings(("serviceaccount",), datastore, {}, Configuration(compaction_seconds=compaction), ())
 
 
@@ -87,8 +88,9 @@ def test_program_without_copies_takes_part_in_the_election(
     controllers: Cluster, client: Client, site: EtcdSite, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    datastore = {"kind": "orch", "kubeconfig": controllers.environment["KUBECONFIG"]}
     with ended_when(lambda: bool(holder(controllers.kube))):
-        assert program.run(settings(site, "orch"), DEFAULT, client) == 0
+        assert program.run(replace(settings(site), datastore=datastore), DEFAULT, client) == 0
     assert "controller serviceaccount is idle: policy agents read these objects" in caplog.text
     assert not has_copy(site)
 
