@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -13,7 +14,7 @@ from svc.controllers.controller import Controller, Shared
 from svc.controllers.host_endpoint_names import HostEndpointNames
 from svc.controllers.host_endpoints import KIND, Translation, Wanted, differs
 from svc.controllers.settings import NODE
-from svc.datastore.api import Create, Delete, Entry, Update, entry_of
+from svc.datastore.api import Conflict, Create, Delete, Entry, Update
 from svc.ipam.errors import shortened
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, new_uid, ordered, set_identity
@@ -30,7 +31,7 @@ log = logging.getLogger("svc.controllers")
 class HostEndpoints(Controller[str]):
     """Creates, corrects and deletes host endpoints. The items are their names.
 
-    It changes only those with its label. Each is a compare-and-swap after its node was read again.
+    It changes only those with its label. Each change is a compare-and-swap after its node was read again.
     """
 
     name = NODE
@@ -54,23 +55,29 @@ class HostEndpoints(Controller[str]):
 
     def settle(self, item: str) -> None:
         """Read the host endpoint and its node, and write the difference. That of somebody else stays."""
-        key, node = ResourceKey(KIND, item), self._names.node(item)
-        entry, found = map(entry_of, self._store.get_all([key, ResourceKey(_NODE, node or item)]))
+        key = ResourceKey(KIND, item)
+        if self._stored.get(key) is None:
+            with suppress(Conflict):  # it was created since
+                self._correct(key, None)
+                return
+        self._correct(key, self._store.find(key))
+
+    def _correct(self, key: ResourceKey, entry: Entry[Any] | None) -> None:
         if entry is not None and not self._translation.owns(entry.value):
             return
-        wanted = self._wanted(item, found)
+        wanted = self._wanted(key.name, self._node(self._names.node(key.name)))
         if entry is not None and wanted is None:  # the tables may be late: ask the node that the host endpoint names
-            wanted = self._wanted(item, self._node_of(entry.value))
+            wanted = self._wanted(key.name, self._node(entry.value.spec.get("node")))
         write = _write(key, entry, wanted)
         if write is not None:
             self._store.write([write], durable=True)
-            log.info("controller %s: %s %s", self.name, _DONE[type(write)], self.shown(item))
+            log.info("controller %s: %s %s", self.name, _DONE[type(write)], self.shown(key.name))
 
     def shown(self, item: str) -> str:
         return f"host endpoint {item}"
 
-    def _node_of(self, endpoint: Resource) -> Entry[Any] | None:
-        name = endpoint.spec.get("node")
+    def _node(self, name: Any) -> Entry[Any] | None:
+        """Return a node as it is now."""
         return self._store.find(ResourceKey(_NODE, name)) if name and isinstance(name, str) else None
 
     def _wanted(self, name: str, node: Entry[Any] | None) -> Wanted | None:
