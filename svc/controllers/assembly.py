@@ -8,6 +8,7 @@ from svc.controllers.controller import Controller, Shared
 from svc.controllers.copier import Copier
 from svc.controllers.host_endpoint_controller import HostEndpoints
 from svc.controllers.network_policies import NetworkPolicies
+from svc.controllers.node_deletion import NodeDeletion
 from svc.controllers.node_labels import NodeLabels
 from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
 from svc.controllers.settings import ACCOUNT, NAMESPACE, NODE, POLICY, Settings
@@ -20,7 +21,7 @@ _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore
     POLICY: (lambda shared: Copier(NetworkPolicies(shared.names), shared),),
     NAMESPACE: (lambda shared: Copier(NamespaceProfiles(shared.names), shared),),
     ACCOUNT: (lambda shared: Copier(AccountProfiles(shared.names), shared),),
-    NODE: (NodeLabels,),
+    NODE: (NodeLabels, NodeDeletion),
 }
 _IDLE = "idle: policy agents read these objects from the Kubernetes API"
 

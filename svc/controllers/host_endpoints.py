@@ -57,7 +57,7 @@ class Translation:
 
     def __init__(self, names: Names, configuration: Configuration) -> None:
         self._names = names
-        self._label = f"{names.label_prefix}/created-by"
+        self._label = owner_label(names)
         self._profiles = [names.default_allow_profile]
         self._is_on = configuration.creates_host_endpoints
         self._has_default = configuration.creates_default_host_endpoint
@@ -71,7 +71,7 @@ class Translation:
 
     def owns(self, endpoint: Resource) -> bool:
         """Return whether the label says that the controllers have created the host endpoint."""
-        return endpoint.labels.get(self._label) == self._names.controllers
+        return is_automatic(self._names, endpoint)
 
     def endpoints_of(self, node: Resource) -> dict[str, Wanted]:
         """Return the host endpoints of a node by name. Of two with the same name, the first one counts."""
@@ -107,6 +107,16 @@ class Translation:
         spec = {"node": node.name, "interfaceName": interface, "expectedIPs": list(addresses), "profiles": self._profiles}
         annotations = template.annotations if template else {}
         return Wanted(endpoint_name(parts), labels, annotations, _without_empty(spec))
+
+
+def owner_label(names: Names) -> str:
+    """Return the label of the program that has created a host endpoint."""
+    return f"{names.label_prefix}/created-by"
+
+
+def is_automatic(names: Names, endpoint: Resource) -> bool:
+    """Return whether the label says that the controllers have created the host endpoint."""
+    return endpoint.labels.get(owner_label(names)) == names.controllers
 
 
 def differs(endpoint: Resource, wanted: Wanted) -> bool:
