@@ -42,7 +42,7 @@ class HostEndpoints(Controller[str]):
         self._planning = threading.Lock()  # guards the translation, and what follows from it
         self._translation = Translation(shared.names, shared.live.now)
         self._names = HostEndpointNames()
-        self._taken: set[str] = set()  # wanted names of which somebody else has a host endpoint
+        self._taken: set[str] = set()  # wanted names of host endpoints without the label
         super().__init__(shared, (self._nodes, self._stored))
         self._nodes.on_change(self._note_nodes)
         self._stored.on_change(self._note_endpoints)
@@ -54,7 +54,7 @@ class HostEndpoints(Controller[str]):
         return differing
 
     def settle(self, item: str) -> None:
-        """Read the host endpoint and its node, and write the difference. That of somebody else stays."""
+        """Read the host endpoint and its node, and write the difference. One without the label stays."""
         key = ResourceKey(KIND, item)
         if self._stored.get(key) is None:
             with suppress(Conflict):  # it was created since
@@ -116,7 +116,7 @@ class HostEndpoints(Controller[str]):
             self.add(self._differing(names))
 
     def _differing(self, names: Collection[str]) -> list[str]:
-        """Return the names whose host endpoints differ as far as the tables show, and note those of somebody else."""
+        """Return the names whose host endpoints differ as far as the tables show, and note those without the label."""
         differing, taken = [], set()
         for name in names:
             entry = self._stored.get(ResourceKey(KIND, name))

@@ -34,7 +34,7 @@ _ADDRESSES: Final = (  # sections and fields of a node's spec, in the order of t
 
 
 class Wanted(NamedTuple):
-    """What a host endpoint should be, apart from its identity."""
+    """The wanted content of a host endpoint: everything but UID and creation time."""
 
     name: str
     labels: Mapping[str, str]

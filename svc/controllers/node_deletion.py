@@ -51,7 +51,7 @@ class NodeDeletion(Controller[str]):
         return [key.name for key, entry in self._nodes.snapshot().items() if self._is_missing(entry.value)]
 
     def settle(self, item: str) -> None:
-        """Delete the Node if its node is gone, and nobody holds an address of it. Otherwise the next round looks again."""
+        """Delete the Node if its node is gone and holds no address. Otherwise the next round looks again."""
         key = ResourceKey(_NODE, item)
         entry = self._store.find(key)  # first, so that a change after the judgement refuses the deletion
         if entry is None:
