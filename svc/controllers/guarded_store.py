@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from svc import deadline
@@ -44,9 +44,10 @@ class ReadyReadStore:
 
     update = Backend.update
 
-    def __init__(self, readiness: DatastoreReadiness) -> None:
+    def __init__(self, readiness: DatastoreReadiness, clock: Callable[[], float] = time.monotonic) -> None:
         self._inner = readiness.backend
         self._readiness = readiness
+        self._clock = clock
         self._read_at = -math.inf
 
     def __getattr__(self, name: str) -> Any:
@@ -54,7 +55,7 @@ class ReadyReadStore:
         return getattr(self._inner, name)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
-        now = time.monotonic()
+        now = self._clock()
         if now - self._read_at >= READY_SECONDS:
             self._readiness.require()
             self._read_at = now
