@@ -64,7 +64,9 @@ def _measure(name: str, site: Site, kube: Kube, large: LargeCluster) -> Iterator
         if store.atomic:
             large.fill_store(store)
             labels = start(NodeLabels)
-            _wait(lambda: labels.part.waiting == 0)
+            copied = f"{site.names.label_prefix}/kube-labels"
+            nodes = labels.shared.tables.nodes
+            _wait(lambda: all(copied in each.value.metadata.get("annotations", ()) for each in nodes.snapshot().values()))
         endpoints = start(HostEndpoints)
         began = time.monotonic()
         endpoints.live.replace(Configuration(creates_host_endpoints=True))

@@ -306,6 +306,25 @@ def test_late_table_deletes_nothing(
     assert find(store).metadata["uid"] == uid
 
 
+@pytest.mark.parametrize("labels", [CREATED_BY, {"mine": "x"}], ids=["own", "other"])
+def test_host_endpoint_that_the_table_does_not_show_yet_is_read(
+    labels: Any, run: Callable[..., Running], site: Site, store: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another leader, or a user, may just have created it."""
+    put_node(site, store, "n1")
+    part = run()
+    wait_until(lambda: find(store) is not None and len(find(store).spec["expectedIPs"]) == 3)
+    endpoints = part.part
+    assert isinstance(endpoints, HostEndpoints)
+    endpoints.stop()
+    assert endpoints.await_writes(20)
+    edit(store, labels=labels, profiles=[])
+    wait_until(lambda: endpoints._stored.get(KEY).value.labels == labels)  # type: ignore[union-attr]
+    monkeypatch.setattr(endpoints._stored, "get", lambda _: None)
+    endpoints.settle(KEY.name)
+    assert find(store).spec.get("profiles", []) == (["svc-default-allow"] if labels == CREATED_BY else [])
+
+
 def test_profiles_labels_annotations_and_ports_survive(store: Backend) -> None:
     """The schemas of the API server must not drop fields."""
     spec = {
