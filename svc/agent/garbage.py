@@ -1,11 +1,11 @@
 """Garbage collection between calls: every call waits for the interpreter while the collector runs, which takes some ms."""
 
-import ctypes
 import gc
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
+
+from svc.heap import return_free_memory
 
 SECONDS: Final = 10.0  # between looks
 THRESHOLDS: Final = (20_000, 20, 20)  # of a collection during calls: a call creates some thousand objects and no cycles
@@ -26,5 +26,4 @@ class GarbageCollector:
             return
         self._collected = time.monotonic()
         gc.collect()
-        with suppress(AttributeError):  # another libc than glibc
-            ctypes.CDLL(None).malloc_trim(0)
+        return_free_memory()

@@ -1,7 +1,6 @@
 """svc-agent: the resident part of the plugin, one on each node."""
 
 import argparse
-import ctypes
 import gc
 import logging
 import os
@@ -15,6 +14,7 @@ from svc.agent import garbage
 from svc.agent.server import Agent, Settings
 from svc.call_trace import log_to_stderr
 from svc.cni.install_record import SOCKET_NAME
+from svc.heap import limit_arenas
 from svc.model.errors import SvcError, reason_of
 from svc.model.shortage import shortage
 from svc.names import DEFAULT
@@ -24,7 +24,6 @@ log = logging.getLogger("svc.agent")
 OPTIONS = ("socket", "state_dir", "run_dir", "metrics", "traces", "log_level")  # in the configuration file, with `_` for `-`
 _NICE = -10
 _UNIX = "unix:"  # before the path of a socket
-_ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
 def main() -> int:
@@ -32,7 +31,7 @@ def main() -> int:
     options = _options()
     log_to_stderr(options.log_level)
     _raise_fd_limit()
-    _limit_malloc_arenas()
+    limit_arenas(2)
     _raise_priority()
     gc.freeze()  # the collector need not traverse loaded modules, which stay
     gc.set_threshold(*garbage.THRESHOLDS)
@@ -52,12 +51,6 @@ def _raise_fd_limit() -> None:
     """Raise the limit of descriptors to its maximum: a parked call has two, and the usual soft limit is 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _limit_malloc_arenas() -> None:
-    """Limit glibc to two malloc arenas. By default it has up to eight for each CPU, and a burst leaves some MiB in each."""
-    with suppress(AttributeError):  # another libc
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
 
 
 def _raise_priority() -> None:

@@ -62,6 +62,7 @@ class Controller(ABC, Generic[Item]):
         self._changed = threading.Condition()  # guards the queue
         self._queue: RetryQueue[Item] = RetryQueue()
         self._round_due = 0.0
+        self._round_began: float | None = None  # until the items of the round were tried
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
@@ -136,13 +137,21 @@ class Controller(ABC, Generic[Item]):
     def _next(self) -> Item | None:
         """Return an item that is due. Wait at most _POLL_SECONDS for one, and return None then."""
         if self.shared.election.leads and self.is_ready and time.monotonic() >= self._round_due:
-            self._round_due = time.monotonic() + self.round_seconds
+            self._round_began = time.monotonic()
+            self._round_due = self._round_began + self.round_seconds
             self.add(self.round_items())
         with self._changed:
             if self.shared.election.leads and (item := self._queue.take(time.monotonic())) is not None:
                 return item
+            self._end_round()
             self._changed.wait(_POLL_SECONDS)
             return None
+
+    def _end_round(self) -> None:
+        """Log how long the round took. Its failed items may still wait."""
+        if self._round_began is not None:
+            log.debug("controller %s: a full round took %.2f s", self.name, time.monotonic() - self._round_began)
+            self._round_began = None
 
     def _attempt(self, item: Item) -> None:
         """Settle an item. After a failure, put it back."""

@@ -11,9 +11,12 @@ import svc
 from svc.call_trace import log_to_stderr
 from svc.controllers.settings import read
 from svc.datastore.open import open_client
+from svc.heap import limit_arenas
 from svc.model.errors import SvcError, reason_of
 from svc.model.shortage import shortage
 from svc.netconf.names_profiles import load_profile
+
+ARENAS = 2  # of malloc; otherwise the thread of each table keeps the memory of its largest page
 
 log = logging.getLogger("svc.controllers")
 
@@ -21,6 +24,7 @@ log = logging.getLogger("svc.controllers")
 def main() -> int:
     """Run until SIGTERM. Return the exit status."""
     options = _parser().parse_args()
+    limit_arenas(ARENAS)
     log_to_stderr("INFO")
     try:
         names = load_profile(options.names)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from svc.datastore.api import Backend, Entry, Event
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.watch import BEGUN, DELETED, LISTED, OPENED, PAGE, PagedWatch
+from svc.heap import return_free_memory
 from svc.model.errors import SvcError
 from svc.model.keys import Query
 from svc.retry import Backoff
@@ -35,6 +37,7 @@ class Table(ABC, Generic[K, Row]):
         self._rows: dict[K, Row] = {}
         self._listing: dict[K, Row] | None = None  # rows of a listing that has not ended
         self._filled = False
+        self._began = 0.0  # when the listing began
         self._lock = threading.Lock()
         self._listeners: list[Callable[[Collection[K]], None]] = []
         self._thread = threading.Thread(target=self._run, name=f"watch-{what}", daemon=True)
@@ -75,7 +78,7 @@ class Table(ABC, Generic[K, Row]):
         """Follow the objects until `stop`, with the methods below."""
 
     def _begin_listing(self) -> None:
-        self._listing = {}
+        self._began, self._listing = time.monotonic(), {}
 
     def _list(self, key: K, row: Row | None) -> None:
         """Note an object of a listing; None if it was deleted or is none of the table's."""
@@ -90,6 +93,8 @@ class Table(ABC, Generic[K, Row]):
         with self._lock:
             before, self._rows = self._rows, listed
             self._filled = True
+        log.debug("table of %s: %d rows after %.1f s", self._what, len(listed), time.monotonic() - self._began)
+        return_free_memory()  # of the pages
         self._tell(before.keys() | listed.keys())
 
     def _note(self, key: K, row: Row | None) -> None:

@@ -3,6 +3,7 @@
 from functools import cached_property, partial
 from typing import Any
 
+from svc.controllers.compact import compact_block, compact_handle
 from svc.controllers.nodes import KubeNode, read_node
 from svc.controllers.pods import PodRow, read_pod
 from svc.controllers.table import ApiTable, Fail, StoreTable, Table
@@ -66,11 +67,11 @@ class Tables:
 
     @cached_property
     def blocks(self) -> StoreTable[Entry[Block]]:
-        return self.entries(BlockQuery(), "blocks")
+        return self._kept(StoreTable(self._store, BlockQuery(), compact_block, self._fail, "blocks"))
 
     @cached_property
     def handles(self) -> StoreTable[Entry[Handle]]:
-        return self.entries(HandleQuery(), "handles")
+        return self._kept(StoreTable(self._store, HandleQuery(), compact_handle, self._fail, "handles"))
 
     @cached_property
     def affinities(self) -> tuple[StoreTable[Entry[Affinity]], ...]:
@@ -79,6 +80,8 @@ class Tables:
 
     def entries(self, query: Query, what: str) -> StoreTable[Any]:
         """Create a table of whole entries. Its readers must not modify them."""
-        table: StoreTable[Any] = StoreTable(self._store, query, lambda entry: entry, self._fail, what)
+        return self._kept(StoreTable(self._store, query, lambda entry: entry, self._fail, what))
+
+    def _kept(self, table: StoreTable[Any]) -> StoreTable[Any]:
         self.keep(table)
         return table

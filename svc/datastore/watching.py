@@ -185,7 +185,7 @@ class PresentKeys:
 
     def _remember(self, name: Hashable, found: Sequence[Entry]) -> Sequence[Entry]:
         if found:
-            self._known[name] = [entry.key for entry in found]
+            self._known[name] = tuple(entry.key for entry in found)  # needs less memory than a list
         return found
 
 

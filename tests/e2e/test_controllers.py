@@ -171,7 +171,7 @@ def test_restart_without_changes_writes_nothing(controllers: Cluster, copies: Co
 
 
 def test_lists_of_several_pages_are_copied(controllers: Cluster, copies: Copies) -> None:
-    count = 450
+    count = 250  # a page has 200
     for number in range(count):
         controllers.make_account("c-a", f"a{number:03}")
     process = controllers.start()

@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +76,10 @@ class Kube:
         }
         path.write_text(json.dumps(document))
         return path
+
+    def connected_again(self) -> "Kube":
+        """Return the same server with a connection of its own: a forked process must not use that of its parent."""
+        return Kube(self.folder, self.port, self.etcd_port)
 
     def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Json:
         """Send a request of the administrator over a persistent connection. Raise Refused unless it succeeds."""
@@ -141,13 +145,20 @@ class Kube:
 
         Watches report the deletions. Finalizers and grace periods do not count.
         """
-        ranges = [
+        self._change(
             {"requestDeleteRange": {"key": _base64(f"/registry/{prefix}"), "range_end": _base64(f"/registry/{prefix[:-1]}0")}}
             for prefix in prefixes  # "0" follows "/"
-        ]
+        )
+
+    def uproot(self, key: str) -> None:
+        """Delete the object at a key from the server's etcd."""
+        self._change([{"requestDeleteRange": {"key": _base64(f"/registry/{key}")}}])
+
+    def _change(self, operations: Iterable[Json]) -> None:
+        """Apply operations on the server's etcd in one transaction."""
         connection = http.client.HTTPConnection("127.0.0.1", self.etcd_port, timeout=30)
         try:
-            connection.request("POST", "/v3/kv/txn", json.dumps({"success": ranges}))
+            connection.request("POST", "/v3/kv/txn", json.dumps({"success": list(operations)}))
             reply = connection.getresponse()
             if reply.status != 200:
                 raise Refused(reply.status, reply.read().decode())
@@ -288,13 +299,20 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+def why_not_running() -> str:
+    """Return which programs of an API server are missing; empty if they are there."""
+    if shutil.which("etcd") is None:
+        return "needs etcd (Debian: etcd-server)"
+    if not (CACHE / "bin" / "kube-apiserver").exists():
+        return "needs an API server: `make kube-programs` builds it"
+    return ""
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[Kube]:
     """Run an empty API server. Skip the test if its programs are missing."""
-    if shutil.which("etcd") is None:
-        pytest.skip("needs etcd (Debian: etcd-server)")
-    if not (CACHE / "bin" / "kube-apiserver").exists():
-        pytest.skip("needs an API server: `make kube-programs` builds it")
+    if reason := why_not_running():
+        pytest.skip(reason)
     port, etcd_port = free_ports(2)
     kube = Kube(folder, port, etcd_port)
     try:

@@ -22,7 +22,7 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[object, ...]
     monkeypatch.setattr(os, "getpriority", lambda *_: 0)
     monkeypatch.setattr(os, "setpriority", lambda *priority: made.append(("priority", *priority)))
     monkeypatch.setattr(main, "log_to_stderr", lambda level: made.append(("level", level)))
-    monkeypatch.setattr(main, "_limit_malloc_arenas", lambda: made.append(("arenas",)))
+    monkeypatch.setattr(main, "limit_arenas", lambda number: made.append(("arenas", number)))
     thresholds = gc.get_threshold()
     yield made
     gc.set_threshold(*thresholds)
@@ -55,7 +55,7 @@ def test_process_is_prepared_before_the_agent_runs(
     assert changes == [
         ("level", "INFO"),
         ("limit", resource.RLIMIT_NOFILE, (hard, hard)),
-        ("arenas",),
+        ("arenas", 2),
         ("priority", os.PRIO_PROCESS, 0, -10),
     ]
 

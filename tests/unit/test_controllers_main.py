@@ -37,7 +37,7 @@ def test_command_is_required(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_each_invalid_variable_has_a_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setenv("ENABLED_CONTROLLERS", "node")
+    monkeypatch.setenv("ENABLED_CONTROLLERS", "loadbalancer")
     monkeypatch.setenv("SVC_LOG_LEVEL", "loud")
     assert start(monkeypatch, "run") == 1
     first, *lines = caplog.messages[0].splitlines()

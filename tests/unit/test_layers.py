@@ -21,6 +21,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
         "cpu_pinning",
         "deadline",
         "end_request",
+        "heap",
         "names",
         "private_directory",
         "retry",
