@@ -136,21 +136,29 @@ def with_record(names: Names, resource: Resource, record: Record) -> Resource:
     return _annotated(resource, record_annotation(names), record.to_text())
 
 
-def acknowledge(store: Backend, names: Names) -> Stop:
-    """Acknowledge the present stop of the releases, and return it. Raise CallerError if there is none, StoreError."""
-    found = Stop("", "", "")
+def present_stop(store: Backend, names: Names) -> Stop:
+    """Return the present stop of the releases. Raise CallerError if there is none, StoreError."""
+    entry = store.find(KEY)
+    return _stop_of(names, None if entry is None else entry.value)
+
+
+def acknowledge(store: Backend, names: Names, stop: Stop) -> None:
+    """Acknowledge a stop that an administrator has seen. Raise CallerError if it is not the present one, StoreError."""
 
     def changed(resource: Resource | None) -> Resource:
-        nonlocal found
-        found = _present_stop(names, resource)
+        present = _stop_of(names, resource)
+        if present.id != stop.id:
+            raise CallerError(
+                f"the stop of {stop.id} is over, and there is another one of {present.id}: {present.message}",
+                details="read it, and repeat the command",
+            )
         assert resource is not None
-        return _annotated(resource, acknowledgement_annotation(names), found.id)
+        return _annotated(resource, acknowledgement_annotation(names), stop.id)
 
     store.update(KEY, changed)
-    return found
 
 
-def _present_stop(names: Names, resource: Resource | None) -> Stop:
+def _stop_of(names: Names, resource: Resource | None) -> Stop:
     if resource is None:
         raise CallerError(
             f"nothing can be acknowledged: {KEY.kind} {KEY.name} does not exist",

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from harness.datastores import Site, session, set_ready
@@ -124,9 +125,25 @@ class AddressCluster:
             return []
         return [str(entry.value.name) for entry in self.store.list(ResourceQuery(KIND))]
 
+    def release(self, handle: str) -> None:
+        IpamService(self.store, "node1").release(Release(handle))
+
+    # the settings of the controllers
+
+    def settings(self) -> Resource:
+        return self.store.get(KEY).value
+
     def annotations(self) -> dict[str, str]:
-        """Return the annotations of the settings of the controllers."""
-        return dict(self.store.get(KEY).value.metadata.get("annotations") or {})
+        """Return the annotations of the settings."""
+        return dict(self.settings().metadata.get("annotations") or {})
+
+    def annotate(self, name: str, text: str) -> None:
+        """Give the settings an annotation with the prefix of svc."""
+        metadata = self.settings().metadata | {"annotations": {f"{DEFAULT.label_prefix}/{name}": text}}
+        put(self.store, KEY, replace(self.settings(), metadata=metadata))
+
+    def delete_settings(self) -> None:
+        self.store.write([Delete(KEY)])
 
 
 def _workload(pod: str, container: str) -> Workload:

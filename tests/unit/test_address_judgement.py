@@ -223,6 +223,20 @@ def test_network_is_learned_from_a_pod_and_from_an_own_endpoint() -> None:
     assert set(found.leaked) == {"10.0.0.2"}
 
 
+def test_usual_network_counts_unless_its_pods_have_no_endpoints() -> None:
+    """A network without endpoints is one in the IPAM role, also if it has the name of the usual network."""
+    former, present = HELD, HELD._replace(address="10.0.0.2", handle="pods.c2", pod="default/new")
+
+    def leaked(*allocations: Held, row: PodRow = RUNNING, networks: Sequence[str] = ()) -> set[str]:
+        facts = Facts({"default/new": row}, (), NODES, KUBE, frozenset(networks))
+        return set(survey(facts, allocations, "pods.").leaked)
+
+    assert leaked(former) == {"10.0.0.1"}
+    assert leaked(former, present) == set()
+    assert leaked(former, present, row=RUNNING._replace(containers=("c2",))) == {"10.0.0.1"}
+    assert leaked(former, present, networks=["pods."]) == {"10.0.0.1"}
+
+
 def test_tunnels_are_no_suspects() -> None:
     tunnel = Held("10.0.0.1", "ipip-tunnel-addr-node1", 1, "tunnel", "node1", "", "")
     found = look([tunnel], {})

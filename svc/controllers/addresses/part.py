@@ -65,7 +65,8 @@ class Addresses(Controller[str]):
         super().__init__(shared, watched)
         self._clock, self._wall_clock = clock, wall_clock
         self._candidates, self._survey, self._facts = Candidates(), Survey(), Facts({})
-        self._networks = frozenset({handle_of(shared.names, shared.names.network, "")})
+        self._networks: frozenset[str] = frozenset()
+        self._usual_network = handle_of(shared.names, shared.names.network, "")
         self._readiness = DatastoreReadiness(store)
         self._live = LiveCheck(shared.client, store, shared.names, stores_endpoints=self._stores_endpoints)
         self._releaser = Releaser(store, shared.names)
@@ -88,7 +89,7 @@ class Addresses(Controller[str]):
         with self._planning:
             self._look_due = math.inf  # before the tables are read: a later change asks for another look
         self._facts = self._read_tables()
-        self._survey = survey(self._facts, all_held(self._blocks.snapshot().values()))
+        self._survey = survey(self._facts, all_held(self._blocks.snapshot().values()), self._usual_network)
         self._networks = self._survey.networks
         self._candidates.observe(now, self._survey.suspects)
         self._looked_at = now

@@ -15,7 +15,8 @@ class Survey:
     """What one look shows. `leaked` has the reason for each address of `suspects`.
 
     `siblings` are all allocations of the pods of these, and `tunnels` the addresses of tunnels, by node. `busy` are the nodes
-    with other addresses that are not leaked. `networks` are those whose allocations have endpoints.
+    with other addresses that are not leaked. `networks` are those whose allocations have endpoints, `bare_networks` those in
+    which a running pod has an address and no endpoint.
     """
 
     total: int = 0
@@ -26,15 +27,19 @@ class Survey:
     tunnels: dict[str, list[Held]] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
     networks: frozenset[str] = frozenset()
+    bare_networks: set[str] = field(default_factory=set)
 
 
-def survey(facts: Facts, allocations: Sequence[Held]) -> Survey:
-    """Judge all allocations. A handle is kept if one of its addresses is not leaked."""
+def survey(facts: Facts, allocations: Sequence[Held], assumed: str = "") -> Survey:
+    """Judge all allocations. A handle is kept if one of its addresses is not leaked.
+
+    `assumed` is a network that counts as one with endpoints unless its pods show the contrary.
+    """
     found = Survey(total=len(allocations))
     learned = set(facts.networks)
     doubtful = [held for held in allocations if not _is_plainly_used(held, facts, learned, found)]
     found.networks = frozenset(learned)
-    facts.networks = found.networks
+    facts.networks = found.networks | ({assumed} - found.bare_networks)
     pods = {held.pod for held in doubtful}
     siblings = _by_pod(allocations, pods)
     for held in doubtful:
@@ -71,6 +76,8 @@ def _is_plainly_used(held: Held, facts: Facts, learned: set[str], found: Survey)
     is_shown = is_of_one(held.handle, [containers])
     if is_shown:
         _learn(held, learned)
+    elif not containers:
+        found.bare_networks.add(network_of(held.handle))
     if is_shown or not containers:
         found.busy.add(held.node)
         return True
