@@ -111,7 +111,9 @@ LIVE: tuple[Callable[[AddressCluster], str], ...] = (
 
 
 def test_live_addresses_stay(cluster: AddressCluster, client: Client) -> None:
-    """Each kind by itself, because their pods have the same name."""
+    """Each kind by itself, because their pods have the same name. Another pod shows that the network has endpoints."""
+    cluster.add_pod("anchor")
+    cluster.attach("anchor", "anchor")
     for make in LIVE:
         kept = make(cluster)
         handle = cluster.holder(kept)

@@ -77,7 +77,7 @@ def test_acknowledgement_lets_the_releases_go_on(cluster: AddressCluster, client
         wait_until(lambda: reason(made) == "Running")
         more = leak(cluster, LEAKS, 100)
         wait_until(lambda: reason(made) == MASS)  # the acknowledgement is of one stop
-    assert all(map(cluster.holder, more))
+        assert 1 <= sum(map(bool, map(cluster.holder, more))) <= LEAKS
 
 
 def test_releases_of_an_hour_add_up_across_leaders(cluster: AddressCluster, client: Client) -> None:

@@ -102,12 +102,13 @@ class AddressCluster:
 
     def detach(self, pod: str, container: str, node: str = "node1", ifname: str = "eth0", network: str = NETWORK) -> None:
         """Delete the endpoint and release the addresses, as a DEL does."""
-        deletion = Delete(endpoint_key(DEFAULT, node, _workload(pod, container), ifname))
+        key = endpoint_key(DEFAULT, node, _workload(pod, container), ifname)
+        deletion = Delete(key) if self.store.find(key) else None
         if self.store.atomic:
             IpamService(self.store, node).release(Release(f"{network}.{container}", extra_write=deletion))
             return
         with suppress(NotFound):
-            self.store.write([deletion])
+            self.store.write([deletion] if deletion else [])
         IpamService(self.store, node).release(Release(f"{network}.{container}"))
 
     # what is stored

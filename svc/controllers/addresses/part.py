@@ -199,7 +199,7 @@ class Addresses(Controller[str]):
         count = sum(len(each.held) for each in ready)
         if count > left or (count and not self._ledger.reserve(count, total)):
             number = sum(map(len, wanted.values()))
-            problem = f"{number} of {total} addresses look leaked, and at most {limit(total)} are released in an hour"
+            problem = f"{number} of {total} addresses look leaked, and {left} of {limit(total)} may still be released this hour"
             self._show(self._stop(MASS, number, problem))
             return
         self._release(ready)

@@ -106,6 +106,7 @@ def _acknowledge(context: CliContext, *, is_dry: bool, is_agreed: bool) -> None:
     document = {"stop": stop.id, "reason": stop.reason, "addresses": stop.wanted, "acknowledged": not is_dry}
     done = "would be acknowledged" if is_dry else "is acknowledged: svc-controllers releases what still looks leaked"
     context.answer([document], f"the stop of {stop.id} {done}")
+    echo(f"datastore: {target}", err=context.output != "table")
 
 
 def _require_usage(address: Address | None, has_details: bool, files: Sequence[Path], *, force: bool) -> None:
