@@ -1,9 +1,10 @@
-"""Reads of the present state of a pod, just before its addresses are released."""
+"""Reads of the present state of a pod and of its node, just before its addresses are released."""
 
 from collections.abc import Mapping, Sequence
 
 from svc.controllers.addresses.held import EndpointRow, Held, is_own, read_endpoint
 from svc.controllers.addresses.judgement import LEAKED, Facts, judge
+from svc.controllers.nodes import read_kube_name, read_kube_node
 from svc.controllers.pods import PodRow, read_pod
 from svc.datastore.api import Backend, Delete, Entry
 from svc.datastore.orch.client import ApiError, Client, segment
@@ -25,22 +26,28 @@ class Confirmed:
 
 
 class LiveCheck:
-    """Judges handles by live reads. `stores_endpoints` is whether the datastore has endpoints of its own."""
+    """Judges handles by live reads. `stores_endpoints` is whether the datastore has endpoints of its own.
+
+    It reads each node once. So create one for each group of releases.
+    """
 
     def __init__(self, client: Client, store: Backend, names: Names, *, stores_endpoints: bool) -> None:
         self._client = client
         self._store = store
         self._names = names
         self._stores_endpoints = stores_endpoints
+        self._read_nodes: dict[str, tuple[str, bool]] = {}  # the name of a node in Kubernetes, and whether it exists there
 
     def confirm(self, held: Sequence[Held], facts: Facts, siblings: Mapping[str, Sequence[Held]]) -> Confirmed | str:
-        """Judge the addresses of one handle. Return why it is kept if one of them is not leaked. Raise StoreError.
+        """Judge the addresses of one handle. Return why it is kept if one of them is not leaked. Raise SvcError.
 
         The caller has seen the allocations before. So the pod that is read now is theirs, or a later one of its name.
         """
         first = held[0]
         if any((each.pod, each.node) != (first.pod, first.node) for each in held):
             return "its addresses have several owners"
+        if self._node(first.node) != (facts.kube_name(first.node), not facts.has_lost(first.node)):
+            return "its node was created, deleted or changed since"
         uid, row = self._pod(first.pod)
         known = facts.pods.get(first.pod)
         if row is not None and (known is None or known.uid != uid):
@@ -64,6 +71,13 @@ class LiveCheck:
         if any(not addresses.issuperset(row.addresses) for _, row in own):
             return "its endpoint has further addresses"
         return Confirmed(held[0].handle, held, reason, tuple(Delete(entry.key, entry.revision) for entry, _ in own))
+
+    def _node(self, node: str) -> tuple[str, bool]:
+        """Return the name of a node in Kubernetes, and whether it exists there."""
+        if node not in self._read_nodes:
+            name = read_kube_name(self._names, self._store, node)
+            self._read_nodes[node] = name, bool(name) and read_kube_node(self._client, name) is not None
+        return self._read_nodes[node]
 
     def _pod(self, pod: str) -> tuple[str, PodRow | None]:
         """Return UID and row of a pod as it is now; no row if it does not exist, or can have no address."""

@@ -32,8 +32,8 @@ from svc.controllers.gone_nodes import GoneNodes
 from svc.controllers.nodes import kube_name
 from svc.controllers.settings import NODE
 from svc.controllers.table import StoreTable, Table
-from svc.datastore.api import StoreError
 from svc.model.endpoint import KIND
+from svc.model.errors import SvcError
 from svc.model.keys import ResourceKey, ResourceQuery
 
 PRESENT = ""  # the item that stands for the addresses of all nodes that exist; other items are the names of lost nodes
@@ -68,7 +68,6 @@ class Addresses(Controller[str]):
         self._networks: frozenset[str] = frozenset()
         self._usual_network = handle_of(shared.names, shared.names.network, "")
         self._readiness = DatastoreReadiness(store)
-        self._live = LiveCheck(shared.client, store, shared.names, stores_endpoints=self._stores_endpoints)
         self._releaser = Releaser(store, shared.names)
         self._ledger = Ledger(store, shared.names, wall_clock)
         self._gone = GoneNodes(shared.client, store, shared.names, clock)
@@ -173,6 +172,11 @@ class Addresses(Controller[str]):
         self._show(record)
         return record.stop is None
 
+    def _has_gone_back(self) -> bool:
+        """Return whether a revision ran backwards during the live reads, and make a stop then."""
+        self._setbacks.observe(self._clock())
+        return self._setbacks.was_recent(self._clock()) and not self._may_release()
+
     def _stop(self, reason: str, wanted: int, problem: str) -> Record:
         """Record a stop, and return the record."""
         id_ = datetime.fromtimestamp(self._wall_clock(), timezone.utc).isoformat(timespec="milliseconds")
@@ -196,6 +200,8 @@ class Addresses(Controller[str]):
         wanted = self._confirmed(self._clock())
         total, left = self._survey.total, self._ledger.left(self._survey.total)
         ready, failures = self._read_live(wanted, left)
+        if self._has_gone_back():
+            return
         count = sum(len(each.held) for each in ready)
         if count > left or (count and not self._ledger.reserve(count, total)):
             number = sum(map(len, wanted.values()))
@@ -209,6 +215,8 @@ class Addresses(Controller[str]):
         """Release the addresses of a node that is gone, those of its tunnels last."""
         wanted = self._confirmed(self._clock(), node=node)
         ready, failures = self._read_live(wanted)
+        if self._has_gone_back():
+            return
         self._release(ready)
         _raise_first(failures)
         held = {each.address for each in self._survey.suspects.values() if each.node == node}
@@ -218,15 +226,16 @@ class Addresses(Controller[str]):
 
     def _read_live(
         self, wanted: Mapping[str, Sequence[Held]], most: int | None = None
-    ) -> tuple[list[Confirmed], list[StoreError]]:
+    ) -> tuple[list[Confirmed], list[SvcError]]:
         """Return the handles that live reads confirm, and failures of reads. End when more than `most` addresses are."""
         ready: list[Confirmed] = []
-        failures: list[StoreError] = []
-        count = 0
+        failures: list[SvcError] = []
+        count, shared = 0, self.shared
+        live = LiveCheck(shared.client, shared.store, shared.names, stores_endpoints=self._stores_endpoints)
         for held in wanted.values():
             try:
-                found = self._live.confirm(held, self._facts, self._survey.siblings)
-            except StoreError as failure:
+                found = live.confirm(held, self._facts, self._survey.siblings)
+            except SvcError as failure:
                 failures.append(failure)
                 continue
             if isinstance(found, str):
@@ -276,6 +285,6 @@ class Addresses(Controller[str]):
             self.reclaimed[each.address, each.node] += 1
 
 
-def _raise_first(failures: Sequence[StoreError]) -> None:
+def _raise_first(failures: Sequence[SvcError]) -> None:
     if failures:
         raise Unsettled(f"{len(failures)} pods could not be read, the first because: {failures[0]}")
