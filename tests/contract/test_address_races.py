@@ -1,0 +1,40 @@
+"""No live address is released in races of the controllers with nodes, on each datastore beside a real API server.
+
+`SVC_RACES=10000 pytest -n 0 -s tests/contract/test_address_races.py` runs as many on each, and prints the figures.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from harness.address_cluster import AddressCluster, address_cluster, collecting
+from harness.address_races import GRACE, KINDS, NODES, RACES, run_races
+from harness.api_proxy import ApiProxy, Fate, Order
+from harness.datastores import Site
+from harness.kube import Kube
+from svc.datastore.orch.client import Client
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def cluster(site: Site, kube: Kube, fast_looks: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddressCluster]:
+    monkeypatch.setattr("svc.admin.release_record.LEAST", 1_000_000)  # no limit of releases
+    with address_cluster(site, kube) as made:
+        made.add_node(NODES[1])
+        yield made
+
+
+def test_no_live_address_is_released(cluster: AddressCluster, client: Client, proxy: ApiProxy) -> None:
+    """The answers to reads of every second pod are late."""
+    proxy.arm(Order(Fate.LATE, "GET /api/v1/namespaces/default/pods/race[0-9]*[02468]$", times=10**9, seconds=1.5 * GRACE))
+    seed, began = random.randrange(10**6), time.monotonic()
+    with collecting(cluster, client, grace=GRACE) as made:
+        lost, kinds = run_races(cluster, RACES, seed)
+        released = sum(made.part.reclaimed.values())  # type: ignore[attr-defined]
+    print(f"seed {seed}: {dict(kinds)}, {released} leaked addresses released, {time.monotonic() - began:.0f} s")
+    assert lost == [], f"seed {seed}"
+    assert len(kinds) == min(len(KINDS), RACES)
+    assert released > 0
