@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.address_cluster import AddressCluster, address_cluster, collecting
-from harness.address_races import GRACE, KINDS, NODES, RACES, run_races
+from harness.address_races import GRACE, KINDS, NODES, RACES, CountingAddresses, run_races
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import Site
 from harness.kube import Kube
@@ -28,12 +28,13 @@ def cluster(site: Site, kube: Kube, fast_looks: None, monkeypatch: pytest.Monkey
 
 
 def test_no_live_address_is_released(cluster: AddressCluster, client: Client, proxy: ApiProxy) -> None:
-    """The answers to reads of every second pod are late."""
-    proxy.arm(Order(Fate.LATE, "GET /api/v1/namespaces/default/pods/race[0-9]*[02468]$", times=10**9, seconds=1.5 * GRACE))
+    """The answers to reads of every fifth pod are late."""
+    proxy.arm(Order(Fate.LATE, "GET /api/v1/namespaces/default/pods/race[0-9]*[05]$", times=10**9, seconds=3 * GRACE))
     seed, began = random.randrange(10**6), time.monotonic()
-    with collecting(cluster, client, grace=GRACE) as made:
-        lost, kinds = run_races(cluster, RACES, seed)
-        released = sum(made.part.reclaimed.values())  # type: ignore[attr-defined]
+    with collecting(cluster, client, grace=GRACE, make=CountingAddresses) as made:
+        assert isinstance(made.part, CountingAddresses)
+        lost, kinds = run_races(cluster, made.part, RACES, seed)
+        released = sum(made.part.reclaimed.values())
     print(f"seed {seed}: {dict(kinds)}, {released} leaked addresses released, {time.monotonic() - began:.0f} s")
     assert lost == [], f"seed {seed}"
     assert len(kinds) == min(len(KINDS), RACES)

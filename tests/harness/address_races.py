@@ -8,26 +8,41 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from harness.address_cluster import NETWORK, AddressCluster
+from svc.controllers.addresses.part import Addresses
 from svc.datastore.api import Conflict, NotFound
 from svc.model.errors import SvcError
 
-RACES = int(os.environ.get("SVC_RACES", "24"))
-THREADS = 8
-GRACE = 0.05  # seconds
+RACES = int(os.environ.get("SVC_RACES", "16"))
+THREADS = min(RACES, 64)
+_REPORTED = 500  # races between two lines about the progress
+GRACE = 0.02  # seconds
+_LOOKS = (0, 1, 3, 6)  # of the part, during a pause
+_PAUSE_SECONDS = 5.0  # limit of a pause
 NODES = ("node1", "node2")
 _ATTEMPTS = 20
+
+
+class CountingAddresses(Addresses):
+    """The part, which counts its looks. What a look has confirmed is released before the next one begins."""
+
+    looks = 0
+
+    def round_items(self) -> Iterable[str]:
+        self.looks += 1
+        return super().round_items()
 
 
 class Race:
     """One pod, with the live addresses so far."""
 
-    def __init__(self, cluster: AddressCluster, number: int, seed: int) -> None:
+    def __init__(self, cluster: AddressCluster, part: CountingAddresses, number: int, seed: int) -> None:
         self.cluster = cluster
+        self.part = part
         self.pod = f"race{number}"
         self.random = random.Random(seed * 1_000_003 + number)
         self.live: dict[str, str] = {}  # handles by address
@@ -35,8 +50,10 @@ class Race:
         self._sandboxes = 0
 
     def pause(self) -> None:
-        """Wait for a part of the time that a release takes, and check the live addresses."""
-        time.sleep(self.random.choice((0.0, 0.5, 1.0, 2.0)) * GRACE)
+        """Wait for some looks of the part, and check the live addresses."""
+        looks, until = self.part.looks + self.random.choice(_LOOKS), time.monotonic() + _PAUSE_SECONDS
+        while self.part.looks < looks and time.monotonic() < until:
+            time.sleep(0.002)
         for address, handle in self.live.items():
             if (holder := self.cluster.holder(address)) != handle:
                 self.lost.append(f"{address} of {self.pod}, {handle}, is held by {holder or 'nobody'}")
@@ -122,15 +139,22 @@ def new_sandbox(race: Race) -> None:
 KINDS: tuple[Callable[[Race], None], ...] = (created_again, moved, second_interface, new_sandbox)
 
 
-def run_races(cluster: AddressCluster, count: int, seed: int) -> tuple[list[str], Counter[str]]:
+def run_races(cluster: AddressCluster, part: CountingAddresses, count: int, seed: int) -> tuple[list[str], Counter[str]]:
     """Run races in threads. Return the live addresses that were lost, and the number of races of each kind."""
 
+    lost: list[str] = []
+    kinds: Counter[str] = Counter()
+
     def run(number: int) -> tuple[str, list[str]]:
-        race, kind = Race(cluster, number, seed), KINDS[number % len(KINDS)]
+        race, kind = Race(cluster, part, number, seed), KINDS[number % len(KINDS)]
         kind(race)
         race.end()
         return kind.__name__, race.lost
 
     with ThreadPoolExecutor(THREADS) as threads:
-        results = list(threads.map(run, range(count)))
-    return [line for _, lost in results for line in lost], Counter(kind for kind, _ in results)
+        for name, found in threads.map(run, range(count)):
+            kinds[name] += 1
+            lost += found
+            if kinds.total() % _REPORTED == 0:
+                print(f"{kinds.total()} races, {len(lost)} live addresses lost", flush=True)
+    return lost, kinds
