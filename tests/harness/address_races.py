@@ -19,7 +19,7 @@ from svc.model.errors import SvcError
 
 RACES = int(os.environ.get("SVC_RACES", "16"))
 THREADS = min(RACES, 64)
-_REPORTED = 500  # races between two lines about the progress
+_REPORTED = 100  # races between two lines about the progress
 GRACE = 0.02  # seconds
 _LOOKS = (0, 1, 3, 6)  # of the part, during a pause
 _PAUSE_SECONDS = 5.0  # limit of a pause
@@ -53,10 +53,10 @@ class Race:
         """Wait for some looks of the part, and check the live addresses."""
         looks, until = self.part.looks + self.random.choice(_LOOKS), time.monotonic() + _PAUSE_SECONDS
         while self.part.looks < looks and time.monotonic() < until:
-            time.sleep(0.002)
+            time.sleep(0.02)
         for address, handle in self.live.items():
             if (holder := self.cluster.holder(address)) != handle:
-                self.lost.append(f"{address} of {self.pod}, {handle}, is held by {holder or 'nobody'}")
+                self.lost.append(f"{address} of {self.pod}, {handle}, is held by {holder or 'no handle'}")
 
     def create(self, node: str = "node1") -> None:
         self.cluster.add_pod(self.pod, node)
@@ -94,7 +94,7 @@ class Race:
 
     def _write_endpoint(self, container: str, address: str, node: str, ifname: str) -> None:
         for _ in range(_ATTEMPTS):
-            with suppress(Conflict, NotFound):  # the endpoint of an earlier sandbox is deleted meanwhile
+            with suppress(Conflict, NotFound):  # the endpoint of an earlier sandbox may be deleted at the same time
                 return self.cluster.write_endpoint(self.pod, container, address, node=node, ifname=ifname)
         raise AssertionError("the endpoint could not be written")
 

@@ -34,7 +34,7 @@ class Candidates:
             self._present[address] = Candidate(held, known.since if known is not None and is_same else now)
 
     def forget(self, addresses: Iterable[str]) -> None:
-        """Let these be valid again: their time begins anew if they look leaked later."""
+        """Let these be valid again. Their time begins from zero if they look leaked later."""
         for address in addresses:
             self._present.pop(address, None)
 
