@@ -1,6 +1,7 @@
 """No live address is released in races of the controllers with nodes, on each datastore beside a real API server.
 
-`SVC_RACES=10000 pytest -n 0 -s tests/contract/test_address_races.py` runs as many on each, and prints the figures.
+`SVC_RACES=10000 pytest -n 0 -s -o faulthandler_timeout=0 tests/contract/test_address_races.py` runs as many on each, and prints the
+figures.
 """
 
 import random

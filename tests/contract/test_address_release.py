@@ -233,6 +233,22 @@ def test_pod_that_the_table_does_not_show_keeps_its_address(cluster: AddressClus
     assert cluster.holder(address)
 
 
+def test_node_that_differs_from_the_table_keeps_its_addresses(cluster: AddressCluster, client: Client) -> None:
+    """The live read finds the node of which the watch has not told yet."""
+    with collecting(cluster, client) as made:
+        table = made.shared.tables.kube_nodes
+        wait_until(lambda: made.part.is_ready)
+        row = table.get("node1")
+        table._note("node1", None)
+        address = cluster.assign(f"{NETWORK}.c1", "gone")
+        for _ in range(3):
+            wait_until(lambda: seen(made))
+            wait_until(lambda: not seen(made))
+        assert cluster.holder(address)
+        table._note("node1", row)
+        wait_until(lambda: not cluster.holder(address))
+
+
 def test_node_without_a_node_of_kubernetes_waits_for_its_claim(
     cluster: AddressCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
