@@ -1,7 +1,8 @@
 """No live address is released in races of the controllers with nodes, on each datastore beside a real API server.
 
-`SVC_RACES=10000 pytest -n 0 -s -o faulthandler_timeout=0 tests/contract/test_address_races.py` runs as many on each, and prints the
-figures.
+This runs as many on each datastore, and prints the figures:
+
+    SVC_RACES=10000 pytest -n 0 -s -o faulthandler_timeout=0 tests/contract/test_address_races.py
 """
 
 import random
