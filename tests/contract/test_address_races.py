@@ -15,6 +15,7 @@ from harness.address_cluster import AddressCluster, address_cluster, collecting
 from harness.address_races import GRACE, KINDS, NODES, RACES, CountingAddresses, run_races
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import Site
+from harness.ipam import put_settings
 from harness.kube import Kube
 from svc.datastore.orch.client import Client
 
@@ -26,6 +27,7 @@ def cluster(site: Site, kube: Kube, fast_looks: None, monkeypatch: pytest.Monkey
     monkeypatch.setattr("svc.admin.release_record.LEAST", 1_000_000)  # no limit of releases
     with address_cluster(site, kube) as made:
         made.add_node(NODES[1])
+        put_settings(made.store, max_blocks_per_host=1000)  # more than the threads need before their leaks are released
         yield made
 
 

@@ -18,7 +18,7 @@ from svc.datastore.api import Conflict, NotFound
 from svc.model.errors import SvcError
 
 RACES = int(os.environ.get("SVC_RACES", "16"))
-THREADS = min(RACES, 64)
+THREADS = min(RACES, 40)
 _REPORTED = 100  # races between two lines about the progress
 GRACE = 0.02  # seconds
 _LOOKS = (0, 1, 3, 6)  # of the part, during a pause
