@@ -26,7 +26,7 @@ def errors(**environment: str) -> list[str]:
 
 
 def test_defaults() -> None:
-    periods = dict.fromkeys(("policy", "namespace", "serviceaccount"), 300.0)
+    periods = dict.fromkeys(CONTROLLERS, 300.0)
     assert settings() == Settings(tuple(periods), ETCD, {}, Configuration(periods=periods), ())
     assert settings(LOG_LEVEL=" ", ENABLED_CONTROLLERS="") == settings()
     assert settings().has_copies
@@ -53,7 +53,7 @@ def test_variables_are_read(tmp_path: Path) -> None:
         Configuration(
             log_level="DEBUG",
             compaction_seconds=0.0,
-            periods=dict.fromkeys(("policy", "namespace", "serviceaccount"), 5400.0),
+            periods=dict.fromkeys(CONTROLLERS, 5400.0),
         ),
         ("HEALTH_ENABLED", "SYNC_NODE_LABELS", "AUTO_HOST_ENDPOINTS"),
     )
@@ -114,7 +114,9 @@ def test_access_to_the_api_server_is_required_outside_of_a_pod() -> None:
 
 
 def test_all_errors_are_reported_together() -> None:
-    found = errors(ENABLED_CONTROLLERS="node", LOG_LEVEL="loud", RECONCILER_PERIOD="x", DATASTORE_TYPE="y", ETCD_SCHEME="ftp")
+    found = errors(
+        ENABLED_CONTROLLERS="loadbalancer", LOG_LEVEL="loud", RECONCILER_PERIOD="x", DATASTORE_TYPE="y", ETCD_SCHEME="ftp"
+    )
     assert [line.partition(" ")[0] for line in found] == [
         "ENABLED_CONTROLLERS", "LOG_LEVEL", "RECONCILER_PERIOD", "DATASTORE_TYPE", "ETCD_SCHEME",
     ]  # fmt: skip
