@@ -1,11 +1,16 @@
 """The stop of releases after a mass of leaks, and its acknowledgement, on each datastore beside a real API server."""
 
+import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.address_cluster import AddressCluster, address_cluster, collecting
+from harness.address_cluster import GRACE, AddressCluster, address_cluster, collecting
+from harness.address_races import CountingAddresses
+from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import Site
 from harness.kube import Kube
 from harness.polling import wait_until
@@ -13,6 +18,8 @@ from harness.running_controller import Running
 from harness.svcctl import Cli, cli_on
 from svc.admin.release_record import MASS, SETBACK, acknowledgement_annotation, record_of
 from svc.controllers.addresses.part import CONDITION
+from svc.controllers.addresses.setbacks import Seen
+from svc.controllers.configuration import Configuration
 from svc.datastore.orch.client import Client
 from svc.names import DEFAULT
 
@@ -105,14 +112,43 @@ def test_addresses_of_a_node_that_is_gone_do_not_count(
         assert reason(made) == "Running"
 
 
-@pytest.mark.parametrize("name", ["pods", "kube_nodes"])
-def test_list_of_the_api_server_that_ran_backwards_stops(cluster: AddressCluster, client: Client, name: str) -> None:
+def stops_for_good(made: Running, cluster: AddressCluster, leaked: list[str]) -> None:
+    """Wait for the stop, and end the grace period then: nothing is released."""
+    part = made.part
+    assert isinstance(part, CountingAddresses)
+    wait_until(lambda: reason(made) == SETBACK)
+    made.live.replace(Configuration(leak_grace_seconds=GRACE))
+    looks = part.looks + 5
+    wait_until(lambda: part.looks >= looks and len(part._candidates.confirmed(time.monotonic(), GRACE)) > 0)
+    assert reason(made) == SETBACK
+    assert all(map(cluster.holder, leaked))
+
+
+@pytest.mark.parametrize("path", ["/api/v1/pods", "/api/v1/nodes"])
+def test_list_of_the_api_server_that_ran_backwards_stops(
+    cluster: AddressCluster, client: Client, proxy: ApiProxy, path: str
+) -> None:
+    """After a restore the API server has an earlier revision, and perhaps not all objects."""
     leaked = leak(cluster, 1)
-    with collecting(cluster, client, grace=1.0) as made:
+    with collecting(cluster, client, grace=3600.0, make=CountingAddresses) as made:
         wait_until(lambda: made.part.is_ready)
-        getattr(made.shared.tables, name)._watch.setbacks += 1
-        wait_until(lambda: reason(made) == SETBACK)
-    assert cluster.holder(leaked[0])
+        older = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []}
+        proxy.arm(Order(Fate.ANSWERED, f"GET {path}[?].*watch=", status=410))
+        proxy.arm(Order(Fate.ANSWERED, f"GET {path}[?].*limit=", status=200, body=json.dumps(older).encode()))
+        proxy.hang_up()
+        stops_for_good(made, cluster, leaked)
+
+
+def test_datastore_that_ran_backwards_stops(cluster: AddressCluster, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaked = leak(cluster, 1)
+    with collecting(cluster, client, grace=3600.0, make=CountingAddresses) as made:
+        wait_until(lambda: made.part.is_ready)
+        setbacks = made.part._setbacks  # type: ignore[attr-defined]
+        seen = setbacks._look()
+        later = Seen(replace(seen.position, setbacks=seen.position.setbacks + 1), seen.setbacks)
+        monkeypatch.setattr(setbacks, "_look", lambda: later)
+        made.part.begin_round()
+        stops_for_good(made, cluster, leaked)
 
 
 def test_damaged_record_releases_nothing(cluster: AddressCluster, client: Client, cli: Cli) -> None:
