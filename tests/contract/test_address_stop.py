@@ -133,8 +133,9 @@ def test_list_of_the_api_server_that_ran_backwards_stops(
     with collecting(cluster, client, grace=3600.0, make=CountingAddresses) as made:
         wait_until(lambda: made.part.is_ready)
         older = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []}
-        proxy.arm(Order(Fate.ANSWERED, f"GET {path}[?].*watch=", status=410))
-        proxy.arm(Order(Fate.ANSWERED, f"GET {path}[?].*limit=", status=200, body=json.dumps(older).encode()))
+        proxy.arm(Order(Fate.ANSWERED, f"GET {path}[?].*watch=", times=2, status=410))
+        body = json.dumps(older).encode()
+        proxy.arm(Order(Fate.ANSWERED, f"GET {path}[?].*limit=", times=2, status=200, body=body))  # one may be interrupted
         proxy.hang_up()
         stops_for_good(made, cluster, leaked)
 
