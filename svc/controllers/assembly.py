@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from svc.controllers.addresses.part import Addresses
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.copier import Copier
 from svc.controllers.host_endpoint_controller import HostEndpoints
@@ -16,7 +17,7 @@ from svc.controllers.settings import ACCOUNT, NAMESPACE, NODE, POLICY, Settings
 Part = Controller[Any]
 Factory = Callable[[Shared], Part]
 
-_IN_BOTH: dict[str, tuple[Factory, ...]] = {NODE: (HostEndpoints,)}  # by controller: parts for any datastore
+_IN_BOTH: dict[str, tuple[Factory, ...]] = {NODE: (Addresses, HostEndpoints)}  # by controller: parts for any datastore
 _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore has copies of objects of Kubernetes
     POLICY: (lambda shared: Copier(NetworkPolicies(shared.names), shared),),
     NAMESPACE: (lambda shared: Copier(NamespaceProfiles(shared.names), shared),),
