@@ -21,6 +21,7 @@ _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore
     ACCOUNT: (lambda shared: Copier(AccountProfiles(shared.names), shared),),
 }
 _IDLE = "idle: policy agents read these objects from the Kubernetes API"
+_EMPTY = "not in this version: it does nothing"
 
 log = logging.getLogger("svc.controllers")
 
@@ -31,7 +32,11 @@ def assemble(settings: Settings, shared: Shared) -> list[Part]:
 
 
 def _parts(name: str, settings: Settings, shared: Shared) -> Iterator[Part]:
-    factories = _IN_BOTH.get(name, ()) + (_WITH_ETCD.get(name, ()) if settings.has_copies else ())
-    log.info("controller %s is %s", name, "enabled" if factories else _IDLE)
+    in_both, with_etcd = _IN_BOTH.get(name, ()), _WITH_ETCD.get(name, ())
+    factories = in_both + (with_etcd if settings.has_copies else ())
+    if in_both or with_etcd:
+        log.info("controller %s is %s", name, "enabled" if factories else _IDLE)
+    else:
+        log.warning("controller %s is %s", name, _EMPTY)
     for factory in factories:
         yield factory(shared)

@@ -399,7 +399,7 @@ def test_network_configuration_names_the_datastore(controllers: Cluster, copies:
 
 
 def test_invalid_settings_end_the_start(controllers: Cluster) -> None:
-    process = controllers.start(ENABLED_CONTROLLERS="policy,loadbalancer", SVC_LOG_LEVEL="loud", ETCD_ENDPOINTS="10.0.0.1")
+    process = controllers.start(ENABLED_CONTROLLERS="policy,nodes", SVC_LOG_LEVEL="loud", ETCD_ENDPOINTS="10.0.0.1")
     assert process._process.wait(20) == 1
-    for part in ("ENABLED_CONTROLLERS = 'policy,loadbalancer'", "SVC_LOG_LEVEL = 'loud'", "ETCD_ENDPOINTS = '10.0.0.1'"):
+    for part in ("ENABLED_CONTROLLERS = 'policy,nodes'", "SVC_LOG_LEVEL = 'loud'", "ETCD_ENDPOINTS = '10.0.0.1'"):
         assert part in process.text
