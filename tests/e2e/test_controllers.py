@@ -340,7 +340,7 @@ def test_history_of_etcd_is_compacted_by_the_leader(controllers: Cluster, copies
 def documented_rights(kube: Kube) -> Iterator[None]:
     """Grant the user `plugin` the rights in the documentation, and no others."""
     rows = re.findall(r"^\| `?([\w.]+)`? \| (`[^|]+) \| (`get`[^|]+) \|$", DOCUMENT.read_text(), re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == 4
     rules = [
         {
             "apiGroups": [group.replace("core", "")],
@@ -350,7 +350,7 @@ def documented_rights(kube: Kube) -> Iterator[None]:
         for group, objects, verbs in rows
     ]
     user = {"kind": "User", "name": "plugin", "apiGroup": RBAC}
-    for place, kind, granted in (("", "ClusterRole", rules[:2]), ("namespaces/kube-system/", "Role", rules[2:])):
+    for place, kind, granted in (("", "ClusterRole", rules[:-1]), ("namespaces/kube-system/", "Role", rules[-1:])):
         role = {"kind": kind, "name": "c-documented", "apiGroup": RBAC}
         path = f"/apis/{RBAC}/v1/{place}{kind.lower()}"
         kube.call("POST", f"{path}s", {"metadata": {"name": "c-documented"}, "rules": granted})
