@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from harness.address_cluster import NETWORK, AddressCluster, address_cluster, collecting
+from harness.address_races import CountingAddresses
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import Site, set_ready
 from harness.kube import Kube
@@ -173,12 +174,16 @@ def test_leaked_address_is_released(cluster: AddressCluster, client: Client, mak
 
 def test_nothing_is_released_without_a_grace_period(cluster: AddressCluster, client: Client) -> None:
     address = cluster.assign(f"{NETWORK}.c1", "gone")
-    with collecting(cluster, client, grace=0.0) as made:
-        wait_until(lambda: len(made.part._candidates) == 1)  # type: ignore[attr-defined]
-        before = made.part.tally.rounds
-        made.part.begin_round()
-        wait_until(lambda: made.part.tally.rounds > before)
-        assert made.part.waiting == 0
+    with collecting(cluster, client, grace=0.0, make=CountingAddresses) as made:
+        part = made.part
+        assert isinstance(part, CountingAddresses)
+        wait_until(lambda: len(part._candidates) == 1)
+        looks = part.looks
+        part.begin_round()
+        wait_until(lambda: part.looks > looks)
+        assert part.waiting == 0
+        numbers = {(name, labels): value for name, labels, value in part.families()}
+        assert numbers["ipam_allocations_gc_candidates", (("ippool", "pool4"), ("node", "node1"))] == 1
     assert cluster.holder(address)
 
 

@@ -39,7 +39,7 @@ class Candidates:
             self._present.pop(address, None)
 
     def all(self) -> Collection[Candidate]:
-        return self._present.values()
+        return tuple(self._present.values())
 
     def confirmed(self, now: float, grace: float, *, gone: Collection[str] = ()) -> dict[str, list[Held]]:
         """Return, by handle, the candidates that are older than the grace period; of `gone` nodes at once.

@@ -2,16 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 
 from svc._core.cidr import Address, Cidr
 from svc.controllers.addresses.held import Held
+from svc.datastore.api import Entry
 from svc.ipam import blocks as block_rules
-from svc.ipam.pools import Reserved
+from svc.ipam.pools import Reserved, read_entries
 from svc.metrics import Sample
 from svc.model.ipam import Block
 from svc.model.keys import Host
 from svc.model.pool import Pool
+from svc.model.resource import Resource
 
 NO_POOL, NO_AFFINITY, UNKNOWN_NODE = "no_ippool", "no_affinity", "unknown_node"
 _PER_NODE = {  # the same numbers of all pools together, under names that older dashboards have
@@ -48,6 +51,15 @@ def families(
         label = (("ippool", pool.name),)
         yield "ipam_ippool_size", label, float(pool.cidr.size)
         yield "ipam_ippool_reserved", label, float(reserved.count(pool.cidr))
+
+
+def read_pools(pools: Iterable[Entry[Resource]], reservations: Iterable[Entry[Resource]]) -> tuple[list[Pool], Reserved]:
+    """Return the pools and the reserved ranges of entries. Leave out what is malformed."""
+    found: list[Pool] = []
+    for entry in pools:
+        with suppress(ValueError):
+            found.append(Pool.from_resource(entry.value))
+    return found, Reserved(cidr for entry in reservations for cidr in read_entries(entry.value)[0])
 
 
 def _finder(pools: Sequence[Pool]) -> Callable[[Cidr], str]:

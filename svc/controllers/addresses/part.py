@@ -32,6 +32,8 @@ from svc.controllers.gone_nodes import GoneNodes
 from svc.controllers.nodes import kube_name
 from svc.controllers.settings import NODE
 from svc.controllers.table import StoreTable, Table
+from svc.ipam.pools import RESERVATION
+from svc.metrics import Sample
 from svc.model.endpoint import KIND
 from svc.model.errors import SvcError
 from svc.model.keys import ResourceKey, ResourceQuery
@@ -58,6 +60,7 @@ class Addresses(Controller[str]):
         self._pods, self._kube_nodes, self._nodes, self._blocks = tables.pods, tables.kube_nodes, tables.nodes, tables.blocks
         self._endpoints: StoreTable[Any] = StoreTable(store, ResourceQuery(KIND), read_endpoint, shared.fail, "endpoints")
         self._settings = tables.entries(ResourceQuery(KEY.kind), "settings of the controllers")
+        self._pools, self._reservations = tables.pools, tables.entries(ResourceQuery(RESERVATION), "IP reservations")
         watched: list[Table[Any, Any]] = [self._pods, self._kube_nodes, self._nodes, self._blocks, self._settings]
         if self._stores_endpoints:
             tables.keep(self._endpoints)
@@ -110,6 +113,13 @@ class Addresses(Controller[str]):
             self._release_present()
         elif self._gone.is_gone(item):
             self._release_node(item)
+
+    def families(self) -> Iterable[Sample]:
+        from svc.controllers.addresses.metrics import families, read_pools  # only if metrics are served
+
+        pools, reserved = read_pools(self._pools.snapshot().values(), self._reservations.snapshot().values())
+        blocks = (entry.value for entry in self._blocks.snapshot().values())
+        return families(blocks, pools, reserved, (each.held for each in self._candidates.all()), self.reclaimed.copy())
 
     def shown(self, item: str) -> str:
         return f"the addresses of node {item}" if item else "the leaked addresses"
