@@ -22,6 +22,7 @@ from svc.values import dataclass
 
 POLICY, NAMESPACE, ACCOUNT = "policy", "namespace", "serviceaccount"
 CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT)
+NODE = "node"
 LATER: Final = ("workloadendpoint", "node", "loadbalancer")  # controllers that this version does not have
 ETCD, ORCH = "etcdv3", "orch"  # kinds of datastores, as in the settings of a session
 
