@@ -55,7 +55,10 @@ class IpamHosts(Controller[str]):
         known |= {key.name for key in self._nodes.snapshot() if isinstance(key, ResourceKey)}
         for entry in self._blocks.snapshot().values():
             known.update(_hosts(entry.value))
-        return sorted(host for host in known if self._is_missing(host))
+        missing = {host for host in known if self._is_missing(host)}
+        for host in known - missing:  # one that was away for a time is observed anew when it is missing again
+            self._gone.forget(host)
+        return sorted(missing)
 
     def settle(self, item: str) -> None:
         """Remove the host if it is gone and its addresses are. Otherwise the next round looks again."""

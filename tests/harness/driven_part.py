@@ -122,6 +122,10 @@ class World:
         if self.has_etcd:
             self.register(name, kube_name or name)
 
+    def add_core_node(self, name: str) -> None:
+        """Create a node of Kubernetes that the datastore knows already."""
+        put_core_node(self.kube, name, {})
+
     def register(self, name: str, kube_name: str, orchestrator: str = "k8s") -> None:
         spec = {"orchRefs": [{"orchestrator": orchestrator, "nodeName": kube_name}]}
         self.store.write([Create(ResourceKey("Node", name), Resource("Node", {"name": name, "uid": name}, spec))])
