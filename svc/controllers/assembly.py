@@ -6,9 +6,10 @@ from typing import Any
 
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.copier import Copier
+from svc.controllers.endpoints import Endpoints
 from svc.controllers.network_policies import NetworkPolicies
 from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
-from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, Settings
+from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, WORKLOAD, Settings
 
 Part = Controller[Any]
 Factory = Callable[[Shared], Part]
@@ -18,6 +19,7 @@ _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore
     POLICY: (lambda shared: Copier(NetworkPolicies(shared.names), shared),),
     NAMESPACE: (lambda shared: Copier(NamespaceProfiles(shared.names), shared),),
     ACCOUNT: (lambda shared: Copier(AccountProfiles(shared.names), shared),),
+    WORKLOAD: (Endpoints,),
 }
 _IDLE = "idle: policy agents read these objects from the Kubernetes API"
 

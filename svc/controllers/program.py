@@ -50,7 +50,7 @@ def run(settings: Settings, names: Names, client: Client) -> int:
         if settings.has_copies:
             stack.enter_context(_compacting(cast("EtcdStore", store), election, live))
         writable = guarded(store, election)
-        tables = Tables(client, writable, end.request)
+        tables = Tables(client, writable, end.request, names)
         shared = Shared(client, writable, tables, names, election, live, conditions, end.request)
         parts = assemble(settings, shared)
         tables.start()

@@ -21,8 +21,9 @@ from svc.netconf.networklist import read_netconf
 from svc.values import dataclass
 
 POLICY, NAMESPACE, ACCOUNT = "policy", "namespace", "serviceaccount"
-CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT)
-LATER: Final = ("workloadendpoint", "node", "loadbalancer")  # controllers that this version does not have
+WORKLOAD, LOAD_BALANCER = "workloadendpoint", "loadbalancer"
+CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT, WORKLOAD)
+LATER: Final = ("node", LOAD_BALANCER)  # controllers that this version does not have
 ETCD, ORCH = "etcdv3", "orch"  # kinds of datastores, as in the settings of a session
 
 _SYNONYMS: Final = {"profile": NAMESPACE}
