@@ -9,12 +9,13 @@ from svc.controllers.copier import Copier
 from svc.controllers.endpoints import Endpoints
 from svc.controllers.network_policies import NetworkPolicies
 from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
-from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, WORKLOAD, Settings
+from svc.controllers.service_addresses import ServiceAddresses
+from svc.controllers.settings import ACCOUNT, LOAD_BALANCER, NAMESPACE, POLICY, WORKLOAD, Settings
 
 Part = Controller[Any]
 Factory = Callable[[Shared], Part]
 
-_IN_BOTH: dict[str, tuple[Factory, ...]] = {}  # by controller: parts for any datastore
+_IN_BOTH: dict[str, tuple[Factory, ...]] = {LOAD_BALANCER: (ServiceAddresses,)}  # by controller: parts for any datastore
 _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore has copies of objects of Kubernetes
     POLICY: (lambda shared: Copier(NetworkPolicies(shared.names), shared),),
     NAMESPACE: (lambda shared: Copier(NamespaceProfiles(shared.names), shared),),

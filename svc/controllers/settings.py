@@ -22,8 +22,8 @@ from svc.values import dataclass
 
 POLICY, NAMESPACE, ACCOUNT = "policy", "namespace", "serviceaccount"
 WORKLOAD, LOAD_BALANCER = "workloadendpoint", "loadbalancer"
-CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT, WORKLOAD)
-LATER: Final = ("node", LOAD_BALANCER)  # controllers that this version does not have
+CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT, WORKLOAD, LOAD_BALANCER)
+LATER: Final = ("node",)  # controllers that this version does not have
 ETCD, ORCH = "etcdv3", "orch"  # kinds of datastores, as in the settings of a session
 
 _SYNONYMS: Final = {"profile": NAMESPACE}
