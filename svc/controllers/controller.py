@@ -172,4 +172,4 @@ class Controller(ABC, Generic[Item]):
             return
         with self._changed:
             delay = self._queue.failed(item, time.monotonic())
-        log.warning("controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, reason)
+        log.warning("controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, str(reason))

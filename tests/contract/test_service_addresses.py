@@ -1,19 +1,19 @@
 """The controller `loadbalancer` on real servers: addresses of services, with either datastore."""
 
-import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harness.api_proxy import ApiProxy, Fate, Order
-from harness.datastores import Site, session, set_ready
-from harness.ipam import document, holdings, put, put_node, put_pool, remove, take
+from harness.datastores import Site, set_ready
+from harness.ipam import document, put, put_node, put_pool, remove, take
 from harness.kube import Kube
 from harness.polling import eventually, wait_until
 from harness.running_controller import Running, running
+from harness.services import NAMESPACE, Services, await_served, held, in_namespace, store_for_services
 from svc._core.cidr import Address
 from svc.controllers.configuration import Configuration
 from svc.controllers.service_addresses import ServiceAddresses
@@ -30,100 +30,23 @@ pytestmark = pytest.mark.server
 
 Json = dict[str, Any]
 
-MERGE = "application/merge-patch+json"
-NAMESPACE = "c-services"
-SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
-
 
 @pytest.fixture
 def store(site: Site) -> Iterator[Backend]:
-    """Return a ready datastore with pools for services and one for workloads."""
-    with session(site) as made:
-        set_ready(made)
-        put_pool(made, "lb4", "10.66.0.0/28", blockSize=30, allowedUses=[LOAD_BALANCER])
-        put_pool(made, "lb4b", "10.67.0.0/29", blockSize=30, allowedUses=[LOAD_BALANCER], assignmentMode="Manual")
-        put_pool(made, "lb6", "fd66::/124", blockSize=126, allowedUses=[LOAD_BALANCER])
-        put_pool(made, "pods", "10.65.0.0/28", blockSize=30)
+    with store_for_services(site) as made:
         yield made
-    site.clear()
-
-
-class Services:
-    """The services of the test's namespace."""
-
-    def __init__(self, kube: Kube) -> None:
-        self.kube = kube
-
-    def make(self, name: str = "web", annotations: Json | None = None, **spec: Any) -> Json:
-        notes = {f"svc.internal/{note}": json.dumps(wanted) for note, wanted in (annotations or {}).items()}
-        body = {
-            "metadata": {"name": name, "annotations": notes},
-            "spec": {"type": "LoadBalancer", "ports": [{"port": 80}], **spec},
-        }
-        return self.kube.call("POST", SERVICES, body)
-
-    def change(self, name: str = "web", annotations: Json | None = None, **spec: Any) -> None:
-        notes = {f"svc.internal/{note}": wanted and json.dumps(wanted) for note, wanted in (annotations or {}).items()}
-        self.kube.call("PATCH", f"{SERVICES}/{name}", {"metadata": {"annotations": notes}, "spec": spec}, MERGE)
-
-    def show(self, *addresses: str, name: str = "web") -> None:
-        """Set the status, as another program may do."""
-        status = {"loadBalancer": {"ingress": [{"ip": address} for address in addresses]}}
-        self.kube.call("PATCH", f"{SERVICES}/{name}/status", {"status": status}, MERGE)
-
-    def get(self, name: str = "web") -> Json:
-        return self.kube.call("GET", f"{SERVICES}/{name}")
-
-    def delete(self, name: str = "web") -> None:
-        self.kube.call("DELETE", f"{SERVICES}/{name}")
-
-    def shown(self, name: str = "web") -> tuple[str, ...]:
-        ingress = self.get(name)["status"]["loadBalancer"].get("ingress") or ()
-        return tuple(entry.get("ip", "") for entry in ingress)
-
-    def handle(self, name: str = "web") -> str:
-        return handle_of(NAMESPACE, name, self.get(name)["metadata"]["uid"])
-
-    def clear(self) -> None:
-        for each in self.kube.call("GET", SERVICES)["items"]:
-            self.delete(each["metadata"]["name"])
-        self.kube.uproot(f"namespaces/{NAMESPACE}")
 
 
 @pytest.fixture
 def services(kube: Kube) -> Iterator[Services]:
-    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": {"team": "red"}}})
-    made = Services(kube)
-    yield made
-    made.clear()
+    with in_namespace(kube) as made:
+        yield made
 
 
 @pytest.fixture
 def run(client: Client, store: Backend, services: Services) -> Iterator[Callable[..., Running]]:
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(running(client, store, ServiceAddresses, **options))
-
-
-def held(store: Backend) -> dict[str, set[str]]:
-    """Return the addresses of each handle. Read again while a write comes between the reads."""
-    found: list[dict[str, set[str]]] = []
-
-    def is_sound() -> bool:
-        with suppress(AssertionError):
-            found.append({handle: set(map(str, addresses)) for handle, addresses in holdings(store).items()})
-        return bool(found)
-
-    wait_until(is_sound)
-    return found[0]
-
-
-def await_served(services: Services, store: Backend, *wanted: str, name: str = "web") -> None:
-    """Wait until the service holds exactly these addresses, and its status shows them."""
-
-    def state() -> Any:
-        return set(services.shown(name)), held(store).get(services.handle(name), set())
-
-    assert eventually(state, lambda found: found == (set(wanted), set(wanted))) == (set(wanted), set(wanted))
 
 
 def await_free(store: Backend) -> None:
