@@ -17,6 +17,7 @@ from bench import (
     cluster,
     core,
     density,
+    host_endpoints,
     ipam_check,
     memory,
     node,
@@ -43,6 +44,7 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "etcd": cluster.run_etcd,
     "orch": cluster.run_orch,
     "check": ipam_check.run,
+    "hosts": host_endpoints.run,
     "node": node.run,
     "core": core.run,
     "attachments": attachments.run,
@@ -51,8 +53,8 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "kills": restarts.run_kills,
     "soak": soak.run,
 }
-ON_REQUEST = {"attachments", "beside", "restarts", "kills", "soak"}  # not among the phases of a run without --only
-NEED_NO_ROOT = {"check", "core"}
+ON_REQUEST = {"attachments", "beside", "restarts", "kills", "soak", "hosts"}  # not among the phases of a run without --only
+NEED_NO_ROOT = {"check", "core", "hosts"}
 
 
 @dataclass

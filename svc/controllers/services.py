@@ -37,7 +37,7 @@ class ServiceRequest:
 class ServiceRow(NamedTuple):
     """A service that may get addresses from svc. `problem` says what is wrong with its request.
 
-    `ingress` has the addresses in its status; an entry that is no address is an empty text.
+    `ingress` has the addresses in its status; an entry without an address is an empty text.
     """
 
     handle: str
@@ -86,7 +86,7 @@ def fitting(
 ) -> tuple[Address, ...]:
     """Return those of the held addresses that meet the request. Of several, the one that the status shows is preferred.
 
-    `pools` has the CIDRs of the pools, by name and by CIDR. A missing pool is no reason to replace an address.
+    `pools` has the CIDRs of the pools, by name and by CIDR. A missing pool does not cause the replacement of an address.
     """
     if request.addresses:
         return tuple(address for address in request.addresses if address in held)

@@ -70,6 +70,11 @@ class Table(ABC, Generic[K, Row]):
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the thread; empty if it works."""
+        return "" if self._thread.is_alive() else f"the watch of {self._what} has ended"
+
     @abstractmethod
     def stop(self) -> None:
         """End the watch."""

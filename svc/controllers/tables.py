@@ -34,6 +34,11 @@ class Tables:
         for table in self._made:
             table.stop()
 
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong with the threads of the tables."""
+        return [trouble for table in self._made if (trouble := table.trouble)]
+
     def keep(self, table: Table[Any, Any]) -> None:
         """Start and stop a table with the others."""
         self._made.append(table)

@@ -106,7 +106,7 @@ STORES: dict[str, Callable[[pytest.FixtureRequest, ExitStack, Path], Datastore]]
 WITHOUT_SERVER = ("embedded", "piecemeal", "overlay")
 MODULES_OF_STORE = {
     "overlay": ("test_backend", "test_update"),
-    "orch, plain group": ("test_backend", "test_changes", "test_watch"),
+    "orch, plain group": ("test_backend", "test_changes", "test_controllers_configuration", "test_watch"),
 }  # layers above the store do not distinguish the API groups
 STORES_OF_MODULE = {"test_ipam_partial": ("embedded",)}  # splits the writes of a store, and fails each of them
 

@@ -18,9 +18,11 @@ from harness.kube import Kube, Refused
 from harness.polling import wait_until
 from svc.controllers import program
 from svc.controllers.configuration import Configuration
+from svc.controllers.configuration_merge import Overrides
 from svc.controllers.profiles import AccountProfiles
 from svc.controllers.settings import Settings
 from svc.datastore.orch.client import Client
+from svc.model.controllers_configuration import COMPACTION
 from svc.model.keys import ResourceKey
 from svc.names import DEFAULT
 
@@ -44,9 +46,15 @@ def site(etcd_site: EtcdSite) -> Iterator[EtcdSite]:
     etcd_site.clear()
 
 
-def settings(site: EtcdSite, compaction: float = 0.0) -> Settings:
-    datastore = {"kind": "etcdv3", "etcd_endpoints": site.running.endpoints}
-    return Settings(("serviceaccount",), datastore, {}, Configuration(compaction_seconds=compaction), ())
+@pytest.fixture(autouse=True)
+def _own_health_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEALTH_FILE", str(tmp_path / "health"))
+
+
+def settings(site: EtcdSite, kind: str = "etcdv3", **fields: object) -> Settings:
+    datastore = {"kind": kind, "etcd_endpoints": site.running.endpoints}
+    overrides = Overrides({COMPACTION: "0", **fields})
+    return Settings(("serviceaccount",), datastore, {}, Configuration(), overrides, os.environ["HEALTH_FILE"])
 
 
 def holder(kube: Kube) -> str:
@@ -99,7 +107,7 @@ def test_history_is_compacted(controllers: Cluster, client: Client, site: EtcdSi
     first = site.running.put("/svc/test", "1")
     site.running.put("/svc/test", "2")
     with ended_when(lambda: not site.running.has_history(first)):
-        assert program.run(settings(site, compaction=0.1), DEFAULT, client) == 0
+        assert program.run(settings(site, **{COMPACTION: "100ms"}), DEFAULT, client) == 0
 
 
 def test_failures_of_the_election_are_reported(

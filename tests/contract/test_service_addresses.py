@@ -275,7 +275,7 @@ def test_service_of_another_class_is_not_touched(
 
 
 def test_leaked_addresses_go_and_those_of_pods_stay(run: Callable[..., Running], services: Services, store: Backend) -> None:
-    """Nobody has seen the deletion of the service."""
+    """The service was deleted while no controller ran."""
     ipam = IpamService(store, LOAD_BALANCERS)
     handle = handle_of(NAMESPACE, "gone", "u1")
     attributes = attributes_of(NAMESPACE, "gone", "LoadBalancer", 0)
@@ -291,7 +291,7 @@ def test_leaked_addresses_go_and_those_of_pods_stay(run: Callable[..., Running],
 def test_leak_stays_until_the_service_was_read(
     run: Callable[..., Running], services: Services, store: Backend, proxy: ApiProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An answer that is no 404 of the API server proves nothing."""
+    """A 404 of another program, such as a proxy, does not show that the service is gone."""
     ipam = IpamService(store, LOAD_BALANCERS)
     handle = handle_of(NAMESPACE, "web", "u1")
     ipam.assign(Assign(handle, attributes_of(NAMESPACE, "web", "LoadBalancer", 0), use=LOAD_BALANCER))
@@ -304,7 +304,7 @@ def test_leak_stays_until_the_service_was_read(
 
 
 def test_lost_addresses_are_assigned_again(run: Callable[..., Running], services: Services, store: Backend) -> None:
-    """The datastore was restored: the status shows an address that nobody holds. It is in use, so the service gets it again."""
+    """The datastore was restored: no handle holds the address in the status. Clients use it, so the service gets it again."""
     services.make()
     found = run()
     (address,) = eventually(services.shown, bool)

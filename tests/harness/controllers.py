@@ -79,7 +79,8 @@ class Cluster:
     def start(self, *arguments: str, **environment: str) -> Process:
         """Start another process."""
         self._started += 1
-        process = Process(self._folder / f"{self._started}.log", self.environment | environment, *arguments)
+        health = {"HEALTH_FILE": str(self._folder / f"{self._started}.health")}
+        process = Process(self._folder / f"{self._started}.log", self.environment | health | environment, *arguments)
         self._stack.callback(process.close)
         return process
 

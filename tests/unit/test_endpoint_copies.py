@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from svc.controllers import assembly
 from svc.controllers.endpoint_copies import copied, digest_of_endpoint, digest_of_pod, follows_pod, states_another_container
+from svc.controllers.settings import read
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.pod_endpoint import policy_facts
 from svc.model.resource import Resource
@@ -103,3 +105,11 @@ def test_containers_are_compared_where_both_state_one(ifname: str, notes: Json, 
     assert states_another_container(DEFAULT, pod, stored) == another
     del stored.spec["containerID"]
     assert not states_another_container(DEFAULT, pod, stored)
+
+
+def test_controller_is_idle_if_endpoints_are_read_from_pods(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "svc.controllers")
+    environment = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "DATASTORE_TYPE": "orch", "ENABLED_CONTROLLERS": "workloadendpoint"}
+    settings = read(environment, DEFAULT, None)
+    assert assembly.assemble(settings, None) == []  # type: ignore[arg-type]
+    assert "controller workloadendpoint is idle" in caplog.text
