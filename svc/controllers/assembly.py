@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from svc.controllers.addresses.part import Addresses
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.copier import Copier
 from svc.controllers.endpoints import Endpoints
@@ -19,7 +20,7 @@ Part = Controller[Any]
 Factory = Callable[[Shared], Part]
 
 _IN_BOTH: dict[str, tuple[Factory, ...]] = {  # by controller: parts for any datastore
-    NODE: (HostEndpoints,),
+    NODE: (Addresses, HostEndpoints),
     LOAD_BALANCER: (ServiceAddresses,),
 }
 _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore has copies of objects of Kubernetes

@@ -9,7 +9,6 @@ interface. A pod that was created again on another node does not change the endp
 
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from sys import intern
 from typing import Any, NamedTuple
@@ -46,7 +45,7 @@ class Endpoints(Controller[ResourceKey]):
         self._names = shared.names
         self._pods, self._nodes = shared.tables.pods, shared.tables.nodes
         self._stored = StoreTable(shared.store, ResourceQuery(KIND), self._row, shared.fail, "endpoints")
-        self._of_pod: defaultdict[str, set[ResourceKey]] = defaultdict(set)
+        self._of_pod: dict[str, tuple[ResourceKey, ...]] = {}  # a set would take four times as much memory
         self._pod_of: dict[ResourceKey, str] = {}
         self._indexing = threading.Lock()
         super().__init__(shared, (self._pods, self._nodes, self._stored))
@@ -111,12 +110,12 @@ class Endpoints(Controller[ResourceKey]):
     def _index(self, key: ResourceKey) -> None:
         row, before = self._stored.get(key), self._pod_of.pop(key, None)
         if before is not None:
-            self._of_pod[before].discard(key)
-            if not self._of_pod[before]:
-                del self._of_pod[before]
+            others = tuple(other for other in self._of_pod.pop(before) if other != key)
+            if others:
+                self._of_pod[before] = others
         if row is not None:
             self._pod_of[key] = row.pod
-            self._of_pod[row.pod].add(key)
+            self._of_pod[row.pod] = (*self._of_pod.get(row.pod, ()), key)
 
     def _on_pods(self, pods: Collection[str]) -> None:
         with self._indexing:

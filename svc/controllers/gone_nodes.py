@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-from svc.controllers.nodes import kube_name
+from svc.controllers.nodes import read_kube_name, read_kube_node
 from svc.datastore.api import Backend
-from svc.datastore.orch.client import ApiError, Client, segment
-from svc.model.errors import PeerError
-from svc.model.keys import NodeClaimKey, ResourceKey
+from svc.datastore.orch.client import Client
+from svc.model.keys import NodeClaimKey
 from svc.names import Names
 
 QUIET_SECONDS = 600.0  # time without a change of the claim after which a node that Kubernetes lacks is gone
@@ -51,6 +50,17 @@ class GoneNodes:
             self._seen[name] = before
         return asked - before[1] >= QUIET_SECONDS
 
+    def claim_of(self, name: str) -> str:
+        """Return the revision of the claim that `is_gone` has last seen; empty without a claim."""
+        with self._lock:
+            return self._seen.get(name, ("", 0.0))[0]
+
+    def note_deleted_claim(self, name: str) -> None:
+        """Note that this process has deleted the claim of a node that is gone. That is no sign of life."""
+        with self._lock:
+            if name in self._seen:
+                self._seen[name] = ("", self._seen[name][1])
+
     def forget(self, name: str) -> None:
         """End the observation of a node of which nothing is left."""
         with self._lock:
@@ -62,18 +72,5 @@ class GoneNodes:
         return "" if entry is None else entry.revision
 
     def _is_missing(self, name: str) -> bool:
-        node = self._store.find(ResourceKey("Node", name))
-        try:
-            of_kubernetes = name if node is None else kube_name(self._names, node.value)
-        except ValueError as error:
-            remedy = "correct it with `svcctl node apply`"
-            raise PeerError(f"Node {name!r} cannot be judged: {error}", details=remedy) from error
-        if not of_kubernetes:
-            return False
-        try:
-            self._client.get(f"/api/v1/nodes/{segment(of_kubernetes)}")
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return True
-            raise
-        return False
+        known = read_kube_name(self._names, self._store, name)
+        return bool(known) and read_kube_node(self._client, known) is None

@@ -35,6 +35,23 @@ FAMILIES: Final = (
         "1",
         "The conditions that this process reports, as in the status of KubeControllersConfiguration.",
     ),
+    *(
+        Family(name, GAUGE, ("ippool", "node"), unit, meaning)
+        for name, unit, meaning in (
+            ("ipam_allocations_in_use", "addresses", "Allocated addresses of a pool, by the node of the allocation."),
+            ("ipam_allocations_borrowed", "addresses", "Those of them in blocks of other nodes, or of none."),
+            ("ipam_blocks", "blocks", "Blocks of a pool, by the node that has the affinity."),
+            ("ipam_allocations_gc_candidates", "addresses", "Addresses that look leaked, and wait for the grace period."),
+        )
+    ),
+    Family(
+        "ipam_allocations_gc_reclamations", COUNTER, ("ippool", "node"), "addresses", "Leaked addresses that were released."
+    ),
+    Family("ipam_ippool_size", GAUGE, ("ippool",), "addresses", "Size of a pool."),
+    Family("ipam_ippool_reserved", GAUGE, ("ippool",), "addresses", "Addresses of a pool that are in reservations."),
+    Family("ipam_allocations_per_node", GAUGE, ("node",), "addresses", "Allocated addresses of all pools, by node."),
+    Family("ipam_allocations_borrowed_per_node", GAUGE, ("node",), "addresses", "Those of them in blocks of other nodes."),
+    Family("ipam_blocks_per_node", GAUGE, ("node",), "blocks", "Blocks of all pools, by node."),
     Family("build_info", GAUGE, ("version", "python"), "1", "The version of the running program, and of its Python."),
     *OF_STORES,
     *OF_PROCESS,

@@ -64,6 +64,35 @@ def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resourc
             yield ResourceKey(KIND, resource.name, resource.namespace), resource
 
 
+def attachments_of(names: Names, pod: Json) -> Iterator[tuple[str, list[str]]]:
+    """Yield container and networks of each endpoint of a pod, as `endpoints_of` does, without the parts for policy.
+
+    The container is empty if the endpoint names none. Raise ValueError for annotations that are not text.
+    """
+    notes = pod["metadata"].get("annotations") or {}
+    head = f"{names.annotation_prefix}/podIPs"
+    for note, text in notes.items():
+        if (note == head or note.startswith(f"{head}.")) and text:
+            interface = note[len(head) + 1 :] or PRIMARY_INTERFACE
+            yield notes.get(_note(names, "containerID", interface)) or "", [part for part in text.split(",") if part]
+
+
+def network_status_addresses(pod: Json) -> Iterator[str]:
+    """Yield the addresses that a meta plugin reports of a pod's interfaces. A malformed annotation has none."""
+    try:
+        found = orjson.loads((pod["metadata"].get("annotations") or {}).get(NETWORK_STATUS) or "[]")
+    except ValueError:
+        return
+    for interface in found if isinstance(found, list) else ():
+        given = interface.get("ips") if isinstance(interface, dict) else None
+        yield from map(str, given if isinstance(given, list) else ())
+
+
+def is_finished(pod: Json) -> bool:
+    """Return whether the pod has ended for good."""
+    return (pod.get("status") or {}).get("phase") in _FINISHED
+
+
 def wired_annotations(names: Names, interface: str, wired: Resource) -> Json:
     """Return the annotations of a wired interface; none for an endpoint without addresses."""
     networks = wired.spec.get("ipNetworks") or ()
@@ -132,7 +161,7 @@ def _endpoint(names: Names, pod: Json, interface: str, notes: dict[str, str]) ->
 
 def _networks(names: Names, pod: Json, interface: str, notes: dict[str, str]) -> list[str]:
     """Return the networks that ADD wrote. The pod's status is not used, because it lags behind."""
-    if (pod.get("status") or {}).get("phase") in _FINISHED:
+    if is_finished(pod):
         return []
     texts = notes.get(_note(names, "podIPs", interface), "").split(",")
     return [str(Cidr.masked(text)) for text in texts if text]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from harness.api_fixtures import client, proxy
+from harness.api_fixtures import client, fast_looks, proxy
 from harness.backend_wrappers import NonAtomic
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
@@ -18,7 +18,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.overlay import Overlay
 from svc.names import DEFAULT, Names
 
-__all__ = ["client", "etcd", "etcd_site", "home", "orch_site", "proxy", "site"]
+__all__ = ["client", "etcd", "etcd_site", "fast_looks", "home", "orch_site", "proxy", "site"]
 
 OpenStore = Callable[[], Backend]
 

@@ -410,9 +410,14 @@ def test_conflict_of_the_status_is_tried_again(
 
 
 def test_locked_datastore_is_not_changed(
-    run: Callable[..., Running], services: Services, store: Backend, caplog: pytest.LogCaptureFixture
+    run: Callable[..., Running],
+    services: Services,
+    store: Backend,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither is the status."""
+    """Neither is the status. No read of the readiness before the lock counts."""
+    monkeypatch.setattr("svc.controllers.guarded_store.READY_SECONDS", 0.0)
     services.make("first")
     run()
     (address,) = eventually(lambda: services.shown("first"), bool)

@@ -343,7 +343,7 @@ def test_history_of_etcd_is_compacted_by_the_leader(controllers: Cluster, copies
 def documented_rights(kube: Kube) -> Iterator[None]:
     """Grant the user `plugin` the rights in the documentation, and no others."""
     rows = re.findall(r"^\| `?([\w.]+)`? \| (`[^|]+) \| (`(?:get|patch)`[^|]*) \|$", DOCUMENT.read_text(), re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 6
     rules = [
         {
             "apiGroups": [group.replace("core", "")],
