@@ -286,6 +286,9 @@ def test_round_without_differences_sends_no_request(
     found = run()
     wait_until(lambda: found.part.is_ready)
     barrier(found, store, pods)
+    wait_until(
+        lambda: found.part.waiting == 0 and list(found.part.round_items()) == []
+    )  # the tables show the end of the barrier
     calls = len(proxy.calls)
     assert list(found.part.round_items()) == []
     assert len(proxy.calls) == calls
