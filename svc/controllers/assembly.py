@@ -9,9 +9,13 @@ from svc.controllers.controller import Controller, Shared
 from svc.controllers.copier import Copier
 from svc.controllers.endpoints import Endpoints
 from svc.controllers.host_endpoint_controller import HostEndpoints
+from svc.controllers.ipam_blocks import IpamBlocks
+from svc.controllers.ipam_handles import IpamHandles
+from svc.controllers.ipam_hosts import IpamHosts
 from svc.controllers.network_policies import NetworkPolicies
 from svc.controllers.node_deletion import NodeDeletion
 from svc.controllers.node_labels import NodeLabels
+from svc.controllers.pools import Pools
 from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
 from svc.controllers.service_addresses import ServiceAddresses
 from svc.controllers.settings import ACCOUNT, LOAD_BALANCER, NAMESPACE, NODE, POLICY, WORKLOAD, Settings
@@ -20,7 +24,7 @@ Part = Controller[Any]
 Factory = Callable[[Shared], Part]
 
 _IN_BOTH: dict[str, tuple[Factory, ...]] = {  # by controller: parts for any datastore
-    NODE: (Addresses, HostEndpoints),
+    NODE: (Addresses, IpamHandles, IpamBlocks, IpamHosts, HostEndpoints, Pools),
     LOAD_BALANCER: (ServiceAddresses,),
 }
 _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore has copies of objects of Kubernetes

@@ -9,6 +9,7 @@ import pytest
 
 from harness.api_fixtures import client, fast_looks, proxy
 from harness.backend_wrappers import NonAtomic
+from harness.driven_part import world
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
 from harness.orch import AdministratorStore, install, wipe
@@ -18,7 +19,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.overlay import Overlay
 from svc.names import DEFAULT, Names
 
-__all__ = ["client", "etcd", "etcd_site", "fast_looks", "home", "orch_site", "proxy", "site"]
+__all__ = ["client", "etcd", "etcd_site", "fast_looks", "home", "orch_site", "proxy", "site", "world"]
 
 OpenStore = Callable[[], Backend]
 

@@ -1,7 +1,7 @@
 """The part of svc-controllers that keeps KubeControllersConfiguration, on real datastores, with a status subresource or not."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from contract.conftest import OpenStore
+from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import set_ready
-from harness.kube import Kube
+from harness.kube import ADMIN_TOKEN, Kube
 from harness.orch import install
 from harness.polling import eventually, wait_until
 from harness.running_controller import Running, running
@@ -21,6 +22,7 @@ from svc.controllers.configuration_resource import VALID, ConfigurationResource
 from svc.controllers.settings import CONTROLLERS, Settings, read
 from svc.datastore.api import Backend, Conflict, Create, Delete, NotFound, Update, Write
 from svc.datastore.orch.client import Client
+from svc.datastore.orch.store import OrchStore
 from svc.deploy.cluster import definitions
 from svc.model import controllers_configuration as shape
 from svc.model.controllers_configuration import KEY, KIND
@@ -360,3 +362,19 @@ def test_server_that_drops_conditions_is_not_written_again_and_again(processes: 
     wait_until(lambda: process.part.tally.settled > settled)
     assert processes.store.get(KEY).revision == revision
     assert "conditions" not in (processes.store.get(KEY).value.status or {})
+
+
+@pytest.mark.only_over("orch, plain group")
+@pytest.mark.parametrize("fate", [Fate.REPLY_LOST, Fate.NEVER_SENT])
+def test_status_is_written_once_if_a_reply_is_lost(fate: Fate, processes: Processes, proxy: ApiProxy) -> None:
+    """The status has a request of its own, after that for the spec."""
+    processes.create({})
+    settings = {"orch_api_root": proxy.url, "k8s_auth_token": ADMIN_TOKEN, "api_group": DEFAULT.api_version}
+    with closing(OrchStore(settings, DEFAULT)) as store:
+        entry = store.get(KEY)
+        entry.value.status = {"environmentVars": {"LOG_LEVEL": "info"}}
+        proxy.arm(Order(fate, "^PUT .*/default/status"))
+        (stored,) = store.write([Update(KEY, entry.value, entry.revision)])
+    assert stored == processes.store.get(KEY)
+    assert stored is not None
+    assert stored.value.status == entry.value.status

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from svc.controllers import assembly
 from svc.controllers.configuration import Configuration
 from svc.controllers.configuration_merge import Overrides
 from svc.controllers.settings import CONTROLLERS, Settings, read
@@ -172,3 +173,12 @@ def test_kubeconfig_completes_a_network_configuration(tmp_path: Path) -> None:
 def test_store_of_one_node_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="datastore_type = 'embedded' is the store of one node: name a file"):
         settings(netconf(tmp_path / "net.json", datastore_type="embedded"))
+
+
+def test_controller_without_parts_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Its name is known, but it does nothing."""
+    monkeypatch.setattr(assembly, "_IN_BOTH", {})
+    monkeypatch.setattr(assembly, "_WITH_ETCD", {})
+    settings = read({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "ENABLED_CONTROLLERS": "loadbalancer"}, DEFAULT, None)
+    assert assembly.assemble(settings, None) == []  # type: ignore[arg-type]
+    assert "controller loadbalancer is not in this version: it does nothing" in caplog.text

@@ -55,6 +55,11 @@ class CrdStore(ResourceStore):
         self._labelled: set[str] = set()  # hosts whose affinities have labels
         self._plain: set[str] = set()  # kinds without a status subresource
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the objects are in the plain group, not in a backing one. Raise StoreError."""
+        return not self._objects.group.is_backing
+
     def get(self, key: Key) -> Entry:
         """Return the entry of a key. Raise NotFound or UndecodableEntry. An object with a tombstone is removed."""
         data = self._present(key)
@@ -159,7 +164,22 @@ class CrdStore(ResourceStore):
         def look_up() -> Json | None:
             return updated(key, self._present(key), revision, lambda data: bool(data.get("spec") == body["spec"]))
 
-        return self._entry(key, write_verified(key, send, look_up))
+        written = write_verified(key, send, look_up)
+        if self.is_plain and "status" in body and written.get("status") != body["status"]:
+            written = self._replace_status(key, written, body["status"])
+        return self._entry(key, written)
+
+    def _replace_status(self, key: Key, present: Json, status: Json) -> Json:
+        """Write the status of an object whose kind has it as a part of its own: a write of the object leaves it as it is."""
+        send = partial(self._client.replace, f"{self._path(key)}/status", present | {"status": status})
+
+        def look_up() -> Json | None:
+            return updated(key, self._present(key), revision_of(present), lambda data: bool(data.get("status") == status))
+
+        try:
+            return write_verified(key, send, look_up)
+        except NotFound:  # without such a part, the server has dropped fields that it does not know
+            return present
 
     def _with_status(self, key: Key, wanted: Value, entry: Entry) -> Entry:
         """Write the status as well, if the kind has it as a subresource: an update of the object leaves it as it was."""
