@@ -7,6 +7,7 @@ from typing import Any
 from svc.controllers.addresses.part import Addresses
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.copier import Copier
+from svc.controllers.endpoints import Endpoints
 from svc.controllers.host_endpoint_controller import HostEndpoints
 from svc.controllers.ipam_blocks import IpamBlocks
 from svc.controllers.ipam_handles import IpamHandles
@@ -16,18 +17,21 @@ from svc.controllers.node_deletion import NodeDeletion
 from svc.controllers.node_labels import NodeLabels
 from svc.controllers.pools import Pools
 from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
-from svc.controllers.settings import ACCOUNT, NAMESPACE, NODE, POLICY, Settings
+from svc.controllers.service_addresses import ServiceAddresses
+from svc.controllers.settings import ACCOUNT, LOAD_BALANCER, NAMESPACE, NODE, POLICY, WORKLOAD, Settings
 
 Part = Controller[Any]
 Factory = Callable[[Shared], Part]
 
 _IN_BOTH: dict[str, tuple[Factory, ...]] = {  # by controller: parts for any datastore
     NODE: (Addresses, IpamHandles, IpamBlocks, IpamHosts, HostEndpoints, Pools),
+    LOAD_BALANCER: (ServiceAddresses,),
 }
 _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore has copies of objects of Kubernetes
     POLICY: (lambda shared: Copier(NetworkPolicies(shared.names), shared),),
     NAMESPACE: (lambda shared: Copier(NamespaceProfiles(shared.names), shared),),
     ACCOUNT: (lambda shared: Copier(AccountProfiles(shared.names), shared),),
+    WORKLOAD: (Endpoints,),
     NODE: (NodeLabels, NodeDeletion),
 }
 _IDLE = "idle: policy agents read these objects from the Kubernetes API"

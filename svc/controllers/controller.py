@@ -211,4 +211,4 @@ class Controller(ABC, Generic[Item]):
         self.tally.failed += 1
         with self._changed:
             delay = self._queue.failed(item, time.monotonic())
-        log.warning("controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, reason)
+        log.warning("controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, str(reason))

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from svc.controllers.endpoint_copies import digest_of_pod
 from svc.model.mapped import allocated_form
 from svc.model.pod_endpoint import attachments_of, is_finished, network_status_addresses
 from svc.names import Names
@@ -14,7 +15,7 @@ class PodRow(NamedTuple):
 
     `addresses` are those that its annotations and its status show for any interface; a finished pod has none. `containers` are
     those of its endpoints in the annotations, empty for an endpoint that names none. Nothing is known of them if the pod
-    `is_unreadable`.
+    `is_unreadable`. `copied` is the digest of what its stored endpoints should have.
     """
 
     uid: str
@@ -23,6 +24,7 @@ class PodRow(NamedTuple):
     addresses: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
     is_unreadable: bool = False
+    copied: bytes = b""
 
 
 def read_pod(names: Names, pod: Json) -> tuple[str, PodRow | None]:
@@ -31,12 +33,12 @@ def read_pod(names: Names, pod: Json) -> tuple[str, PodRow | None]:
     key, node = f"{metadata['namespace']}/{metadata['name']}", spec.get("nodeName")
     if not node or spec.get("hostNetwork"):
         return key, None
-    uid = str(metadata["uid"])
+    uid, copied = str(metadata["uid"]), digest_of_pod(names, pod)
     try:
         addresses, containers = _attached(names, pod)
     except (ValueError, TypeError, AttributeError):
-        return key, PodRow(uid, str(node), is_finished(pod), is_unreadable=True)
-    return key, PodRow(uid, str(node), is_finished(pod), addresses, containers)
+        return key, PodRow(uid, str(node), is_finished(pod), is_unreadable=True, copied=copied)
+    return key, PodRow(uid, str(node), is_finished(pod), addresses, containers, copied=copied)
 
 
 def _attached(names: Names, pod: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -6,6 +6,7 @@ and its name, so that those of the first one stay unchanged.
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
@@ -111,21 +112,29 @@ def cleared_annotations(names: Names, interface: str) -> Json:
 def policy_facts(names: Names, pod: Json) -> PodFacts:
     """Return the policy properties of a pod object of the API."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
-    account = spec.get("serviceAccountName") or ""
+    notes = metadata.get("annotations") or {}
+    return replace(
+        copied_facts(names, pod),
+        generate_name=metadata.get("generateName") or "",
+        ports=list(_ports(spec)),
+        floating=_parsed(notes.get(f"{names.annotation_prefix}/{FLOATING}"), Address),
+        source_prefixes=[str(cidr) for cidr in _parsed(notes.get(f"{names.annotation_prefix}/{SOURCE_PREFIXES}"), Cidr.masked)],
+        qos=controls_of(names, notes)[0],
+    )
+
+
+def copied_facts(names: Names, pod: Json) -> PodFacts:
+    """Return those policy properties that a stored endpoint follows while its pod runs: labels, service account, profiles."""
+    metadata, account = pod["metadata"], (pod.get("spec") or {}).get("serviceAccountName") or ""
     labels = dict(metadata.get("labels") or {})
     if 0 < len(account) < _LONGEST_LABEL:
         labels[f"{names.label_prefix}/serviceaccount"] = account
-    notes = metadata.get("annotations") or {}
-    return PodFacts(
-        labels,
-        metadata.get("generateName") or "",
-        account,
-        list(_ports(spec)),
-        _profiles(names, metadata["namespace"], account),
-        _parsed(notes.get(f"{names.annotation_prefix}/{FLOATING}"), Address),
-        [str(cidr) for cidr in _parsed(notes.get(f"{names.annotation_prefix}/{SOURCE_PREFIXES}"), Cidr.masked)],
-        controls_of(names, notes)[0],
-    )
+    return PodFacts(labels, service_account=account, profiles=_profiles(names, metadata["namespace"], account))
+
+
+def stated_container(names: Names, pod: Json, interface: str) -> str:
+    """Return the container that the annotations of a pod state for an interface; empty if they state none."""
+    return str((pod["metadata"].get("annotations") or {}).get(_note(names, "containerID", interface)) or "")
 
 
 def _note(names: Names, name: str, interface: str) -> str:

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness import kill_point
 from harness.kube import Kube
 from harness.polling import wait_until
 from svc.datastore.orch.leases import LEASES
@@ -25,11 +26,11 @@ PROGRAM = (sys.executable, "-m", "svc.controllers.main", "run")
 class Process:
     """A process of svc-controllers, with its log."""
 
-    def __init__(self, log: Path, environment: dict[str, str], *arguments: str) -> None:
+    def __init__(self, log: Path, environment: dict[str, str], *arguments: str, program: Sequence[str] = PROGRAM) -> None:
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*PROGRAM, *arguments], stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=_outer() | environment
+                [*program, *arguments], stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=_outer() | environment
             )
 
     @property
@@ -56,6 +57,10 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(20)
 
+    def await_end(self) -> int:
+        """Wait until the process has ended by itself, and return its exit status."""
+        return self._process.wait(60)
+
     def close(self) -> None:
         self.kill()
         assert "Traceback" not in self.text, self.text
@@ -78,6 +83,16 @@ class Cluster:
         process = Process(self._folder / f"{self._started}.log", self.environment | health | environment, *arguments)
         self._stack.callback(process.close)
         return process
+
+    def kill_itself(self, point: str, when: str, **environment: str) -> None:
+        """Run a process until it kills itself before or after this function, then let the next process lead at once."""
+        self._started += 1
+        log = self._folder / f"{self._started}.log"
+        program = (sys.executable, kill_point.__file__, point, when, "svc.controllers.main", "run")
+        process = Process(log, self.environment | environment, program=program)
+        self._stack.callback(process.close)
+        assert process.await_end() == -signal.SIGKILL, process.text
+        self.kube.forget("leases/kube-system/")
 
     def make_namespace(self, name: str, **labels: str) -> Json:
         return self.kube.call("POST", NAMESPACES, {"metadata": {"name": name, "labels": labels}})

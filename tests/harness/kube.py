@@ -203,7 +203,7 @@ class Kube:
             f"--service-account-signing-key-file={self.folder}/sa.key",
             f"--token-auth-file={self.folder}/tokens.csv",
             f"--client-ca-file={self.folder}/clients.crt",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=IPv6DualStack=true",
