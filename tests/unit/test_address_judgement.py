@@ -154,12 +154,14 @@ def test_pod_shows_the_addresses_of_every_interface() -> None:
 def test_finished_pod_shows_no_address(phase: str) -> None:
     notes = {f"{DEFAULT.annotation_prefix}/podIPs": "10.0.0.1/32"}
     _, row = read_pod(DEFAULT, pod(annotations=notes, phase=phase, podIPs=[{"ip": "10.0.0.1"}]))
-    assert row == PodRow("u1", "node1", True)
+    assert row is not None
+    assert row._replace(copied=b"") == PodRow("u1", "node1", True)
 
 
 def test_pod_with_a_malformed_address_is_unreadable() -> None:
     _, row = read_pod(DEFAULT, pod(annotations={f"{DEFAULT.annotation_prefix}/podIPs": "10.0.0.x"}))
-    assert row == PodRow("u1", "node1", False, is_unreadable=True)
+    assert row is not None
+    assert row._replace(copied=b"") == PodRow("u1", "node1", False, is_unreadable=True)
 
 
 @pytest.mark.parametrize("spec", [{"nodeName": ""}, {"hostNetwork": True}])
