@@ -215,6 +215,31 @@ cdef int read_answers(Cursor rest, Exchange *state) except -1 nogil:
     return 0
 
 
+cdef ssize_t converse(int fd, Cursor question, unsigned char *buffer) except? -1 nogil:
+    """Send the question, unless it is empty. Receive datagrams up to the answer, or while another one fits.
+
+    Return their length, or a negative errno. It leaves the GIL once for all of that, because beside busy threads
+    each return to the GIL is slow.
+    """
+    cdef ssize_t got = 0, length = 0
+    cdef Cursor replies, body
+    cdef nlmsghdr header
+    cdef bint ends = False
+    if question.left:
+        got = calls.send_all(fd, question.at, question.left)
+        if got:
+            return got
+    while not ends and length <= REPLY_ROOM:
+        got = calls.receive(fd, buffer + length, REPLY_ROOM, True)
+        if got < 0:
+            return got
+        replies.at, replies.left = buffer + length, <size_t>got
+        while next_message(&replies, &header, &body):
+            ends = ends or header.nlmsg_type == uapi.NLMSG_ERROR or header.nlmsg_type == uapi.NLMSG_DONE
+        length += got
+    return length
+
+
 cdef object refusal(Batch batch, bytes answer):
     (_, sequence, _), = split(answer)
     code, text, offset = unpack_ack(answer)
@@ -269,15 +294,12 @@ cdef class Socket:
         cdef int code
         if len(batch) != 1:
             raise ValueError(f"a query is one message, not {len(batch)}")
-        buffer, replies, answer = bytearray(REPLY_ROOM), [], None
+        buffer, replies, answer = bytearray(2 * REPLY_ROOM), [], None
         with self.lock:
             self.prepare()
-            with nogil:
-                code = calls.send_all(self.fd, question.at, question.left)
-            if code:
-                raise self.trouble(code)
             while answer is None:
-                answer = sort_replies(self.receive_reply(buffer), replies)
+                answer = sort_replies(self.ask(question, buffer), replies)
+                question.left = 0
             self.clean = True
         code = unpack_ack(answer)[0]
         if code == ENOENT and flags_of(data) & uapi.NLM_F_DUMP:
@@ -311,14 +333,15 @@ cdef class Socket:
         self.clean = False
         return 0
 
-    cdef bytes receive_reply(self, bytearray buffer):
-        cdef char *place = buffer
-        cdef ssize_t got = 0
+    cdef bytes ask(self, Cursor question, bytearray buffer):
+        """Send the question, unless it is empty, and return replies up to the answer, or as many as fit."""
+        cdef unsigned char *place = <unsigned char *><char *>buffer
+        cdef ssize_t got
         with nogil:
-            got = calls.receive(self.fd, place, REPLY_ROOM, True)
+            got = converse(self.fd, question, place)
         if got < 0:
             raise self.trouble(got)
-        return place[:got]
+        return (<char *>place)[:got]
 
     cdef object trouble(self, ssize_t code):
         if code == -EAGAIN:

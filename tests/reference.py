@@ -6,7 +6,9 @@ from pathlib import Path
 
 from harness.spec_rows import SPECIFICATION, TESTS, Row, field_of, rows
 from svc.agent.metric_families import FAMILIES
+from svc.controllers import metric_families as controllers
 from svc.metrics import REQUESTS, SECONDS
+from svc.metrics.families import Family
 from svc.netconf.fields import FIELDS, Field
 
 PAGE = TESTS.parent / "docs" / "reference" / "spec.md"
@@ -30,9 +32,15 @@ The metrics of the agent (`svc-agent run --metrics`), in the text format of Prom
 A histogram has the buckets `le` of {buckets} seconds; that of `svc_ipam_batch_requests` has those of {requests} requests. A
 summary has a sum and a number.
 
-This page is generated from `svc/agent/metric_families.py`: `python tests/reference.py` writes it, and a test fails if it is
-out of date.
+This page is generated from `svc/agent/metric_families.py` and `svc/controllers/metric_families.py`: `python tests/reference.py`
+writes it, and a test fails if it is out of date.
+"""
+CONTROLLERS_HEAD = """
+## Controllers
 
+The metrics of [svc-controllers](../controllers.md#metrics), on the port `prometheusMetricsPort` of its configuration.
+"""
+FAMILIES_HEAD = """
 | Metric | Type | Labels | Unit | Meaning |
 |---|---|---|---|---|
 """
@@ -55,11 +63,15 @@ def metrics_page() -> str:
     """Return the page of the metrics."""
     words = {"buckets": SECONDS, "requests": REQUESTS}
     head = METRICS_HEAD.format(**{name: ", ".join(f"{bound:g}" for bound in bounds) for name, bounds in words.items()})
-    return head + "".join(
+    return head + _families(FAMILIES) + CONTROLLERS_HEAD + _families(controllers.FAMILIES)
+
+
+def _families(found: Iterable[Family]) -> str:
+    return FAMILIES_HEAD + "".join(
         _line(
             f"`{family.full_name}`", family.type, ", ".join(f"`{label}`" for label in family.labels), family.unit, family.help
         )
-        for family in FAMILIES
+        for family in found
     )
 
 

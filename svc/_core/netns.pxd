@@ -1,5 +1,7 @@
 """The fields of the objects in netns.pyx. The system calls are in syscalls.pxd."""
 
+from svc._core.netlink cimport Cursor
+
 cdef enum:
     ACK_ROOM = 8192             # bytes of an answer: some 40, and the text of a refusal
     REPLY_ROOM = 32768          # bytes of a datagram of replies: the most the kernel fills at once
@@ -29,7 +31,7 @@ cdef class Socket:
     cdef object lock            # held for an exchange
 
     cdef int prepare(self) except -1
-    cdef bytes receive_reply(self, bytearray buffer)
+    cdef bytes ask(self, Cursor question, bytearray buffer)
     cdef object trouble(self, ssize_t code)
 
 

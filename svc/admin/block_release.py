@@ -1,11 +1,11 @@
 """Release of address blocks, also those of nodes that no longer exist: of a host, of a pool, of a range."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend, Delete, Forbidden, NotFound
+from svc.datastore.api import Backend, Conflict, Delete, Forbidden, NotFound
 from svc.ipam import claims, errors
 from svc.ipam.blocks import Cooldown, count_windows_reserved, free_expired
 from svc.ipam.cache import read_blocks
@@ -45,18 +45,59 @@ def release_range(backend: Backend, cidr: Cidr, *, host: str = "", only_empty: b
     raise errors.PoolRefused(f"the blocks of {cidr} cannot be released", details=f"{reason}: see `svcctl pool get`")
 
 
-def remove_host(backend: Backend, host: str) -> int:
-    """Release the blocks of a node that no longer exists, as `release_host` does, and delete its entries."""
-    count = release_host(backend, host)
-    remove_host_entries(backend, host)
+def remove_host(backend: Backend, host: str, known: Collection[AffinityKey] | None = None) -> int:
+    """Release the blocks of a node that no longer exists, as `release_host` does, and delete its entries.
+
+    A caller that has deleted the claim passes the affinities that it knows. Then no list is read, and a new claim stays.
+    """
+    if known is None:
+        count = release_host(backend, host)
+        remove_host_entries(backend, host)
+    else:
+        count = release_affinities(backend, known)
+        _delete_entry(backend, keys.LegacyHostKey(host))
     return count
+
+
+def delete_claim(backend: Backend, host: str, revision: str) -> None:
+    """Delete the claim on the name of a host, with its fence. Raise Conflict if it is not at this revision, StoreError."""
+    key = keys.NodeClaimKey(host)
+    found = {entry.key: entry.revision for entry in backend.list(keys.NodeClaimQuery(host))}
+    if found.get(key, "") != revision:
+        raise Conflict(key)
+    if found:
+        backend.write([Delete(each, at) for each, at in found.items()])
+
+
+def release_affinities(backend: Backend, wanted: Collection[AffinityKey], *, only_empty: bool = False) -> int:
+    """Release the blocks of these affinities. As `release_host` otherwise."""
+    rest = cooldown_of(read_settings(backend))
+    failures = []
+    for key in wanted:
+        try:
+            claims.release_affinity(backend, key, rest, only_empty=only_empty)
+        except ClaimConflict:
+            continue  # another host has the block, and the stale affinity is deleted
+        except claims.BlockInUse:
+            failures.append(f"{key.cidr} of {key.host!r}: addresses of it are in use")
+        except SvcError as failure:
+            failures.append(f"{key.cidr} of {key.host!r}: {failure}")
+    if failures:
+        raise PeerError(
+            f"{len(failures)} of {len(wanted)} blocks could not be released", details="; ".join(errors.shortened(failures))
+        )
+    return len(wanted)
 
 
 def remove_host_entries(backend: Backend, host: str) -> None:
     """Delete the claim on the name of a host without blocks, and what older programs wrote for it. Raise StoreError."""
     for key in (keys.LegacyHostKey(host), keys.NodeClaimKey(host), keys.NodeFenceKey(host)):
-        with suppress(NotFound, Forbidden):
-            backend.write([Delete(key)])
+        _delete_entry(backend, key)
+
+
+def _delete_entry(backend: Backend, key: keys.Key) -> None:
+    with suppress(NotFound, Forbidden):
+        backend.write([Delete(key)])
 
 
 def affinities(backend: Backend) -> Iterator[AffinityKey]:
@@ -103,23 +144,8 @@ def _no_cooldown() -> Cooldown:
 
 
 def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_empty: bool) -> int:
-    rest = cooldown_of(read_settings(backend))
     owners = ((block.cidr, Host.of(block.affinity)) for block in read_blocks(backend))
     # affinities that blocks name may not exist
     named = (owner.affinity_key(cidr) for cidr, owner in owners if owner and owner.kind in HOST_KINDS)
     wanted = [key for key in dict.fromkeys([*affinities(backend), *named]) if is_wanted(key)]
-    failures = []
-    for key in wanted:
-        try:
-            claims.release_affinity(backend, key, rest, only_empty=only_empty)
-        except ClaimConflict:
-            continue  # another host has the block, and the stale affinity is deleted
-        except claims.BlockInUse:
-            failures.append(f"{key.cidr} of {key.host!r}: addresses of it are in use")
-        except SvcError as failure:
-            failures.append(f"{key.cidr} of {key.host!r}: {failure}")
-    if failures:
-        raise PeerError(
-            f"{len(failures)} of {len(wanted)} blocks could not be released", details="; ".join(errors.shortened(failures))
-        )
-    return len(wanted)
+    return release_affinities(backend, wanted, only_empty=only_empty)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from svc.admin import columns, pools, resources, rules
+from svc.admin import columns, controllers_configuration, pools, resources, rules
 from svc.admin.changes import Options, applied, apply
 from svc.admin.columns import NAME, computed, count, field, switch
 from svc.admin.ipam_storage import SETTINGS, IpamStorage, SettingsStorage, completed_settings
@@ -17,6 +17,7 @@ from svc.admin.kind import Checker, Kind, ResourceStorage
 from svc.admin.resources import CIDRS, CLUSTER, NODE, NOUNS, POOL
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION, read_pools, read_reserved
+from svc.model import controllers_configuration as controllers
 from svc.model import endpoint
 from svc.model.custom_resources import AFFINITY, BLOCK, CONFIG, CONFIG_NAME, HANDLE, kind_plural
 from svc.model.errors import CallerError, Code
@@ -177,7 +178,26 @@ _NETWORK_POLICIES: Final = Kind(
     read_only="the controllers copy it from Kubernetes: change the NetworkPolicy there",
     absent_in={"orch": "policy agents read those of Kubernetes: use kubectl get networkpolicies"},
 )
-_WITH_ANY_NAMES: Final = (POOLS, RESERVATIONS, NODES, _HOST_ENDPOINTS, _WORKLOAD_ENDPOINTS, _NETWORK_POLICIES)
+_CONTROLLERS: Final = Kind(
+    controllers.KIND,
+    "controllers configuration",
+    PLURALS[controllers.KIND],
+    words=("kcc", "kccs"),
+    singleton=controllers.KEY.name,
+    storage=ResourceStorage(controllers.KIND),
+    columns=(
+        NAME,
+        field("LOG", controllers.LEVEL),
+        field("HEALTH CHECKS", controllers.HEALTH),
+        field("METRICS PORT", controllers.METRICS_PORT),
+        field("HOST ENDPOINTS", "controllers.node.hostEndpoint.autoCreate"),
+    ),
+    wide=(field("COMPACTION", controllers.COMPACTION), field("DEBUG PORT", controllers.DEBUG_PORT)),
+    own=frozenset(controllers.FIELD_NAMES),
+    texts=controllers.TEXTS,
+    checker=lambda backend, _resources: partial(controllers_configuration.check_document, backend),
+)
+_WITH_ANY_NAMES: Final = (POOLS, RESERVATIONS, NODES, _HOST_ENDPOINTS, _WORKLOAD_ENDPOINTS, _NETWORK_POLICIES, _CONTROLLERS)
 
 
 def _with_names(names: Names) -> tuple[Kind, ...]:

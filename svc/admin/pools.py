@@ -7,13 +7,14 @@ from dataclasses import replace
 from svc._core.cidr import Cidr
 from svc.admin import block_release
 from svc.admin import resources as stored
+from svc.admin.ipam_check.reading import block_at
 from svc.admin.kind import Check
 from svc.admin.resources import POOL
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
 from svc.ipam.cache import read_blocks
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import display
-from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.keys import BlockQuery, ResourceKey, ResourceQuery
 from svc.model.pool import NEVER, Pool, check_pool, with_defaults
 from svc.model.resource import Resource
 
@@ -41,7 +42,7 @@ def delete(backend: Backend, name: str) -> None:
     if cidr is not None:
         require_unused(backend, name)
         disable(backend, name)
-        while _remove_blocks(backend, cidr):  # until none is found: a claim may have been in progress
+        while remove_blocks(backend, cidr):  # until none is found: a claim may have been in progress
             remedy = "they were taken during the deletion, and the pool is disabled now: delete it again"
             _refuse_used(backend, name, cidr, remedy)
     backend.write([Delete(ResourceKey(POOL, name))], durable=True)
@@ -142,7 +143,14 @@ def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
         raise CallerError(f"IP pool {name!r} is in use: {format_taken(taken)}", details=remedy, code=Code.POOL)
 
 
-def _remove_blocks(backend: Backend, cidr: Cidr) -> int:
+def has_blocks(backend: Backend, cidr: Cidr) -> bool:
+    """Return whether blocks lie in a range, also some that cannot be decoded. Raise StoreError."""
+    found = backend.list(BlockQuery(cidr.version))
+    unreadable = [block_at(path) for path in found.skipped]
+    return any(block is None or block.overlaps(cidr) for block in (*(entry.value.cidr for entry in found), *unreadable))
+
+
+def remove_blocks(backend: Backend, cidr: Cidr) -> int:
     """Delete the affinities, and the blocks that are not in use; return how many were found."""
     claims = [key for key in block_release.affinities(backend) if key.cidr.overlaps(cidr)]
     for key in claims:

@@ -1,22 +1,19 @@
 """Rules for documents of kinds other than pools and reservations. Each check yields an error and its fix for each field."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
 from svc._core.cidr import Address
+from svc.admin.field_rules import Found, Rule, fields, items, lines, one_of, texts, typed
 from svc.admin.resources import READY
 from svc.ipam.settings import check_settings
 from svc.model.errors import CallerError
-from svc.model.field_errors import MISSING, FieldError, json_kind
+from svc.model.field_errors import MISSING, FieldError
 from svc.model.ipam import IpamConfig
 from svc.model.resource import Resource, label_errors
 from svc.netconf.fields import node_name
-
-Found = Iterator[FieldError]
-Rule = Callable[[str, Any], Found]
-"""Yields the errors of a value at a path."""
 
 NODE_FIELDS: Final = (
     "bgp",
@@ -46,16 +43,16 @@ _PROTOCOLS: Final = ("TCP", "UDP", "ICMP", "ICMPv6", "SCTP", "UDPLite")
 
 def check_host_endpoint(resource: Resource, _present: Resource | None) -> Iterator[str]:
     """Yield the problems of a host endpoint."""
-    yield from _lines(_host_endpoint(resource.spec))
+    yield from lines(_host_endpoint(resource.spec))
 
 
 def check_profile(reserved: str, resource: Resource, _present: Resource | None) -> Iterator[str]:
     """Yield the problems of a profile. `reserved` is the name of the profile that policy agents have without a document."""
     if resource.name == reserved:
         yield f"metadata.name = {reserved!r} is built in: give another name"
-    rules = _items(partial(_object, {"action": _one_of(_ACTIONS)}, open_ended=True, required=("action",)))
-    known: dict[str, Rule] = {"ingress": rules, "egress": rules, "labelsToApply": _labels}
-    yield from _lines(_object(known, "spec", resource.spec))
+    rules = items(partial(fields, {"action": one_of(_ACTIONS)}, open_ended=True, required=("action",)))
+    known: dict[str, Rule] = {"ingress": rules, "egress": rules, "labelsToApply": texts}
+    yield from lines(fields(known, "spec", resource.spec))
 
 
 def check_node(resource: Resource, _present: Resource | None) -> Iterator[str]:
@@ -63,21 +60,21 @@ def check_node(resource: Resource, _present: Resource | None) -> Iterator[str]:
     if finding := node_name(resource.name):
         yield FieldError("metadata.name", resource.name, *finding).line
     kinds = dict.fromkeys(("bgp", "wireguard"), dict) | dict.fromkeys(("orchRefs", "addresses", "interfaces"), list)
-    yield from _lines(_object({name: _typed(kinds.get(name, str)) for name in NODE_FIELDS}, "spec", resource.spec))
-    yield from _lines(label_errors(resource.labels))
+    yield from lines(fields({name: typed(kinds.get(name, str)) for name in NODE_FIELDS}, "spec", resource.spec))
+    yield from lines(label_errors(resource.labels))
 
 
 def check_cluster(version_field: str, resource: Resource, present: Resource | None) -> Iterator[str]:
     """Yield the problems of the cluster's information. Its identity cannot be replaced."""
-    text = _typed(str)
+    text = typed(str)
     known: dict[str, Rule] = {
         "clusterGUID": _guid,
         "clusterType": text,
         version_field: text,
-        READY: _typed(bool),
+        READY: typed(bool),
         "variant": text,
     }
-    yield from _lines(_object(known, "spec", resource.spec))
+    yield from lines(fields(known, "spec", resource.spec))
     stored, given = (present.spec if present else {}).get("clusterGUID"), resource.spec.get("clusterGUID")
     if stored and given and given != stored:
         yield FieldError("spec.clusterGUID", given, f"cannot replace {stored!r}", "leave it out: it identifies the data").line
@@ -87,8 +84,8 @@ def check_cluster(version_field: str, resource: Resource, present: Resource | No
 
 def check_settings_document(resource: Resource, _present: Resource | None) -> Iterator[str]:
     """Yield the problems of the IPAM settings."""
-    found = list(_object({name: _typed(kind) for name, kind in SETTINGS.items()}, "spec", resource.spec))
-    yield from _lines(found)
+    found = list(fields({name: typed(kind) for name, kind in SETTINGS.items()}, "spec", resource.spec))
+    yield from lines(found)
     for name in ("labels", "annotations"):
         if given := resource.metadata.get(name):
             yield FieldError(f"metadata.{name}", given, "is not stored", "leave it out: these settings have none").line
@@ -113,69 +110,18 @@ def settings_of(resource: Resource) -> IpamConfig:
 
 
 def _host_endpoint(spec: dict[str, Any]) -> Found:
-    port: dict[str, Rule] = {"name": _typed(str), "port": _port, "protocol": _protocol}
+    port: dict[str, Rule] = {"name": typed(str), "port": _port, "protocol": _protocol}
     known: dict[str, Rule] = {
         "node": _node,
         "interfaceName": _interface,
-        "expectedIPs": _items(_address),
-        "profiles": _items(_typed(str)),
-        "ports": _items(partial(_object, port, required=tuple(port))),
+        "expectedIPs": items(_address),
+        "profiles": items(typed(str)),
+        "ports": items(partial(fields, port, required=tuple(port))),
     }
-    yield from _object(known, "spec", spec, required=("node",))
+    yield from fields(known, "spec", spec, required=("node",))
     if not spec.get("interfaceName") and not spec.get("expectedIPs"):
         remedy = 'give the name of an interface, or "*" for all of the node, or expectedIPs'
         yield FieldError("spec.interfaceName", MISSING, "is missing", remedy)
-
-
-def _lines(found: Iterable[FieldError]) -> Iterator[str]:
-    return (error.line for error in found)
-
-
-def _object(known: dict[str, Rule], where: str, value: Any, *, open_ended: bool = False, required: Sequence[str] = ()) -> Found:
-    """Yield the errors of an object with these fields; null counts as missing. With `open_ended`, it may have others."""
-    yield from _typed(dict)(where, value)
-    given = (
-        {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else dict.fromkeys(required)
-    )
-    for name in required:
-        if name not in given:
-            yield FieldError(f"{where}.{name}", MISSING, "is missing", "add it")
-    for name, item in given.items():
-        if rule := known.get(name):
-            yield from rule(f"{where}.{name}", item) if item is not None else ()
-        elif not open_ended:
-            yield FieldError(f"{where}.{name}", item, "is not known", f"leave it out, or use one of {', '.join(known)}")
-
-
-def _typed(kind: type) -> Rule:
-    def rule(where: str, value: Any) -> Found:
-        if type(value) is not kind:
-            yield FieldError(where, value, f"is {json_kind(value)}", f"give {json_kind(kind())}")
-
-    return rule
-
-
-def _items(rule: Rule) -> Rule:
-    def each(where: str, value: Any) -> Found:
-        yield from _typed(list)(where, value)
-        for index, item in enumerate(value if isinstance(value, list) else ()):
-            yield from rule(f"{where}[{index}]", item)
-
-    return each
-
-
-def _one_of(words: Sequence[str]) -> Rule:
-    def rule(where: str, value: Any) -> Found:
-        if value not in words:
-            yield FieldError(where, value, "is not known", f"give one of {', '.join(words)}")
-
-    return rule
-
-
-def _labels(where: str, value: Any) -> Found:
-    yield from _typed(dict)(where, value)
-    for name, text in value.items() if isinstance(value, dict) else ():
-        yield from _typed(str)(f"{where}.{name}", text)
 
 
 def _guid(where: str, value: Any) -> Found:
@@ -185,7 +131,7 @@ def _guid(where: str, value: Any) -> Found:
 
 def _node(where: str, value: Any) -> Found:
     finding = ("is empty", "name the node") if value == "" else node_name(value) if isinstance(value, str) else None
-    yield from [FieldError(where, value, *finding)] if finding else _typed(str)(where, value)
+    yield from [FieldError(where, value, *finding)] if finding else typed(str)(where, value)
 
 
 def _interface(where: str, value: Any) -> Found:

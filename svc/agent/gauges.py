@@ -1,8 +1,6 @@
 """Gauges of the agent, computed when metrics are read. Nothing here sends a request to a datastore or waits for a server."""
 
-import os
 import platform
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,11 +17,10 @@ from svc.attach.record import ADDED, ADDING, DELETING, WAITING
 from svc.dataplane.kernel import FAILURES
 from svc.datastore.api import StoreError
 from svc.metrics import Sample
+from svc.metrics.process import process_samples, start_time
 
 _SHARE: Final = 200  # the journal is not read again before this multiple of the time that reading it took
 _READ_SECONDS: Final = 0.2  # limit of the wait for another process that locks the journal
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Gauges:
@@ -35,7 +32,7 @@ class Gauges:
         self._others = others
         self._attachments = _Attachments(context.journal)
         self._build = (("version", svc.__version__), ("python", platform.python_version()))
-        self._started = _start_time()
+        self._started = start_time()
 
     def samples(self) -> Iterator[Sample]:
         """Yield the present values."""
@@ -49,7 +46,7 @@ class Gauges:
             yield "token_expiry_seconds", (), round(expiry - time.time(), 3)
         yield from (("netlink_errors_total", (("errno", name),), number) for name, number in sorted(FAILURES.copy().items()))
         yield "build_info", self._build, 1
-        yield from _process()
+        yield from process_samples()
         yield "process_start_time_seconds", (), self._started
 
 
@@ -84,23 +81,3 @@ class _Attachments:
         self._oneshot = oneshot_calls.read_number(self._journal)
         now = time.monotonic()
         self._due = now + _SHARE * (now - began)
-
-
-def _process() -> Iterator[Sample]:
-    """Yield the numbers of this process, see proc(5)."""
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    yield "process_cpu_seconds_total", (), (int(fields[11]) + int(fields[12])) / _TICKS
-    yield "process_threads", (), int(fields[17])
-    yield "process_virtual_memory_bytes", (), int(fields[20])
-    yield "process_resident_memory_bytes", (), int(fields[21]) * _PAGE
-    with suppress(OSError):
-        yield "process_open_fds", (), len(os.listdir("/proc/self/fd"))
-    yield "process_max_fds", (), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _start_time() -> float:
-    """Return the start of this process as Unix time."""
-    with open("/proc/self/stat", "rb") as file:
-        ticks = int(file.read().rpartition(b")")[2].split()[19])
-    return round(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / _TICKS, 2)

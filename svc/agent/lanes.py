@@ -18,7 +18,8 @@ GUARANTEED: Final = 16  # of each datastore
 # network wait for it; a quarter of the workers is left for the DELs of that store. After a crash a node may have hundreds of
 # attachments to recover: most workers are left for calls, and 16 releases share one write.
 RECOVERY: Final = "recovery"
-_VERBS: Final = ("ADD-local", "ADD-remote", "DEL", "STATUS", "VERSION", "other")
+_VERBS: Final = ("ADD-local", "ADD-remote", "DEL", "STATUS", "CHECK", "VERSION", "other")
+_SHORT: Final = ("STATUS", "CHECK")
 LANE_LIMITS: Final = {"ADD-local": 8, "ADD-remote": 48, RECOVERY: 16}
 
 _SERVERS: Final = re.compile(rb'"(?:etcd_endpoints|etcd_discovery_srv|etcd_authority|kubeconfig|\w+_api_root)"\s*:\s*"([^"]+)"')
@@ -37,6 +38,16 @@ class Lane(NamedTuple):
         """Whether its jobs are calls of runtimes, and not the agent's own work."""
         return self.name in _VERBS
 
+    @property
+    def is_short(self) -> bool:
+        """Whether its calls only look: they have right of way."""
+        return self.name in _SHORT
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether its calls pause while short ones are in flight."""
+        return self.name.startswith("ADD-")
+
 
 def lane_of(verb: str, netconf: bytes) -> Lane:
     """Return the lane of a call."""
@@ -44,8 +55,8 @@ def lane_of(verb: str, netconf: bytes) -> Lane:
     match verb:
         case "ADD":
             return Lane("ADD-local" if store == _HERE else "ADD-remote", store)
-        case "DEL":
-            return Lane("DEL", store)
+        case "DEL" | "CHECK":
+            return Lane(verb, store)
         case "STATUS" | "VERSION":
             return Lane(verb)
     return Lane("other", store)

@@ -5,34 +5,7 @@
 
 from typing import Final
 
-from svc.values import dataclass
-
-COUNTER, GAUGE, HISTOGRAM, SUMMARY = "counter", "gauge", "histogram", "summary"
-PROCESS: Final = "process_"
-PREFIX: Final = "svc_"
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric. A summary has a sum and a number, without quantiles."""
-
-    name: str
-    type: str
-    labels: tuple[str, ...]
-    unit: str
-    help: str
-
-    @property
-    def full_name(self) -> str:
-        """The name that is served. Those of the process have the usual prefix."""
-        return self.name if self.name.startswith(PROCESS) else PREFIX + self.name
-
-    @property
-    def samples(self) -> tuple[str, ...]:
-        """The names of its samples, without prefix."""
-        parts = {HISTOGRAM: ("_bucket", "_sum", "_count"), SUMMARY: ("_sum", "_count")}.get(self.type, ("",))
-        return tuple(self.name + part for part in parts)
-
+from svc.metrics.families import COUNTER, GAUGE, HISTOGRAM, OF_PROCESS, OF_STORES, SUMMARY, Family, by_sample
 
 FAMILIES: Final = (
     Family("calls_total", COUNTER, ("verb", "outcome"), "calls", "Calls answered, by verb and outcome."),
@@ -76,21 +49,7 @@ FAMILIES: Final = (
         "calls",
         "ADDs that waited for their policy, by outcome; after `timeout` the pod started without.",
     ),
-    Family(
-        "store_up",
-        GAUGE,
-        ("store",),
-        "1 or 0",
-        "Whether every open datastore of this kind has answered the last request of each operation.",
-    ),
-    Family(
-        "store_requests_total",
-        COUNTER,
-        ("store", "op", "outcome"),
-        "requests",
-        "Requests to a datastore; a `conflict` is a write that another writer has preceded.",
-    ),
-    Family("store_request_seconds", HISTOGRAM, ("store", "op"), "seconds", "Time of a request that the datastore has served."),
+    *OF_STORES,
     Family(
         "ipam_conflicts_total",
         COUNTER,
@@ -157,13 +116,7 @@ FAMILIES: Final = (
         "Spans that were dropped, because the receiver of the traces did not take them.",
     ),
     Family("build_info", GAUGE, ("version", "python"), "1", "The version of the running agent, and of its Python."),
-    Family("process_cpu_seconds_total", COUNTER, (), "seconds", "Processor time of the agent, user and system."),
-    Family("process_open_fds", GAUGE, (), "descriptors", "Open file descriptors."),
-    Family("process_max_fds", GAUGE, (), "descriptors", "Limit of open file descriptors."),
-    Family("process_virtual_memory_bytes", GAUGE, (), "bytes", "Virtual memory."),
-    Family("process_resident_memory_bytes", GAUGE, (), "bytes", "Resident memory."),
-    Family("process_start_time_seconds", GAUGE, (), "seconds", "Start of the agent, as Unix time."),
-    Family("process_threads", GAUGE, (), "threads", "Threads of the agent."),
+    *OF_PROCESS,
 )
 
-BY_SAMPLE: Final = {sample: family for family in FAMILIES for sample in family.samples}
+BY_SAMPLE: Final = by_sample(FAMILIES)

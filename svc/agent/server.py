@@ -46,6 +46,7 @@ from svc.model.errors import CallerError, Code, SvcError
 from svc.names import Names
 from svc.netconf.names_profiles import Profiles
 from svc.private_directory import UnsafeDirectory
+from svc.right_of_way import RIGHT_OF_WAY, raised_priority
 from svc.values import dataclass
 from svc.waits.wait import Wait, WaitOutcome
 
@@ -234,12 +235,14 @@ class Agent:
         call = AgentCall(connection, inputs, answer, metrics, ended, self._ended.add, self._telemetry.tracer)
         if inputs.protocol == PROTOCOL:
             self._heartbeat.add(connection)
+        if lane.is_short:
+            RIGHT_OF_WAY.begin()
         self._queue.put(Job(lane, container, lambda job: self._carry_on(call, job)))
 
     def _run(self, job: Job) -> None:
         wait = None
         try:
-            wait = job.run(job)
+            wait = _run_short(job) if job.lane.is_short else _run_behind(job)
         except Exception:
             log.exception("a job failed")
         if wait is None:
@@ -331,3 +334,17 @@ class _Countdown:
             log.warning("recovery ended: the releases of %d attachments are pending and will be retried", self._left)
         else:
             log.info("recovery ended: no release is pending")
+
+
+def _run_short(job: Job) -> Wait | None:
+    try:
+        with raised_priority():
+            return job.run(job)
+    finally:
+        RIGHT_OF_WAY.end()
+
+
+def _run_behind(job: Job) -> Wait | None:
+    if job.lane.gives_way:
+        RIGHT_OF_WAY.give_way()
+    return job.run(job)

@@ -21,6 +21,7 @@ from svc.attach.sources.select import source_of
 from svc.attach.teardown import is_another_networks, others_of_interface, record_pending_release, unwire
 from svc.attach.waiting import wait_for_policy, waits_for_policy
 from svc.batching import NotBegun
+from svc.call_trace import Phase
 from svc.dataplane.wire import HostInterfaceExists, PairTaken, interface_exists, wire
 from svc.datastore.api import StoreError
 from svc.ipam.requests import ExtraWrite
@@ -29,6 +30,7 @@ from svc.model.errors import Code, PeerError, SvcError
 from svc.model.pod_endpoint import policy_facts
 from svc.model.resource import Resource
 from svc.model.result import Result
+from svc.right_of_way import RIGHT_OF_WAY
 from svc.waits.wait import Resumable
 
 
@@ -106,14 +108,19 @@ class AddTransaction:
         self._undo.pop_all()
         self._extra_write = None
 
+    def _step(self, name: str) -> Phase:
+        """Return the timed block of a step, before which short calls have right of way."""
+        RIGHT_OF_WAY.give_way()
+        return self._trace.phase(name)
+
     def record_intent(self) -> None:
         """Write the row from which recovery tears down what a killed process leaves."""
-        with self._trace.phase("journal"):
+        with self._step("journal"):
             self._undo.callback(self._forget)
             self._context.journal.begin(self._record, after=self._intent)
 
     def assign_addresses(self) -> None:
-        with self._trace.phase("ipam"):
+        with self._step("ipam"):
             self._source.require_own_handle(self._context, self._session, self._record)
             self._undo.callback(self._undoing, self._release)
             try:
@@ -137,21 +144,21 @@ class AddTransaction:
             self._record.addresses = [str(address) for address in self._assigned.addresses]
 
     def wire(self, sandbox: Sandbox) -> None:
-        with self._trace.phase("kernel"):
+        with self._step("kernel"):
             self._undo.callback(self._undoing, self._unwire)
             self._wire(sandbox)
 
     def write_endpoint(self) -> None:
         if self._assigned.has_endpoint or not self._needs_endpoint:
             return
-        with self._trace.phase("endpoint"):
+        with self._step("endpoint"):
             if self._needs_profile:
                 ensure_profile(self._session, self._request.id.network, pod=self._request.workload.is_pod)
             self._undo.callback(self._undoing, self._drop_endpoint)
             write_endpoint(self._session, self._endpoint(self._assigned.addresses))
 
     def record_result(self) -> Result:
-        with self._trace.phase("journal"):
+        with self._step("journal"):
             result = self._result()
             self._record.state = ADDED
             self._record.result = result.to_json()

@@ -4,22 +4,38 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from svc.controllers.addresses.part import Addresses
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.copier import Copier
+from svc.controllers.endpoints import Endpoints
+from svc.controllers.host_endpoint_controller import HostEndpoints
+from svc.controllers.ipam_blocks import IpamBlocks
+from svc.controllers.ipam_handles import IpamHandles
+from svc.controllers.ipam_hosts import IpamHosts
 from svc.controllers.network_policies import NetworkPolicies
+from svc.controllers.node_deletion import NodeDeletion
+from svc.controllers.node_labels import NodeLabels
+from svc.controllers.pools import Pools
 from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
-from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, Settings
+from svc.controllers.service_addresses import ServiceAddresses
+from svc.controllers.settings import ACCOUNT, LOAD_BALANCER, NAMESPACE, NODE, POLICY, WORKLOAD, Settings
 
 Part = Controller[Any]
 Factory = Callable[[Shared], Part]
 
-_IN_BOTH: dict[str, tuple[Factory, ...]] = {}  # by controller: parts for any datastore
+_IN_BOTH: dict[str, tuple[Factory, ...]] = {  # by controller: parts for any datastore
+    NODE: (Addresses, IpamHandles, IpamBlocks, IpamHosts, HostEndpoints, Pools),
+    LOAD_BALANCER: (ServiceAddresses,),
+}
 _WITH_ETCD: dict[str, tuple[Factory, ...]] = {  # further parts if the datastore has copies of objects of Kubernetes
     POLICY: (lambda shared: Copier(NetworkPolicies(shared.names), shared),),
     NAMESPACE: (lambda shared: Copier(NamespaceProfiles(shared.names), shared),),
     ACCOUNT: (lambda shared: Copier(AccountProfiles(shared.names), shared),),
+    WORKLOAD: (Endpoints,),
+    NODE: (NodeLabels, NodeDeletion),
 }
 _IDLE = "idle: policy agents read these objects from the Kubernetes API"
+_EMPTY = "not in this version: it does nothing"
 
 log = logging.getLogger("svc.controllers")
 
@@ -30,7 +46,11 @@ def assemble(settings: Settings, shared: Shared) -> list[Part]:
 
 
 def _parts(name: str, settings: Settings, shared: Shared) -> Iterator[Part]:
-    factories = _IN_BOTH.get(name, ()) + (_WITH_ETCD.get(name, ()) if settings.has_copies else ())
-    log.info("controller %s is %s", name, "enabled" if factories else _IDLE)
+    in_both, with_etcd = _IN_BOTH.get(name, ()), _WITH_ETCD.get(name, ())
+    factories = in_both + (with_etcd if settings.has_copies else ())
+    if in_both or with_etcd:
+        log.info("controller %s is %s", name, "enabled" if factories else _IDLE)
+    else:
+        log.warning("controller %s is %s", name, _EMPTY)
     for factory in factories:
         yield factory(shared)

@@ -39,6 +39,14 @@ class Conditions:
         for listener in self._listeners:
             listener()
 
+    def clear(self, kind: str) -> None:
+        """Report no condition of this kind any more."""
+        with self._lock:
+            if self._present.pop(kind, None) is None:
+                return
+        for listener in self._listeners:
+            listener()
+
     def all(self) -> tuple[Condition, ...]:
         """Return the conditions, by kind."""
         with self._lock:

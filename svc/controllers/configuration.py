@@ -44,10 +44,15 @@ class Configuration:
 
 
 class Live:
-    """The present configuration. Any thread may read `now`; one thread replaces it."""
+    """The present configuration. Any thread may read `now`; one thread replaces it.
 
-    def __init__(self, configuration: Configuration) -> None:
+    Before `is_known`, it is the one of the environment alone. Nothing may be decided by it then: an absent setting may be one
+    that the datastore has.
+    """
+
+    def __init__(self, configuration: Configuration, *, is_known: bool = True) -> None:
         self.now = configuration
+        self.is_known = is_known
         self._lock = Lock()
         self._listeners: list[Callable[[Configuration], None]] = []
 
@@ -58,9 +63,10 @@ class Live:
 
     def replace(self, configuration: Configuration) -> None:
         """Put another configuration into force, and call the listeners if it differs."""
-        if configuration == self.now:
+        is_same, self.now = configuration == self.now, configuration
+        self.is_known = True
+        if is_same:
             return
-        self.now = configuration
         with self._lock:
             listeners = tuple(self._listeners)
         for listener in listeners:

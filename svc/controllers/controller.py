@@ -1,6 +1,7 @@
 """A controller: one thread that makes items of the datastore what they should be, and tries failed items again for ever."""
 
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from svc.controllers.table import Table
 from svc.controllers.tables import Tables
 from svc.datastore.api import Backend
 from svc.datastore.orch.client import Client
+from svc.metrics import Sample
 from svc.model.errors import SvcError
 from svc.names import Names
 from svc.values import dataclass
@@ -22,6 +24,8 @@ from svc.values import dataclass
 Item = TypeVar("Item", bound=Hashable)
 
 _POLL_SECONDS = 1.0  # maximum time until the thread sees that this process leads no longer
+
+STUCK_SECONDS = 600.0  # after which one item or one comparison of all counts as stuck; its requests have deadlines
 
 log = logging.getLogger("svc.controllers")
 
@@ -47,6 +51,16 @@ class Shared:
     fail: Callable[[str], None]
 
 
+@dataclass(slots=True)
+class Tally:
+    """Numbers of a controller since its start: settled and failed attempts, and its full rounds with their time."""
+
+    settled: int = 0
+    failed: int = 0
+    rounds: int = 0
+    round_seconds: float = 0.0
+
+
 class Controller(ABC, Generic[Item]):
     """One controller. `start` starts its thread, `stop` ends it. It writes only while this process leads.
 
@@ -61,8 +75,10 @@ class Controller(ABC, Generic[Item]):
         self._tables = tables
         self._changed = threading.Condition()  # guards the queue
         self._queue: RetryQueue[Item] = RetryQueue()
-        self._round_due = 0.0
-        self._round_began: float | None = None  # until the items of the round were tried
+        self._round_began = -math.inf
+        self._open_round: float | None = None  # when the round began whose items are not all tried
+        self._work: tuple[float, str] | None = None  # since when this thread works, and on what
+        self.tally = Tally()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
@@ -77,6 +93,10 @@ class Controller(ABC, Generic[Item]):
     def shown(self, item: Item) -> str:
         """Return the name of an item for the log."""
         return str(item)
+
+    def families(self) -> Iterable[Sample]:
+        """Return the samples of the metrics that only this controller has. `metric_families.py` describes each family."""
+        return ()
 
     @property
     def round_seconds(self) -> float:
@@ -100,7 +120,7 @@ class Controller(ABC, Generic[Item]):
     def begin_round(self) -> None:
         """Begin a full round now."""
         with self._changed:
-            self._round_due = 0.0
+            self._round_began = -math.inf
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -116,13 +136,22 @@ class Controller(ABC, Generic[Item]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the tables show everything."""
-        return all(table.is_filled for table in self._tables)
+        """Whether the tables show everything, and the configuration is known."""
+        return self.shared.live.is_known and all(table.is_filled for table in self._tables)
 
     @property
     def waiting(self) -> int:
         """The number of items in the queue."""
         return len(self._queue)
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the thread; empty if it works."""
+        if not self._thread.is_alive():
+            return f"controller {self.name} has ended"
+        work = self._work
+        seconds = time.monotonic() - work[0] if work else 0.0
+        return f"controller {self.name} has worked on {work[1]} for {seconds:.0f} s" if work and seconds > STUCK_SECONDS else ""
 
     def _run(self) -> None:
         try:
@@ -136,10 +165,12 @@ class Controller(ABC, Generic[Item]):
 
     def _next(self) -> Item | None:
         """Return an item that is due. Wait at most _POLL_SECONDS for one, and return None then."""
-        if self.shared.election.leads and self.is_ready and time.monotonic() >= self._round_due:
-            self._round_began = time.monotonic()
-            self._round_due = self._round_began + self.round_seconds
+        now = time.monotonic()
+        if self.shared.election.leads and self.is_ready and now >= self._round_began + self.round_seconds:
+            self._round_began = self._open_round = now
+            self._work = now, "a full round"
             self.add(self.round_items())
+            self._work = None
         with self._changed:
             if self.shared.election.leads and (item := self._queue.take(time.monotonic())) is not None:
                 return item
@@ -148,14 +179,18 @@ class Controller(ABC, Generic[Item]):
             return None
 
     def _end_round(self) -> None:
-        """Log how long the round took. Its failed items may still wait."""
-        if self._round_began is not None:
-            log.debug("controller %s: a full round took %.2f s", self.name, time.monotonic() - self._round_began)
-            self._round_began = None
+        """Count the round that is open, because no item is due any more. Its failed items may still wait."""
+        if self._open_round is not None:
+            seconds = time.monotonic() - self._open_round
+            log.debug("controller %s: a full round of %s took %.2f s", self.name, type(self).__name__, seconds)
+            self.tally.rounds += 1
+            self.tally.round_seconds += seconds
+            self._open_round = None
 
     def _attempt(self, item: Item) -> None:
         """Settle an item. After a failure, put it back."""
         reason: Exception
+        self._work = time.monotonic(), self.shown(item)
         try:
             self.settle(item)
         except NotLeading:
@@ -165,11 +200,15 @@ class Controller(ABC, Generic[Item]):
         except (SvcError, Unsettled) as failure:
             reason = failure
         else:
+            self.tally.settled += 1
             with self._changed:
                 has_failed = self._queue.done(item)
             if has_failed:
                 log.info("controller %s: %s is up to date after failures", self.name, self.shown(item))
             return
+        finally:
+            self._work = None
+        self.tally.failed += 1
         with self._changed:
             delay = self._queue.failed(item, time.monotonic())
-        log.warning("controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, reason)
+        log.warning("controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, str(reason))

@@ -1,12 +1,16 @@
 """Datastore session of the controllers: it writes only while this process leads and the datastore is ready."""
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from svc import deadline
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.controllers.election import Election
 from svc.datastore.api import Backend, Entry, Write
+
+READY_SECONDS = 0.5  # for which one read of the readiness counts
 
 
 def guarded(store: Backend, election: Election) -> Backend:
@@ -33,18 +37,26 @@ class LeaderStore:
 
 
 class ReadyReadStore:
-    """Session with a datastore without transactions, which reads before each write whether the datastore is ready."""
+    """Session with a datastore without transactions, which reads before a write whether the datastore is ready.
+
+    Writes of READY_SECONDS share one read. A lock can be set between a read and a write anyway.
+    """
 
     update = Backend.update
 
-    def __init__(self, readiness: DatastoreReadiness) -> None:
+    def __init__(self, readiness: DatastoreReadiness, clock: Callable[[], float] = time.monotonic) -> None:
         self._inner = readiness.backend
         self._readiness = readiness
+        self._clock = clock
+        self._read_at = -math.inf
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the inner session."""
         return getattr(self._inner, name)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
-        self._readiness.require()
+        now = self._clock()
+        if now - self._read_at >= READY_SECONDS:
+            self._readiness.require()
+            self._read_at = now
         return self._inner.write(writes, durable=durable)

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from svc.datastore.api import Backend
+from svc.datastore.orch.client import ApiError, Client, segment
+from svc.model.errors import PeerError
+from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import Names
 
@@ -36,3 +40,26 @@ def kube_name(names: Names, node: Resource) -> str:
         if reference.get("orchestrator") == names.orchestrator:
             return str(reference.get("nodeName") or "")
     return ""
+
+
+def read_kube_name(names: Names, store: Backend, name: str) -> str:
+    """Return the name that a node of the datastore has in Kubernetes; empty if it is none of Kubernetes.
+
+    A node without a Node in the datastore has the same name there. Raise StoreError, and PeerError if the Node is malformed.
+    """
+    node = store.find(ResourceKey("Node", name))
+    try:
+        return name if node is None else kube_name(names, node.value)
+    except ValueError as error:
+        remedy = "correct it with `svcctl node apply`"
+        raise PeerError(f"Node {name!r} cannot be judged: {error}", details=remedy) from error
+
+
+def read_kube_node(client: Client, name: str) -> Json | None:
+    """Return a node of Kubernetes, read now; None if the API server says that it does not exist. Raise StoreError."""
+    try:
+        return client.get(f"/api/v1/nodes/{segment(name)}")
+    except ApiError as error:
+        if error.status == 404 and error.reason == "NotFound":  # another reason: a proxy, or the kind is not served
+            return None
+        raise

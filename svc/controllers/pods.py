@@ -2,23 +2,53 @@
 
 from typing import Any, NamedTuple
 
-Json = dict[str, Any]
+from svc.controllers.endpoint_copies import digest_of_pod
+from svc.model.mapped import allocated_form
+from svc.model.pod_endpoint import attachments_of, is_finished, network_status_addresses
+from svc.names import Names
 
-_FINISHED = ("Failed", "Succeeded", "Completed")
+Json = dict[str, Any]
 
 
 class PodRow(NamedTuple):
-    """A pod that may have addresses, in short form: a cluster has tens of thousands of pods."""
+    """A pod that may have addresses, in short form: a cluster has tens of thousands of pods.
+
+    `addresses` are those that its annotations and its status show for any interface; a finished pod has none. `containers` are
+    those of its endpoints in the annotations, empty for an endpoint that names none. Nothing is known of them if the pod
+    `is_unreadable`. `copied` is the digest of what its stored endpoints should have.
+    """
 
     uid: str
     node: str
     is_finished: bool
+    addresses: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+    is_unreadable: bool = False
+    copied: bytes = b""
 
 
-def read_pod(pod: Json) -> tuple[str, PodRow | None]:
+def read_pod(names: Names, pod: Json) -> tuple[str, PodRow | None]:
     """Return NAMESPACE/NAME and the row of a pod; no row before it has a node, or if it uses the network of its node."""
-    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
     key, node = f"{metadata['namespace']}/{metadata['name']}", spec.get("nodeName")
     if not node or spec.get("hostNetwork"):
         return key, None
-    return key, PodRow(str(metadata["uid"]), str(node), status.get("phase") in _FINISHED)
+    uid, copied = str(metadata["uid"]), digest_of_pod(names, pod)
+    try:
+        addresses, containers = _attached(names, pod)
+    except (ValueError, TypeError, AttributeError):
+        return key, PodRow(uid, str(node), is_finished(pod), is_unreadable=True, copied=copied)
+    return key, PodRow(uid, str(node), is_finished(pod), addresses, containers, copied=copied)
+
+
+def _attached(names: Names, pod: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return addresses and containers of a pod. Raise ValueError if one of its addresses is none."""
+    if is_finished(pod):
+        return (), ()
+    texts = [str(each["ip"]) for each in (pod.get("status") or {}).get("podIPs") or () if each.get("ip")]
+    containers: dict[str, None] = {}
+    for container, networks in attachments_of(names, pod):
+        containers[container] = None
+        texts += networks
+    texts += network_status_addresses(pod)
+    return tuple(dict.fromkeys(str(allocated_form(text)) for text in texts)), tuple(containers)

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -12,12 +13,16 @@ from svc.controllers.assembly import Part, assemble
 from svc.controllers.compaction import Compaction
 from svc.controllers.conditions import Conditions
 from svc.controllers.configuration import Live
+from svc.controllers.configuration_resource import ConfigurationResource
 from svc.controllers.controller import Shared
 from svc.controllers.election import Election
 from svc.controllers.guarded_store import guarded
+from svc.controllers.health import Health
 from svc.controllers.leader_lease import LeaderLease
+from svc.controllers.serving import Serving
 from svc.controllers.settings import Settings
 from svc.controllers.tables import Tables
+from svc.controllers.telemetry import Telemetry
 from svc.datastore.open import open_backend
 from svc.datastore.orch.client import Client
 from svc.end_request import EndRequest, end_signals
@@ -43,22 +48,33 @@ def run(settings: Settings, names: Names, client: Client) -> int:
     """
     election = Election(f"{socket.gethostname()}_{new_uid()}")
     lease = LeaderLease(client, names.controllers, election)
-    live, conditions = Live(settings.configuration), Conditions()
+    live, conditions = Live(settings.configuration, is_known=False), Conditions()
+    live.on_change(lambda configuration: logging.getLogger().setLevel(configuration.log_level))
     with end_signals() as end, ExitStack() as stack:
         store = stack.enter_context(closing(open_backend(settings.datastore, Path(), names)))
         log.info("the datastore is %s", store.place)
         if settings.has_copies:
             stack.enter_context(_compacting(cast("EtcdStore", store), election, live))
         writable = guarded(store, election)
-        tables = Tables(client, writable, end.request)
+        tables = Tables(client, writable, end.request, names)
         shared = Shared(client, writable, tables, names, election, live, conditions, end.request)
-        parts = assemble(settings, shared)
+        parts = [ConfigurationResource(shared, settings), *assemble(settings, shared)]
+        health = Health(settings.health_file, names.controllers, live, store, partial(_troubles, tables, parts))
+        meters = {settings.datastore["kind"]: store.meter, "api": client.meter}
+        serving = stack.enter_context(closing(Serving(live, conditions, Telemetry(shared, parts, meters).text)))
         tables.start()
         for part in parts:
             part.start()
-        _lead(lease, election, parts, end)
+        health.start()
+        stack.callback(health.stop)
+        _lead(lease, shared, parts, serving, health, end)
         _end(lease, election, tables, parts)
     return 1 if end.reason else 0
+
+
+def _troubles(tables: Tables, parts: Sequence[Part]) -> list[str]:
+    """Return what is wrong with the threads."""
+    return [*tables.troubles, *(trouble for part in parts if (trouble := part.trouble))]
 
 
 @contextmanager
@@ -72,9 +88,9 @@ def _compacting(store: "EtcdStore", election: Election, live: Live) -> Iterator[
         compaction.stop()
 
 
-def _lead(lease: LeaderLease, election: Election, parts: Sequence[Part], end: EndRequest) -> None:
+def _lead(lease: LeaderLease, shared: Shared, parts: Sequence[Part], serving: Serving, health: Health, end: EndRequest) -> None:
     """Take part in the election until the request to end."""
-    led, failing, due = False, False, time.monotonic()
+    led, failing, due, election = False, False, time.monotonic(), shared.election
     while True:
         try:
             lease.attempt()
@@ -83,11 +99,13 @@ def _lead(lease: LeaderLease, election: Election, parts: Sequence[Part], end: En
             if not failing:
                 log.warning("the election is interrupted: %s", failure)
             failing = True
+        health.stepped(answered=not failing)
         if election.leads != led:
             led = not led
             log.info("this process leads" if led else "this process does not lead any more: it writes nothing")
             for part in parts if led else ():
                 part.begin_round()
+        serving.step()
         due = max(due + TRY_SECONDS, time.monotonic() + _SHORTEST_SECONDS)
         if end.wait(due - time.monotonic()):
             return

@@ -7,11 +7,17 @@ as missing. All errors are reported together.
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
+from functools import reduce
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from svc.admin.controllers_configuration import SHORTEST_PERIOD
 from svc.controllers.configuration import Configuration
+from svc.controllers.configuration_merge import Overrides, configuration_of, effective
 from svc.datastore.etcd.settings import read_settings
+from svc.model import controllers_configuration as shape
+from svc.model.duration import UNITS, parse_duration
 from svc.model.errors import CallerError
 from svc.model.field_errors import MISSING, FieldError
 from svc.names import Names
@@ -21,30 +27,17 @@ from svc.netconf.networklist import read_netconf
 from svc.values import dataclass
 
 POLICY, NAMESPACE, ACCOUNT = "policy", "namespace", "serviceaccount"
-CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT)
-LATER: Final = ("workloadendpoint", "node", "loadbalancer")  # controllers that this version does not have
+WORKLOAD, NODE, LOAD_BALANCER = "workloadendpoint", "node", "loadbalancer"
+CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT, WORKLOAD, NODE, LOAD_BALANCER)
 ETCD, ORCH = "etcdv3", "orch"  # kinds of datastores, as in the settings of a session
 
 _SYNONYMS: Final = {"profile": NAMESPACE}
-_LEVELS: Final = {
-    "debug": "DEBUG",
-    "info": "INFO",
-    "warning": "WARNING",
-    "error": "ERROR",
-    "fatal": "CRITICAL",
-    "panic": "CRITICAL",
-    "none": "CRITICAL",
-}
-_SWITCHES: Final = {"enabled": True, "true": True, "disabled": False, "false": False}
-_UNUSED: Final = ("HEALTH_ENABLED", "SYNC_NODE_LABELS", "AUTO_HOST_ENDPOINTS")  # checked, for later versions
-_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART: Final = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({'|'.join(_UNITS)})")
-_DURATION: Final = re.compile(rf"0|(?:{_PART.pattern})+")
-_RECONCILER, _COMPACTION = 300.0, 600.0  # seconds
-_SHORTEST: Final = 1.0  # seconds between full rounds
+_SWITCHES: Final = {"enabled": shape.ENABLED, "true": shape.ENABLED, "disabled": shape.DISABLED, "false": shape.DISABLED}
+_LEVELS: Final = {level.lower(): level for level in shape.LEVELS}
 _IN_POD: Final = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in each container
 _ETCD_NAME: Final = re.compile(r"\betcd_[a-z_]+\b")
 
+Json = dict[str, Any]
 Value = TypeVar("Value")
 
 
@@ -55,8 +48,9 @@ class Settings:
     controllers: tuple[str, ...]
     datastore: dict[str, str]
     api: dict[str, str]
-    configuration: Configuration
-    without_effect: tuple[str, ...]  # variables that are set, and that this version does not use
+    configuration: Configuration  # in force until the one of the datastore is known
+    overrides: Overrides = field(default_factory=Overrides)
+    health_file: str = ""  # the path that HEALTH_FILE names
 
     @property
     def has_copies(self) -> bool:
@@ -68,12 +62,7 @@ def read(environment: Mapping[str, str], names: Names, netconf: Path | None) -> 
     """Return the settings. `netconf` replaces the variables of the datastore. Raise CallerError that lists all errors."""
     source = _Source(environment, names.environment_prefix)
     controllers = source.read("ENABLED_CONTROLLERS", _controllers, CONTROLLERS)
-    level = source.read("LOG_LEVEL", lambda text: _word(text, _LEVELS), "INFO")
-    reconciler = source.read("RECONCILER_PERIOD", _period, _RECONCILER)
-    compaction = source.read("COMPACTION_PERIOD", _duration, _COMPACTION)
-    for name in _UNUSED:
-        source.read(name, lambda text: _word(text, _SWITCHES), False)
-    without_effect = tuple(variable for variable, text in map(source.find, _UNUSED) if text)
+    overrides = _overrides(source)
     kubeconfig = source.read("KUBECONFIG", _readable, "")
     api = {"kubeconfig": kubeconfig} if kubeconfig else {}
     if netconf is None:
@@ -85,9 +74,8 @@ def read(environment: Mapping[str, str], names: Names, netconf: Path | None) -> 
             FieldError("KUBECONFIG", MISSING, "is missing", "name a kubeconfig file; only a pod needs none").line
         )
     source.raise_errors()
-    periods = dict.fromkeys(CONTROLLERS, reconciler)
-    configuration = Configuration(log_level=level, compaction_seconds=compaction, periods=periods)
-    return Settings(controllers, datastore, api, configuration, without_effect)
+    configuration = configuration_of(effective({}, overrides), has_copies=datastore["kind"] == ETCD)
+    return Settings(controllers, datastore, api, configuration, overrides, source.find("HEALTH_FILE")[1])
 
 
 class _Invalid(ValueError):
@@ -129,6 +117,14 @@ class _Source:
         raise error
 
 
+def _overrides(source: _Source) -> Overrides:
+    """Return what variables set in place of the fields of KubeControllersConfiguration."""
+    nothing: Json = {}
+    found = [source.read(name, parse, nothing) for name, parse in _FIELDS.items()]
+    set_ones = [source.find(name) for name in ("ENABLED_CONTROLLERS", *_FIELDS)]
+    return Overrides(reduce(shape.merged, found, nothing), {variable: text for variable, text in set_ones if text})
+
+
 def _datastore(source: _Source, api: dict[str, str]) -> dict[str, str]:
     """Return the settings of the datastore that variables describe."""
     kinds = {ETCD: ETCD, ORCH: ORCH, **DATASTORE_ALIASES}
@@ -160,8 +156,6 @@ def _of_netconf(path: Path, names: Names, api: dict[str, str]) -> tuple[dict[str
 def _controllers(text: str) -> tuple[str, ...]:
     given = [word.strip() for word in text.split(",")]
     fix = f"give some of {_listed((*CONTROLLERS, *_SYNONYMS))}, separated by commas"
-    if later := [word for word in given if word in LATER]:
-        raise _Invalid(f"has {_listed(later)}, which this version does not have yet", fix)
     if unknown := [word for word in given if word not in CONTROLLERS and word not in _SYNONYMS]:
         raise _Invalid(f"has {_listed(map(repr, unknown))}, which is not a controller", fix)
     return tuple(dict.fromkeys(_SYNONYMS.get(word, word) for word in given))
@@ -173,17 +167,18 @@ def _word(text: str, known: Mapping[str, Value]) -> Value:
     return known[text.lower()]
 
 
-def _duration(text: str) -> float:
-    if not _DURATION.fullmatch(text):
-        raise _Invalid("is not a duration", f"give one such as 90s, 5m or 1h30m, of the units {_listed(_UNITS)}, or 0")
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+def _duration(text: str) -> str:
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        raise _Invalid(str(error), f"give one such as 90s, 5m or 1h30m, of the units {_listed(UNITS)}, or 0") from None
+    return text
 
 
-def _period(text: str) -> float:
-    seconds = _duration(text)
-    if seconds < _SHORTEST:
-        raise _Invalid("is too short", f"give at least {_SHORTEST:g}s, such as 5m")
-    return seconds
+def _period(text: str) -> str:
+    if parse_duration(_duration(text)) < SHORTEST_PERIOD:
+        raise _Invalid("is too short", f"give at least {SHORTEST_PERIOD:g}s, such as 5m")
+    return text
 
 
 def _readable(text: str) -> str:
@@ -194,3 +189,17 @@ def _readable(text: str) -> str:
 
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(words)
+
+
+def _in_node(fields: Json) -> Json:
+    return {shape.SECTIONS: {shape.NODE: fields}}
+
+
+_FIELDS: Final[dict[str, Callable[[str], Json]]] = {  # by variable: the fields of a spec that its text sets
+    "LOG_LEVEL": lambda text: {shape.LEVEL: _word(text, _LEVELS)},
+    "RECONCILER_PERIOD": lambda text: {shape.SECTIONS: {name: {shape.PERIOD: _period(text)} for name in shape.CONTROLLERS}},
+    "COMPACTION_PERIOD": lambda text: {shape.COMPACTION: _duration(text)},
+    "HEALTH_ENABLED": lambda text: {shape.HEALTH: _word(text, _SWITCHES)},
+    "SYNC_NODE_LABELS": lambda text: _in_node({"syncLabels": _word(text, _SWITCHES)}),
+    "AUTO_HOST_ENDPOINTS": lambda text: _in_node({"hostEndpoint": {"autoCreate": _word(text, _SWITCHES)}}),
+}

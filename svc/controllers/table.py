@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from svc.datastore.api import Backend, Entry, Event
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.watch import BEGUN, DELETED, LISTED, OPENED, PAGE, PagedWatch
-from svc.datastore.watching import Reconnecting
 from svc.heap import return_free_memory
 from svc.model.errors import SvcError
 from svc.model.keys import Query
@@ -70,6 +69,11 @@ class Table(ABC, Generic[K, Row]):
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the thread; empty if it works."""
+        return "" if self._thread.is_alive() else f"the watch of {self._what} has ended"
+
     @abstractmethod
     def stop(self) -> None:
         """End the watch."""
@@ -127,7 +131,12 @@ class ApiTable(Table[K, Row]):
     def __init__(self, client: Client, path: str, read: Callable[[Json], tuple[K, Row | None]], fail: Fail) -> None:
         super().__init__(path, fail)
         self._read = read
-        self._watch: Reconnecting[tuple[str, Any]] = PagedWatch(client, path)
+        self._watch = PagedWatch(client, path)
+
+    @property
+    def setbacks(self) -> int:
+        """The number of lists that were older than what this table had seen."""
+        return self._watch.setbacks
 
     def stop(self) -> None:
         self._watch.close()

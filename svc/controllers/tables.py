@@ -1,6 +1,6 @@
 """The tables that several controllers read. Each is created with its first reader, so that no watch runs without one."""
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from svc.controllers.compact import compact_block, compact_handle
@@ -12,15 +12,17 @@ from svc.datastore.orch.client import Client
 from svc.model.ipam import Affinity, Block, Handle
 from svc.model.keys import HOST_KINDS, AffinityQuery, BlockQuery, HandleQuery, Query, ResourceQuery
 from svc.model.resource import Resource
+from svc.names import DEFAULT, Names
 
 
 class Tables:
     """The tables of a process, and their life."""
 
-    def __init__(self, client: Client, store: Backend, fail: Fail) -> None:
+    def __init__(self, client: Client, store: Backend, fail: Fail, names: Names = DEFAULT) -> None:
         self._client = client
         self._store = store
         self._fail = fail
+        self._names = names
         self._made: list[Table[Any, Any]] = []
 
     def start(self) -> None:
@@ -32,6 +34,11 @@ class Tables:
         for table in self._made:
             table.stop()
 
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong with the threads of the tables."""
+        return [trouble for table in self._made if (trouble := table.trouble)]
+
     def keep(self, table: Table[Any, Any]) -> None:
         """Start and stop a table with the others."""
         self._made.append(table)
@@ -39,7 +46,7 @@ class Tables:
     @cached_property
     def pods(self) -> ApiTable[str, PodRow]:
         """The pods by NAMESPACE/NAME."""
-        table = ApiTable(self._client, "/api/v1/pods", read_pod, self._fail)
+        table = ApiTable(self._client, "/api/v1/pods", partial(read_pod, self._names), self._fail)
         self.keep(table)
         return table
 

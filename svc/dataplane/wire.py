@@ -14,6 +14,7 @@ from svc._core.cidr import Address
 from svc.dataplane import plan
 from svc.dataplane.kernel import Kernel, delete_link, is_host_side, kernel_error, link_of, routes_of, sysctl_failed
 from svc.model.errors import CallerError, Code, PeerError
+from svc.right_of_way import RIGHT_OF_WAY
 
 _FIRST_PEER_INDEX = 2  # a new sandbox has only the loopback interface, index 1
 _INDEX_TRIES = 8
@@ -60,9 +61,12 @@ def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, pair: VethPair) -> N
     """
     _wire_host(kernel, wiring, ns_fd, pair)
     with _undone_on_failure(kernel, pair.host_index):
+        RIGHT_OF_WAY.give_way()
         _write_host_sysctls(plan.host_sysctls(wiring), optional=not wiring.has(6))
         with _open_sandbox(kernel, wiring, ns_fd) as sandbox:
+            RIGHT_OF_WAY.give_way()
             _set_up_sandbox(sandbox, wiring, pair.peer_index)
+        RIGHT_OF_WAY.give_way()
         _activate(kernel, wiring.host_name)
 
 

@@ -154,6 +154,14 @@ class Backend(Protocol):
     def place(self) -> str:
         """Kind and address or path of the store, for errors."""
 
+    @property
+    def has_plain_objects(self) -> bool:
+        """Whether stored resources are objects of the plain API group, which users delete there. Raise StoreError.
+
+        Then they may have finalizers, and a controller maintains their status.
+        """
+        return False
+
     def get(self, key: Key[V]) -> Entry[V]:
         """Return the entry of a key. Raise NotFound or UndecodableEntry."""
 

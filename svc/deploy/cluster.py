@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from svc.datastore.api import StoreError
+from svc.model import controllers_configuration as controllers
 from svc.model import custom_resources
 from svc.model.pool import ASSIGNMENT_MODES, ENCAPSULATIONS, USES
 from svc.names import Names
@@ -23,6 +24,7 @@ _BOOLEAN: Json = {"type": "boolean"}
 _NUMBER: Json = {"type": "integer", "format": "int64"}
 _TIME: Json = {"type": "string", "format": "date-time"}
 _AFFINITY_PATTERN = r"^(host|virtual):[a-zA-Z0-9\.\-_]+$"
+_WITH_STATUS = ("IPPool", controllers.KIND)
 _READ = ("get", "list", "watch")
 _OWN = ("get", "list", "create", "update", "delete")
 _CUSTOM = (  # plural, verbs
@@ -57,7 +59,7 @@ def _definition(api_version: str, kind: str, spec: Json, *, backing: bool) -> Js
     group, _, version = api_version.partition("/")
     plural = custom_resources.kind_plural(kind)
     served: Json = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": _object_schema(kind, spec)}}
-    if kind == "IPPool" and not backing:
+    if kind in _WITH_STATUS and not backing:
         served["subresources"] = {"status": {}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -74,8 +76,10 @@ def _definition(api_version: str, kind: str, spec: Json, *, backing: bool) -> Js
 
 def _object_schema(kind: str, spec: Json) -> Json:
     properties: Json = {"apiVersion": _STRING, "kind": _STRING, "metadata": {"type": "object"}, "spec": spec}
-    if kind in ("IPPool", "KubeControllersConfiguration"):
+    if kind in _WITH_STATUS:
         properties["status"] = _fields({})
+    if kind == controllers.KIND:
+        properties["status"] = _fields({"environmentVars": _map(_STRING), "runningConfig": spec})
     return {"type": "object", "properties": properties}
 
 
@@ -93,7 +97,7 @@ def _schemas(version_field: str, *, backing: bool) -> dict[str, Json]:
             dict.fromkeys(("clusterGUID", "clusterType", version_field, "variant"), _STRING) | {"datastoreReady": _BOOLEAN}
         ),
         "HostEndpoint": _fields({"node": _STRING, "interfaceName": _STRING, "expectedIPs": _list(_STRING)}),
-        "KubeControllersConfiguration": _fields({}),
+        controllers.KIND: _controllers(),
     }
 
 
@@ -145,6 +149,34 @@ def _pool() -> Json:
     fields |= {"blockSize": {"type": "integer", "minimum": 0, "maximum": 128}, "allowedUses": _list(_choice(USES))}
     fields["assignmentMode"] = _choice(ASSIGNMENT_MODES)
     return _fields(fields, ("cidr",))
+
+
+def _controllers() -> Json:
+    switch, periods, port = _choice(controllers.SWITCH), {controllers.PERIOD: _STRING}, _port()
+    template = {
+        **dict.fromkeys(("generateName", "interfacePattern", "nodeSelector"), _STRING),
+        "interfaceCIDRs": _list(_STRING),
+        **dict.fromkeys(("labels", "annotations"), _map(_STRING)),
+    }
+    endpoints = dict.fromkeys(("autoCreate", "createDefaultHostEndpoint"), switch) | {"templates": _list(_fields(template))}
+    sections = dict.fromkeys(controllers.CONTROLLERS, _fields(periods))
+    sections[controllers.NODE] = _fields(
+        {**periods, "syncLabels": switch, "leakGracePeriod": _STRING, "hostEndpoint": _fields(endpoints)}
+    )
+    sections[controllers.BALANCER] = _fields({**periods, "assignIPs": _choice(controllers.ASSIGNMENTS)})
+    fields = {
+        controllers.LEVEL: _choice(controllers.LEVELS),
+        controllers.HEALTH: switch,
+        controllers.COMPACTION: _STRING,
+        controllers.METRICS_PORT: port,
+        controllers.DEBUG_PORT: port,
+        controllers.SECTIONS: _fields(sections),
+    }
+    return _fields(fields)
+
+
+def _port() -> Json:
+    return {"type": "integer", "minimum": 0, "maximum": controllers.MAX_PORT}
 
 
 def _fields(properties: Mapping[str, Json], required: Sequence[str] = ()) -> Json:

@@ -7,7 +7,7 @@ That is permitted, because all requests of a batch are concurrent.
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -101,7 +101,8 @@ class RequestBatch:
             self._has_reloaded = True
             return
         extra_writes = self._extra_writes(planned) if self._backend.atomic else {}
-        writes = [*plan.writes(), *extra_writes.values()]
+        deletions = self._deletions(planned) if self._backend.atomic else ()
+        writes = [*plan.writes(), *extra_writes.values(), *deletions]
         try:
             entries = self._backend.write(writes) if writes else ()
         except PartialWrite as partial:
@@ -139,6 +140,13 @@ class RequestBatch:
                 found[number] = write
         return found
 
+    def _deletions(self, planned: Mapping[int, Planned]) -> Iterator[Delete]:
+        """Yield the deletions that belong to releases which can be carried out."""
+        for number, each in planned.items():
+            request = self._open[number]
+            if isinstance(request, ReleaseAddresses) and isinstance(each.outcome, ReleaseResult):
+                yield from request.deletions
+
     def _close(self, number: int, outcome: Outcome) -> None:
         request = self._open[number]
         if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
@@ -160,7 +168,7 @@ class RequestBatch:
         if isinstance(conflict, KeyedError) and isinstance(conflict.key, ResourceKey):
             self._existing_extras.add(conflict.key)
             for number, request in list(self._open.items()):
-                if isinstance(request, Release) and request.extra_write is not None and request.extra_write.key == conflict.key:
+                if conflict.key in _keys_of_deletions(request):
                     self._close(number, copy.copy(conflict))
         elif isinstance(conflict, KeyedError) and isinstance(conflict.key, HandleKey):
             if not self._backend.atomic and conflict.key.handle not in self._known_handles:  # a late write may have created it
@@ -222,7 +230,8 @@ class RequestBatch:
         elif isinstance(request, ReleaseAddresses) and isinstance(planned.outcome, ReleaseResult):
             freed = tuple(address for address in planned.outcome.freed if any(address in cidr for cidr in done))
             self._freed[number] = self._freed.get(number, ()) + freed
-            self._open[number] = ReleaseAddresses(tuple(held for held in request.addresses if held.address not in freed))
+            left = tuple(held for held in request.addresses if held.address not in freed)
+            self._open[number] = replace(request, addresses=left)
 
     # after a release
 
@@ -264,6 +273,13 @@ def _extra_write(request: Request, outcome: Outcome) -> Create | Delete | None:
     if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
         return request.extra_write
     return None
+
+
+def _keys_of_deletions(request: Request) -> set[Key]:
+    """Return the keys whose conflict fails a release."""
+    if isinstance(request, ReleaseAddresses):
+        return {write.key for write in request.deletions}
+    return {request.extra_write.key} if isinstance(request, Release) and request.extra_write is not None else set()
 
 
 def _is_from_cache(outcome: Outcome) -> bool:

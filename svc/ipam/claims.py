@@ -93,6 +93,24 @@ def delete_unclaimed(backend: Backend, cidr: Cidr, cooldown: Cooldown) -> None:
     backend.write([Delete(entry.key, entry.revision)])
 
 
+def free_cooled(backend: Backend, cidr: Cidr, cooldown: Cooldown) -> int:
+    """Free the addresses of a block whose cooldown is over, and return their number. Delete a block that is unclaimed then.
+
+    Raise Conflict or NotFound after a concurrent write, UndecodableEntry.
+    """
+    entry = backend.find(BlockKey(cidr))
+    if entry is None:
+        return 0
+    block = _without_expired(entry, cooldown)
+    count = entry.value.ordinals.used - block.ordinals.used
+    if count and block.affinity is None:
+        backend.write([_without_affinity(entry, block)])
+    elif count:
+        block.sequence += 1
+        backend.write([Update(entry.key, block, entry.revision)])
+    return count
+
+
 def _try_release(backend: Backend, key: AffinityKey, cooldown: Cooldown, only_empty: bool, sequence: int | None) -> None:
     affinity, entry = backend.find(key), backend.find(BlockKey(key.cidr))
     if entry is None:

@@ -84,6 +84,14 @@ def other_handle(address: Address, holder: str | None, expected: str) -> CallerE
     )
 
 
+def holds_more(handle: str, address: Address) -> CallerError:
+    """Return the error for a handle that is to be released whole, and holds another address."""
+    return AddressUnavailable(
+        f"handle {handle!r} holds {str(address)!r} as well",
+        details="all of its addresses are released together, or none: read the allocations again",
+    )
+
+
 def too_much_contention() -> PeerError:
     """Return the error after every attempt has conflicted."""
     return PeerError(

@@ -11,14 +11,15 @@ never too few. The excess is the written change of the handle, minus the change 
    of the handle then recounts it in the same way, or an `Assign` that finds it instead of creating it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend, Conflict, Entry, KeyedError, NotFound, PartialWrite, Update, Write
+from svc.datastore.api import Backend, Conflict, Delete, Entry, KeyedError, NotFound, PartialWrite, Update, Write
 from svc.ipam import blocks
 from svc.ipam.plan import Plan, handle_write
-from svc.model.ipam import Handle
+from svc.ipam.releasing import bare
+from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, Key
 from svc.values import dataclass
 
@@ -88,6 +89,30 @@ def recount_handle(backend: Backend, name: str, cidrs: Collection[str] | None = 
     backend.update(HandleKey(name), recounted)
 
 
+def correct_handle(backend: Backend, name: str, revision: str, cidrs: Iterable[str]) -> Handle | None:
+    """Set a handle's counts to its allocations, if it is still at this revision. Delete it if it has none.
+
+    Count in the blocks that it lists, and in `cidrs`. Return the handle as it is then, without blocks if it was deleted; None
+    if nothing is wrong, or another process has changed the handle. Raise UndecodableEntry, and change nothing, if a block
+    cannot be read. Raise Conflict or NotFound after a concurrent write.
+    """
+    entry = backend.find(HandleKey(name))
+    if entry is None or entry.revision != revision:
+        return None
+    before = entry.value.blocks
+    found = {cidr: backend.find(BlockKey(Cidr(cidr))) for cidr in dict.fromkeys([*before, *cidrs])}
+    held = {cidr: 0 if block is None else _count(block.value, name) for cidr, block in found.items()}
+    counts = {cidr: count for cidr, count in held.items() if count}
+    if counts and counts == before:
+        return None
+    for cidr, block in found.items():
+        if block is not None and held[cidr] != before.get(cidr, 0):
+            _rewrite(backend, block)
+    after = entry.value.counting(counts)
+    backend.write([Update(entry.key, after, revision) if counts else Delete(entry.key, revision)])
+    return after
+
+
 def _due(plan: Plan, progress: WriteProgress, cidr: str, difference: int) -> int:
     """Return the intended difference if the block was written, or is missing and needs no write, otherwise 0."""
     block = BlockKey(Cidr(cidr))
@@ -116,6 +141,18 @@ def _held(backend: Backend, cidr: Cidr, name: str, counted: int) -> int:
     block = entry.value
     held = len(blocks.held_by(block, name))
     if held != counted:
-        block.sequence += 1
-        backend.write([Update(entry.key, block, entry.revision)])
+        _rewrite(backend, entry)
     return held
+
+
+def _rewrite(backend: Backend, entry: Entry[Block]) -> None:
+    """Write a block without a change but its sequence number. A write that expects the old revision then conflicts."""
+    entry.value.sequence += 1
+    backend.write([Update(entry.key, entry.value, entry.revision)])
+
+
+def _count(block: Block, name: str) -> int:
+    """Count the addresses of a handle in a block, also those whose stored handle has further text."""
+    attributes = enumerate(block.attributes or ())
+    tags = (tag for tag, each in attributes if bare(each.handle_id) == bare(name) and not each.released_at)
+    return sum(len(block.ordinals.tagged(tag)) for tag in tags)

@@ -31,7 +31,9 @@ def release(plan: Plan, request: Release) -> Planned:
 
 
 def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:
-    """Plan each block by itself: a refusal in one block does not affect the others."""
+    """Plan each block by itself, unless the request says so: a refusal in one block does not affect the others."""
+    if request.whole_handles:
+        return _release_whole_handles(plan, request)
     by_block, unknown = _by_block(plan, request.addresses)
     plan.prefetch_handles(name for cidr, targets in by_block.items() for name in _handles(plan.block(cidr), targets))
     freed: list[Address] = []
@@ -51,6 +53,30 @@ def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:
             plan.join(changes)
             written.add(cidr)
     return Planned(ReleaseResult(tuple(freed), tuple(unallocated), refused), frozenset(written))
+
+
+def _release_whole_handles(plan: Plan, request: ReleaseAddresses) -> Planned:
+    """Plan all blocks together. Raise CallerError if an allocation differs, or a handle holds more than the targets."""
+    by_block, unknown = _by_block(plan, request.addresses)
+    changes, freed = RequestChanges(plan), list[Address]()
+    handles = {handle for cidr, targets in by_block.items() for handle in _handles(plan.block(cidr), targets)}
+    listed = {Cidr(text) for handle in handles for text in plan.stored_handle(handle).blocks}
+    for cidr in listed | by_block.keys():
+        if (block := changes.find(cidr)) is not None:
+            _require_all(block, handles, by_block.get(cidr, {}))
+    for cidr, targets in by_block.items():
+        freed += _release_checked(changes, cidr, targets)
+    plan.join(changes)
+    others = [*unknown, *(address for targets in by_block.values() for address in targets if address not in freed)]
+    return Planned(ReleaseResult(tuple(freed), tuple(others)), frozenset(changes.blocks))
+
+
+def _require_all(block: Block, handles: Iterable[str], targets: Mapping[Address, ReleaseTarget]) -> None:
+    """Raise CallerError if one of the handles holds an address of the block that is no target."""
+    for handle in handles:
+        for ordinal in blocks.held_by(block, handle):
+            if (address := block.cidr.address(ordinal)) not in targets:
+                raise errors.holds_more(handle, address)
 
 
 def bare(handle: str | None) -> str:

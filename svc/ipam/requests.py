@@ -83,9 +83,15 @@ class ReleaseTarget:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAddresses:
-    """A request to release single addresses. If an allocation differs from its target, its block releases none."""
+    """A request to release single addresses. If an allocation differs from its target, its block releases none.
+
+    With `whole_handles`, no block releases any then, nor if one of their handles holds an address that is no target. The
+    `deletions` join the transaction, if the store has atomic writes. A conflict on one of their keys fails the request.
+    """
 
     addresses: tuple[ReleaseTarget, ...]
+    whole_handles: bool = False
+    deletions: tuple[Delete, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

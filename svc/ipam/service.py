@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from svc._core.cidr import Address, Cidr
 from svc.batching import Batcher
-from svc.datastore.api import MAX_WRITES, Backend, Entry, Found, OutcomeUnknown, UndecodableEntry, entry_of
+from svc.datastore.api import MAX_WRITES, Backend, Delete, Entry, Found, OutcomeUnknown, UndecodableEntry, entry_of
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
 from svc.ipam.batch import Outcome, RequestBatch
@@ -92,6 +92,17 @@ class IpamService:
         Raise SvcError if the datastore fails. Then handles may count too many addresses, until a `Release` corrects them.
         """
         answer = self._batcher.run((ReleaseAddresses(tuple(addresses)), None))
+        assert isinstance(answer, ReleaseResult)
+        return answer
+
+    def release_whole_handles(self, addresses: Sequence[ReleaseTarget], deletions: Sequence[Delete] = ()) -> ReleaseResult:
+        """Release addresses of any number of handles, and delete objects with them, or do nothing.
+
+        The addresses must be all that their handles hold; those that are free already do not count. Raise CallerError if they
+        are not, or if an allocation differs from its target, KeyedError if an object to delete was changed. Raise SvcError if
+        the datastore fails: without transactions, some of the addresses may be released then.
+        """
+        answer = self._batcher.run((ReleaseAddresses(tuple(addresses), True, tuple(deletions)), None))
         assert isinstance(answer, ReleaseResult)
         return answer
 

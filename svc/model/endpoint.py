@@ -99,15 +99,20 @@ def host_interface(names: Names, workload: Workload, ifname: str) -> str:
     return names.interface_prefix + hashlib.sha1(owner.encode(), usedforsecurity=False).hexdigest()[:_SUFFIX]
 
 
+def endpoint_labels(names: Names, workload: Workload, facts: PodFacts) -> dict[str, str]:
+    """Return the labels of an endpoint: those of its owner, and two fixed ones."""
+    fixed = {
+        f"{names.label_prefix}/namespace": workload.endpoint_namespace,
+        f"{names.label_prefix}/orchestrator": workload.orchestrator(names),
+    }
+    return dict(sorted((facts.labels | fixed).items()))
+
+
 def endpoint(
     names: Names, key: ResourceKey, node: str, workload: Workload, ifname: str, *, spec: dict[str, Any], facts: PodFacts
 ) -> Resource:
     """Return the endpoint without UID and creation time. `spec` has ipNetworks, interfaceName and mac."""
     orchestrator = workload.orchestrator(names)
-    labels = facts.labels | {
-        f"{names.label_prefix}/namespace": workload.endpoint_namespace,
-        f"{names.label_prefix}/orchestrator": orchestrator,
-    }
     members: dict[str, Any] = {
         "orchestrator": orchestrator,
         "node": node,
@@ -128,6 +133,6 @@ def endpoint(
         "name": key.name,
         "generateName": facts.generate_name,
         "namespace": key.namespace,
-        "labels": dict(sorted(labels.items())),
+        "labels": endpoint_labels(names, workload, facts),
     }
     return Resource(KIND, metadata, {name: value for name, value in members.items() if value})

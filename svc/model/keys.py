@@ -192,6 +192,7 @@ PLURALS = {
     "ClusterInformation": "clusterinformations",
     "WorkloadEndpoint": "workloadendpoints",
     "HostEndpoint": "hostendpoints",
+    "KubeControllersConfiguration": "kubecontrollersconfigurations",
     "NetworkPolicy": "networkpolicies",
 }
 NAMESPACED = frozenset({"WorkloadEndpoint", "NetworkPolicy"})

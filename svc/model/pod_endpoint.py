@@ -6,6 +6,7 @@ and its name, so that those of the first one stay unchanged.
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
@@ -63,6 +64,35 @@ def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resourc
             yield ResourceKey(KIND, resource.name, resource.namespace), resource
 
 
+def attachments_of(names: Names, pod: Json) -> Iterator[tuple[str, list[str]]]:
+    """Yield container and networks of each endpoint of a pod, as `endpoints_of` does, without the parts for policy.
+
+    The container is empty if the endpoint names none. Raise ValueError for annotations that are not text.
+    """
+    notes = pod["metadata"].get("annotations") or {}
+    head = f"{names.annotation_prefix}/podIPs"
+    for note, text in notes.items():
+        if (note == head or note.startswith(f"{head}.")) and text:
+            interface = note[len(head) + 1 :] or PRIMARY_INTERFACE
+            yield notes.get(_note(names, "containerID", interface)) or "", [part for part in text.split(",") if part]
+
+
+def network_status_addresses(pod: Json) -> Iterator[str]:
+    """Yield the addresses that a meta plugin reports of a pod's interfaces. A malformed annotation has none."""
+    try:
+        found = orjson.loads((pod["metadata"].get("annotations") or {}).get(NETWORK_STATUS) or "[]")
+    except ValueError:
+        return
+    for interface in found if isinstance(found, list) else ():
+        given = interface.get("ips") if isinstance(interface, dict) else None
+        yield from map(str, given if isinstance(given, list) else ())
+
+
+def is_finished(pod: Json) -> bool:
+    """Return whether the pod has ended for good."""
+    return (pod.get("status") or {}).get("phase") in _FINISHED
+
+
 def wired_annotations(names: Names, interface: str, wired: Resource) -> Json:
     """Return the annotations of a wired interface; none for an endpoint without addresses."""
     networks = wired.spec.get("ipNetworks") or ()
@@ -82,21 +112,29 @@ def cleared_annotations(names: Names, interface: str) -> Json:
 def policy_facts(names: Names, pod: Json) -> PodFacts:
     """Return the policy properties of a pod object of the API."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
-    account = spec.get("serviceAccountName") or ""
+    notes = metadata.get("annotations") or {}
+    return replace(
+        copied_facts(names, pod),
+        generate_name=metadata.get("generateName") or "",
+        ports=list(_ports(spec)),
+        floating=_parsed(notes.get(f"{names.annotation_prefix}/{FLOATING}"), Address),
+        source_prefixes=[str(cidr) for cidr in _parsed(notes.get(f"{names.annotation_prefix}/{SOURCE_PREFIXES}"), Cidr.masked)],
+        qos=controls_of(names, notes)[0],
+    )
+
+
+def copied_facts(names: Names, pod: Json) -> PodFacts:
+    """Return those policy properties that a stored endpoint follows while its pod runs: labels, service account, profiles."""
+    metadata, account = pod["metadata"], (pod.get("spec") or {}).get("serviceAccountName") or ""
     labels = dict(metadata.get("labels") or {})
     if 0 < len(account) < _LONGEST_LABEL:
         labels[f"{names.label_prefix}/serviceaccount"] = account
-    notes = metadata.get("annotations") or {}
-    return PodFacts(
-        labels,
-        metadata.get("generateName") or "",
-        account,
-        list(_ports(spec)),
-        _profiles(names, metadata["namespace"], account),
-        _parsed(notes.get(f"{names.annotation_prefix}/{FLOATING}"), Address),
-        [str(cidr) for cidr in _parsed(notes.get(f"{names.annotation_prefix}/{SOURCE_PREFIXES}"), Cidr.masked)],
-        controls_of(names, notes)[0],
-    )
+    return PodFacts(labels, service_account=account, profiles=_profiles(names, metadata["namespace"], account))
+
+
+def stated_container(names: Names, pod: Json, interface: str) -> str:
+    """Return the container that the annotations of a pod state for an interface; empty if they state none."""
+    return str((pod["metadata"].get("annotations") or {}).get(_note(names, "containerID", interface)) or "")
 
 
 def _note(names: Names, name: str, interface: str) -> str:
@@ -123,7 +161,7 @@ def _endpoint(names: Names, pod: Json, interface: str, notes: dict[str, str]) ->
 
 def _networks(names: Names, pod: Json, interface: str, notes: dict[str, str]) -> list[str]:
     """Return the networks that ADD wrote. The pod's status is not used, because it lags behind."""
-    if (pod.get("status") or {}).get("phase") in _FINISHED:
+    if is_finished(pod):
         return []
     texts = notes.get(_note(names, "podIPs", interface), "").split(",")
     return [str(Cidr.masked(text)) for text in texts if text]

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from harness.api_fixtures import client, proxy
+from harness.api_fixtures import client, fast_looks, proxy
 from harness.backend_wrappers import NonAtomic
+from harness.driven_part import world
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
 from harness.orch import AdministratorStore, install, wipe
@@ -18,7 +19,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.overlay import Overlay
 from svc.names import DEFAULT, Names
 
-__all__ = ["client", "etcd", "etcd_site", "home", "orch_site", "proxy", "site"]
+__all__ = ["client", "etcd", "etcd_site", "fast_looks", "home", "orch_site", "proxy", "site", "world"]
 
 OpenStore = Callable[[], Backend]
 
@@ -106,7 +107,7 @@ STORES: dict[str, Callable[[pytest.FixtureRequest, ExitStack, Path], Datastore]]
 WITHOUT_SERVER = ("embedded", "piecemeal", "overlay")
 MODULES_OF_STORE = {
     "overlay": ("test_backend", "test_update"),
-    "orch, plain group": ("test_backend", "test_changes", "test_watch"),
+    "orch, plain group": ("test_backend", "test_changes", "test_controllers_configuration", "test_watch"),
 }  # layers above the store do not distinguish the API groups
 STORES_OF_MODULE = {"test_ipam_partial": ("embedded",)}  # splits the writes of a store, and fails each of them
 

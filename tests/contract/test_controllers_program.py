@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from harness.kube import Kube, Refused
 from harness.polling import wait_until
 from svc.controllers import program
 from svc.controllers.configuration import Configuration
+from svc.controllers.configuration_merge import Overrides
 from svc.controllers.profiles import AccountProfiles
 from svc.controllers.settings import Settings
 from svc.datastore.orch.client import Client
+from svc.model.controllers_configuration import COMPACTION
 from svc.model.keys import ResourceKey
 from svc.names import DEFAULT
 
@@ -43,9 +46,15 @@ def site(etcd_site: EtcdSite) -> Iterator[EtcdSite]:
     etcd_site.clear()
 
 
-def settings(site: EtcdSite, kind: str = "etcdv3", compaction: float = 0.0) -> Settings:
+@pytest.fixture(autouse=True)
+def _own_health_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEALTH_FILE", str(tmp_path / "health"))
+
+
+def settings(site: EtcdSite, kind: str = "etcdv3", **fields: object) -> Settings:
     datastore = {"kind": kind, "etcd_endpoints": site.running.endpoints}
-    return Settings(("serviceaccount",), datastore, {}, Configuration(compaction_seconds=compaction), ())
+    overrides = Overrides({COMPACTION: "0", **fields})
+    return Settings(("serviceaccount",), datastore, {}, Configuration(), overrides, os.environ["HEALTH_FILE"])
 
 
 def holder(kube: Kube) -> str:
@@ -87,8 +96,9 @@ def test_program_without_copies_takes_part_in_the_election(
     controllers: Cluster, client: Client, site: EtcdSite, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    datastore = {"kind": "orch", "kubeconfig": controllers.environment["KUBECONFIG"]}
     with ended_when(lambda: bool(holder(controllers.kube))):
-        assert program.run(settings(site, "orch"), DEFAULT, client) == 0
+        assert program.run(replace(settings(site), datastore=datastore), DEFAULT, client) == 0
     assert "controller serviceaccount is idle: policy agents read these objects" in caplog.text
     assert not has_copy(site)
 
@@ -97,7 +107,7 @@ def test_history_is_compacted(controllers: Cluster, client: Client, site: EtcdSi
     first = site.running.put("/svc/test", "1")
     site.running.put("/svc/test", "2")
     with ended_when(lambda: not site.running.has_history(first)):
-        assert program.run(settings(site, compaction=0.1), DEFAULT, client) == 0
+        assert program.run(settings(site, **{COMPACTION: "100ms"}), DEFAULT, client) == 0
 
 
 def test_failures_of_the_election_are_reported(

@@ -190,8 +190,8 @@ def test_address_without_a_block_is_free_unless_its_block_cannot_be_read(cli: Cl
 
 def test_options_that_do_not_go_together_are_refused(cli: Cli, tmp_path: Path) -> None:
     for arguments, problem in (
-        ((), "give either --ip ADDRESS or --from-report FILE"),
-        (("--ip", WEB, "--from-report", "x"), "give either --ip ADDRESS or --from-report FILE"),
+        ((), "give one of --ip ADDRESS, --from-report FILE and --acknowledge"),
+        (("--ip", WEB, "--from-report", "x"), "give one of --ip ADDRESS, --from-report FILE and --acknowledge"),
         (("--from-report", "x", "--handle", "h"), "--handle and --sequence go with --ip"),
         (("--ip", WEB, "--force"), "--force goes with --from-report"),
         (("--ip", "10.65.0"), "10.65.0"),

@@ -13,6 +13,7 @@ from harness.api_proxy import ApiProxy, Fate, Order
 from harness.ipam import in_threads, wait_for_stable_generations
 from harness.kube import ADMIN_TOKEN, Kube, Refused, running
 from harness.orch import install, put_core_node, put_pod
+from harness.polling import wait_until
 from svc._core.cidr import Cidr
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write
 from svc.datastore.orch import client
@@ -374,6 +375,7 @@ def _count_over_a_restart(server: Kube, store: OrchStore) -> None:
 
     def restart() -> tuple[int, int]:
         try:
+            wait_until(lambda: sum(store.get(KEY).value.blocks.values()) > 0)
             server.stop_server()
             server.start_server()
             threading.Event().wait(0.5)

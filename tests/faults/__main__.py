@@ -1,13 +1,16 @@
 """Kill a node at random: `python -m faults --store etcdv3 --kills 10000 --seed 0 [--troubles]`.
 
-Exit status 1 for a contradiction.
+Exit status 1 for a contradiction, 77 if the programs of the datastore are missing.
 """
 
 import argparse
 import sys
 import time
 
-from faults.bench import STORES, Broken, kill_repeatedly, node_on
+from faults.bench import ORCH, STORES, Broken, kill_repeatedly, node_on
+from harness.kube import why_not_running
+
+NOT_RUN = 77  # as programs that build software know a test that cannot run
 
 
 def main() -> int:
@@ -17,8 +20,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--troubles", action="store_true", help="also refuse writes, lose replies, and let the clock jump")
     options = parser.parse_args()
+    if options.store == ORCH and (reason := why_not_running()):
+        print(f"{options.store}: {reason}", file=sys.stderr)
+        return NOT_RUN
     begin = time.monotonic()
-    with node_on(options.store) as node:
+    with node_on(options.store, options.seed, with_troubles=options.troubles) as node:
         try:
             kill_repeatedly(node, options.kills, options.seed, with_troubles=options.troubles)
         except Broken as failure:
@@ -27,7 +33,7 @@ def main() -> int:
         calls = node.ledger.path.read_text().count("? ")
     rate = options.kills / (time.monotonic() - begin)
     print(
-        f"{options.store}: {options.kills} kills in {calls} calls, {rate:.0f} kills/s: nothing lost, leaked or assigned twice"
+        f"{options.store}: {options.kills} kills in {calls} calls, {rate:.1f} kills/s: nothing lost, leaked or assigned twice"
     )
     return 0
 

@@ -11,27 +11,33 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from faults.api_faults import faulty_api
 from faults.servers import MEMBERS, disturbed
-from faults.victim import THREADS, Node, live
+from faults.victim import NODE, THREADS, Node, live
 from harness.datastores import set_ready
 from harness.enter_netns import entered
 from harness.etcd import cluster
 from harness.ipam import put_node
+from harness.kube import Kube, running
 from harness.netns import Netns, run
+from harness.orch import AdministratorStore, install
 from svc.dataplane import wire
+from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
 from svc.names import DEFAULT
 
 LEADERS: Final = "etcdv3-leaders"  # three members, whose leader ends or answers late
-STORES: Final = ("embedded", "etcdv3", LEADERS)
+ORCH: Final = "orch"
+STORES: Final = ("embedded", "etcdv3", LEADERS, ORCH)
 CONTAINERS: Final = 2 * THREADS
 START_SECONDS: Final = 60.0
-MAX_LIFE_SECONDS: Final = 0.08
+MAX_API_LIFE_SECONDS: Final = 0.5  # with the Kubernetes API, where a call sends more than ten requests
 MAX_DISTURBED_SECONDS: Final = 0.8  # of a life while a server has a fault
 
 
@@ -40,7 +46,7 @@ class Broken(Exception):
 
 
 @contextmanager
-def node_on(store: str) -> Iterator[Node]:
+def node_on(store: str, seed: int, *, with_troubles: bool) -> Iterator[Node]:
     """Return a node with its namespaces and datastore. The calling thread is inside the node's namespace."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-")))
@@ -48,25 +54,40 @@ def node_on(store: str) -> Iterator[Node]:
         sandboxes = [stack.enter_context(Netns("sandbox")) for _ in range(CONTAINERS)]
         stack.enter_context(entered(host))
         run("ip", "link", "set", "lo", "up")
+        server = folder / "server"
+        server.mkdir()
         if store == STORES[0]:
             yield Node(folder, {"kind": store}, host, sandboxes)
-            return
-        (folder / "etcd").mkdir()
-        running = stack.enter_context(cluster(folder / "etcd", MEMBERS if store == LEADERS else 1))
-        settings = {"kind": "etcdv3", "etcd_endpoints": running.endpoints}
-        _set_up(settings, folder)
-        yield Node(folder, settings, host, sandboxes, running if store == LEADERS else None)
+        elif store == ORCH:
+            kube = stack.enter_context(running(server))
+            settings = _set_up_api(kube, folder)
+            switch = None
+            if with_troubles:
+                settings["orch_api_root"], switch = stack.enter_context(faulty_api(kube, seed))
+            yield Node(folder, settings, host, sandboxes, kube=kube, api_faults=switch, longest_life=MAX_API_LIFE_SECONDS)
+        else:
+            members = stack.enter_context(cluster(server, MEMBERS if store == LEADERS else 1))
+            settings = {"kind": "etcdv3", "etcd_endpoints": members.endpoints}
+            _set_up(partial(open_backend, settings, folder, DEFAULT))
+            yield Node(folder, settings, host, sandboxes, members if store == LEADERS else None)
 
 
-def _set_up(settings: dict[str, str], folder: Path) -> None:
-    """Initialise a shared datastore in a process of its own: gRPC does not survive a fork."""
+def _set_up_api(kube: Kube, folder: Path) -> dict[str, str]:
+    """Install the custom resources and initialise the datastore. Return its settings."""
+    install(kube)
+    _set_up(lambda: AdministratorStore(kube.connected_again(), folder))
+    return {"kind": ORCH, "kubeconfig": str(kube.kubeconfig(folder / "kubeconfig"))}
+
+
+def _set_up(open_store: Callable[[], Backend]) -> None:
+    """Initialise a shared datastore in a process of its own: connections and their threads do not survive a fork."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            with closing(open_backend(settings, folder, DEFAULT)) as store:
+            with closing(open_store()) as store:
                 set_ready(store)
-                put_node(store)
+                put_node(store, NODE)
             status = 0
         finally:
             os._exit(status)
@@ -102,10 +123,10 @@ def _life(node: Node, seed: int, dice: random.Random, *, is_last: bool, with_tro
 
 def _let_live(node: Node, pid: int, dice: random.Random) -> None:
     if node.servers is None:
-        time.sleep(dice.uniform(0, MAX_LIFE_SECONDS))
+        time.sleep(dice.uniform(0, node.longest_life))
         return
     with disturbed(node.servers, dice) as fault:
-        time.sleep(dice.uniform(0, MAX_LIFE_SECONDS if fault == "none" else MAX_DISTURBED_SECONDS))
+        time.sleep(dice.uniform(0, node.longest_life if fault == "none" else MAX_DISTURBED_SECONDS))
         os.kill(pid, signal.SIGKILL)
 
 

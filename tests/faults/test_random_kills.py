@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from faults.bench import LEADERS
+from faults.bench import LEADERS, ORCH
 from faults.ledger import Ledger
+from harness.kube import why_not_running
 
 pytestmark = pytest.mark.root
 
 TESTS = Path(__file__).parents[1]
 KILLS = 25
-STORES = ["embedded", *(pytest.param(name, marks=pytest.mark.server) for name in ("etcdv3", LEADERS))]
+STORES = ["embedded", *(pytest.param(name, marks=pytest.mark.server) for name in ("etcdv3", LEADERS, ORCH))]
 
 
 def bench(*arguments: str, code: str = "") -> "subprocess.CompletedProcess[str]":
@@ -34,6 +35,8 @@ def bench(*arguments: str, code: str = "") -> "subprocess.CompletedProcess[str]"
 @pytest.mark.parametrize("troubles", [(), ("--troubles",)], ids=["kills", "kills and refused writes"])
 @pytest.mark.parametrize("store", STORES)
 def test_nothing_is_lost_leaked_or_assigned_twice(store: str, troubles: tuple[str, ...]) -> None:
+    if store == ORCH and (reason := why_not_running()):
+        pytest.skip(reason)
     kills = KILLS if store != LEADERS else KILLS // 4  # a fault of a server lasts longer
     done = bench("--store", store, "--kills", str(kills), *troubles)
     assert (done.returncode, done.stderr) == (0, "")
@@ -49,6 +52,10 @@ FAULTS = {
         "from faults.ledger import Ledger\nadded = Ledger.added\n"
         "Ledger.added = lambda self, container, addresses: added(self, container, ['10.0.0.1'])",
         "was given ['10.0.0.1']",
+    ),
+    "an endpoint that stays": (
+        "import svc.attach.teardown as module\nmodule._deletion = lambda _: None",
+        "the endpoint of",
     ),
     "an interface that stays": (
         "import svc.attach.teardown as module\nmodule.unwire = lambda *_: True",

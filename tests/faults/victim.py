@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from faults.api_faults import Switch
 from faults.ledger import Ledger
+from faults.pods import BareContainers, Pods
 from harness.etcd import Cluster
 from harness.fault_injection import Kind
 from harness.inprocess import Host, opened
+from harness.kube import Kube
 from harness.netns import Netns
+from svc.attach.record import SessionKey
 from svc.attach.request import Sandbox
 from svc.datastore.open import open_backend
 from svc.model.errors import SvcError
 from svc.names import DEFAULT
 
+NODE: Final = "node1"
 THREADS: Final = 3
+MAX_LIFE_SECONDS: Final = 0.08
 _KILLS: Final = (Kind.KILLED, Kind.KILLED_AFTER)
 _TROUBLES: Final = (Kind.REFUSED, Kind.REPLY_LOST)
 MAX_JUMP_SECONDS: Final = 86_400.0
@@ -39,10 +45,22 @@ class Node:
     netns: Netns
     sandboxes: Sequence[Netns]
     servers: Cluster | None = None  # that have faults, too
+    kube: Kube | None = None  # in which each container has a pod
+    api_faults: Switch | None = None  # of the requests to the API server
+    longest_life: float = MAX_LIFE_SECONDS
 
     @property
     def ledger(self) -> Ledger:
         return Ledger(self.directory / "ledger")
+
+    def owners(self) -> BareContainers:
+        """Return the owners of the containers, for this process alone."""
+        return BareContainers() if self.kube is None else Pods(self.kube.connected_again())
+
+    def let_requests_fail(self, *, on: bool) -> None:
+        """Let requests to the API server fail at random, or no longer."""
+        if self.api_faults is not None:
+            self.api_faults.turn(on=on)
 
 
 class Victim:
@@ -54,13 +72,13 @@ class Victim:
         self._sandboxes = sandboxes
         self._random = random.Random(seed)
         self._ledger = node.ledger
+        self._owners = node.owners()
 
     def begin(self) -> list[str]:
         """Do what follows a kill. Return every contradiction between callers, journal, datastore and kernel."""
         pending = self._host.recover()
         for container in self._ledger.unanswered():
-            self._host.delete(self._sandbox(container), container=container)
-            self._ledger.deleted(container)
+            self._delete(container)
         problems = [f"{pending} attachments could not be torn down"] if pending else []
         return [*problems, *self._host.audit().disagreements(self._host.links()), *self._lost()]
 
@@ -73,6 +91,7 @@ class Victim:
 
     def work(self, *, with_troubles: bool) -> None:
         """Add and delete until the process is killed, by itself or from outside."""
+        self._node.let_requests_fail(on=with_troubles)
         if self._random.random() < 0.5:
             target = self._random.choice((self._host.faults, self._host.journal_faults))
             target.arm(self._random.choice(_KILLS), self._random.randrange(1, _MAX_CALL))
@@ -90,8 +109,7 @@ class Victim:
     def end(self) -> list[str]:
         """Delete every container. Return what is left."""
         for container in self._ledger.held():
-            self._host.delete(self._sandbox(container), container=container)
-            self._ledger.deleted(container)
+            self._delete(container)
         return self._host.left_over()
 
     def _loop(self, number: int, seed: float, with_troubles: bool) -> None:
@@ -103,20 +121,24 @@ class Victim:
                 self._host.faults.arm(dice.choice(_TROUBLES), dice.randrange(1, 6))
             self._ledger.request(container)
             try:
-                self._call(container, is_held=container in held)
+                self._call(container, dice, is_held=container in held)
             except SvcError:
                 held.add(container)  # the runtime deletes it
                 continue
             held ^= {container}
 
-    def _call(self, container: str, *, is_held: bool) -> None:
-        sandbox = self._sandbox(container)
+    def _call(self, container: str, dice: random.Random, *, is_held: bool) -> None:
         if is_held:
-            self._host.delete(sandbox, container=container)
-            self._ledger.deleted(container)
-        else:
-            result = self._host.add(sandbox, container=container)
-            self._ledger.added(container, [str(each.address).split("/")[0] for each in result.ips])
+            self._owners.terminate(container, dice)
+            self._delete(container)
+            return
+        uid, workload = self._owners.prepare(container, dice), self._owners.workload(container)
+        result = self._host.add(self._sandbox(container), container=container, workload=workload, pod_uid=uid)
+        self._ledger.added(container, [str(each.address).split("/")[0] for each in result.ips])
+
+    def _delete(self, container: str) -> None:
+        self._host.delete(self._sandbox(container), container=container, workload=self._owners.workload(container))
+        self._ledger.deleted(container)
 
     def _sandbox(self, container: str) -> Sandbox:
         return self._sandboxes[int(container[1:])]
@@ -133,10 +155,11 @@ def _jump(dice: random.Random) -> None:
 
 def live(node: Node, seed: int, *, is_last: bool, with_troubles: bool, announce: Callable[[list[str]], None]) -> None:
     """Live until a kill; in the last life, delete everything. `announce` gets the problems, in an empty list if all is well."""
+    node.let_requests_fail(on=False)
     with ExitStack() as stack:
         sandboxes = [stack.enter_context(opened(each)) for each in node.sandboxes]
         store = open_backend(node.settings, node.directory, DEFAULT)
-        host = stack.enter_context(Host(node.directory, node.netns, store))
+        host = stack.enter_context(Host(node.directory, node.netns, store, SessionKey(node.settings, NODE)))
         victim = Victim(node, host, sandboxes, seed)
         problems = victim.begin()
         if problems or is_last:

@@ -21,3 +21,10 @@ def proxy(kube: Kube) -> Iterator[ApiProxy]:
 def client(proxy: ApiProxy) -> Iterator[Client]:
     with closing(Client(ApiAuth({"orch_api_root": proxy.url, "k8s_auth_token": ADMIN_TOKEN}))) as made:
         yield made
+
+
+@pytest.fixture
+def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the part that releases addresses look at the tables as soon as they change."""
+    monkeypatch.setattr("svc.controllers.addresses.part._LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("svc.controllers.controller._POLL_SECONDS", 0.02)

@@ -5,6 +5,7 @@ import re
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ class Fate(Enum):
     ANSWERED = "answered"  # the proxy answers; the API server does not get the request
     NEVER_SENT = "never sent"  # the connection breaks before the API server gets the request
     REPLY_LOST = "reply lost"  # the connection breaks after the API server has executed the request
+    LATE = "late"  # the API server executes the request, and its answer takes `seconds` longer
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Order:
     status: int = 500
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    seconds: float = 0.0
 
 
 class ApiProxy:
@@ -105,6 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self.proxy.hold(self.connection, kept=True)
 
+    def handle(self) -> None:
+        with suppress(ConnectionResetError):  # of a client that was killed
+            super().handle()
+
     def finish(self) -> None:
         self.proxy.hold(self.connection, kept=False)
         with suppress(OSError):
@@ -121,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._pass_on(body)
             elif order.fate is Fate.ANSWERED:
                 self._answer(order.status, order.headers, order.body)
+            elif order.fate is Fate.LATE:
+                self._pass_on(body, order.seconds)
             else:
                 if order.fate is Fate.REPLY_LOST:
                     self._carry_out(body)
@@ -136,10 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _pass_on(self, body: bytes) -> None:
+    def _pass_on(self, body: bytes, late_seconds: float = 0.0) -> None:
         connection = self.proxy.connect()
         try:
             reply = self._forward(connection, body)
+            time.sleep(late_seconds)
             if "watch=true" in self.path:
                 self._stream(connection, reply)
             else:

@@ -43,7 +43,12 @@ class IpamAudit:
 
         Every row must be complete.
         """
-        return [*self._handle_disagreements(), *self._record_disagreements(), *self._kernel_disagreements(links)]
+        return [
+            *self._handle_disagreements(),
+            *self._record_disagreements(),
+            *self._unrecorded_endpoints(),
+            *self._kernel_disagreements(links),
+        ]
 
     def _handle_disagreements(self) -> Iterator[str]:
         allocated = Counter(self.allocations.values())
@@ -65,6 +70,11 @@ class IpamAudit:
             endpoint = [address.split("/")[0] for address in self.endpoints.get(record.host_name, [])]
             if record.is_wired and endpoint != record.addresses:
                 yield f"the endpoint of {record.host_name} has {endpoint}, its row {record.addresses}"
+
+    def _unrecorded_endpoints(self) -> Iterator[str]:
+        recorded = {record.host_name for record in self.records}
+        for name in self.endpoints.keys() - recorded:
+            yield f"the endpoint of {name} with {self.endpoints[name]} is in no row"
 
     def _kernel_disagreements(self, links: Mapping[str, int]) -> Iterator[str]:
         recorded = {record.host_name: record.host_index for record in self.records if record.is_wired}

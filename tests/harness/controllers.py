@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from harness import kill_point
 from harness.kube import Kube
 from harness.polling import wait_until
 from svc.datastore.orch.leases import LEASES
@@ -24,7 +25,7 @@ NAMESPACES = "/api/v1/namespaces"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"
 PROGRAM = (sys.executable, "-m", "svc.controllers.main", "run")
 
-_ROUND = re.compile(r"controller (\S+): a full round took ([0-9.]+) s")
+_ROUND = re.compile(r"a full round of (\S+) took ([0-9.]+) s")
 _TABLE = re.compile(r"^(\S+ \S+) .* table of (.+): ([0-9]+) rows after", re.MULTILINE)
 _MOMENT = len("2026-01-02 03:04:05,678")
 
@@ -32,11 +33,11 @@ _MOMENT = len("2026-01-02 03:04:05,678")
 class Process:
     """A process of svc-controllers, with its log."""
 
-    def __init__(self, log: Path, environment: dict[str, str], *arguments: str) -> None:
+    def __init__(self, log: Path, environment: dict[str, str], *arguments: str, program: Sequence[str] = PROGRAM) -> None:
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*PROGRAM, *arguments], stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=_outer() | environment
+                [*program, *arguments], stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=_outer() | environment
             )
 
     @property
@@ -55,7 +56,7 @@ class Process:
         self.await_line("this process leads", count)
 
     def rounds(self) -> dict[str, list[float]]:
-        """Return the seconds of each full round, by controller. They are in the log of level `debug`."""
+        """Return the seconds of each full round, by part of a controller. They are in the log of level `debug`."""
         found: dict[str, list[float]] = {}
         for name, seconds in _ROUND.findall(self.text):
             found.setdefault(name, []).append(float(seconds))
@@ -83,6 +84,10 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(20)
 
+    def await_end(self) -> int:
+        """Wait until the process has ended by itself, and return its exit status."""
+        return self._process.wait(60)
+
     def close(self) -> None:
         self.kill()
         assert "Traceback" not in self.text, self.text
@@ -101,9 +106,20 @@ class Cluster:
     def start(self, *arguments: str, **environment: str) -> Process:
         """Start another process."""
         self._started += 1
-        process = Process(self._folder / f"{self._started}.log", self.environment | environment, *arguments)
+        health = {"HEALTH_FILE": str(self._folder / f"{self._started}.health")}
+        process = Process(self._folder / f"{self._started}.log", self.environment | health | environment, *arguments)
         self._stack.callback(process.close)
         return process
+
+    def kill_itself(self, point: str, when: str, **environment: str) -> None:
+        """Run a process until it kills itself before or after this function, then let the next process lead at once."""
+        self._started += 1
+        log = self._folder / f"{self._started}.log"
+        program = (sys.executable, kill_point.__file__, point, when, "svc.controllers.main", "run")
+        process = Process(log, self.environment | environment, program=program)
+        self._stack.callback(process.close)
+        assert process.await_end() == -signal.SIGKILL, process.text
+        self.kube.forget("leases/kube-system/")
 
     def make_namespace(self, name: str, **labels: str) -> Json:
         return self.kube.call("POST", NAMESPACES, {"metadata": {"name": name, "labels": labels}})

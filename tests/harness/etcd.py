@@ -1,6 +1,7 @@
 """Real etcd servers on loopback, with one or several members, with or without TLS. Tests kill, restart and read them."""
 
 import base64
+import fcntl
 import http.client
 import itertools
 import json
@@ -8,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +23,7 @@ RARE_COLLECTIONS = {"GOGC": "800"}  # environment of programs in Go, which other
 TIMEOUT_SECONDS = 30.0  # far longer than any successful wait
 _POLL = 0.02
 _HOST = "127.0.0.1"
+_RANGES, _RANGE = 40, 500  # of ports
 
 
 @dataclass(frozen=True)
@@ -240,11 +243,27 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _ports_of_this_worker() -> Iterator[int]:
-    """Yield ports below those of outgoing connections (ip_local_port_range), over and over again."""
+def _ports_of_this_process() -> Iterator[int]:
+    """Yield ports below those of outgoing connections (ip_local_port_range), over and over again.
+
+    A lock keeps them for this process as long as it runs, also from test runs of other checkouts.
+    """
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = 10_000 + 1_000 * (number % 20)
-    return itertools.cycle(range(first, first + 1_000))
+    while not _lock(number := number % _RANGES):
+        number += 1
+    first = 10_000 + _RANGE * number
+    return itertools.cycle(range(first, first + _RANGE))
 
 
-_PORTS = _ports_of_this_worker()
+def _lock(number: int) -> bool:
+    """Return whether this process has this range now. The lock ends with the process."""
+    descriptor = os.open(Path(tempfile.gettempdir()) / f"svc-test-ports-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True
+
+
+_PORTS = _ports_of_this_process()

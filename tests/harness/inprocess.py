@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from unittest.mock import patch
 
 from harness.add_requests import netconf
@@ -37,11 +38,13 @@ WHERE = SessionKey({"kind": "embedded"}, "node1")
 class Host:
     """A node. The calling thread must be inside `netns`, which acts as the host. The threads that it starts stay inside too.
 
-    By default its datastore is embedded."""
+    By default its datastore is embedded. `where` has the settings of another one. If that is the Kubernetes API, an ADD reads
+    its pod there."""
 
-    def __init__(self, directory: Path, netns: Netns, store: Backend | None = None) -> None:
+    def __init__(self, directory: Path, netns: Netns, store: Backend | None = None, where: SessionKey = WHERE) -> None:
         self.netns = netns
         self.directory = directory
+        self.where = where
         self.faults = Faults()
         self.journal_faults = Faults()
         self.trace = CallTrace("test", "DEBUG")
@@ -61,14 +64,18 @@ class Host:
 
     def add(
         self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0", versions: tuple[int, ...] = (4, 6),
-        address: str = "",
+        address: str = "", workload: Workload | None = None, pod_uid: str = "",
     ) -> Result:  # fmt: skip
-        wanted = Address(address) if address else None
-        request = AddRequest(_id(container, ifname), Workload(container), sandbox, WHERE, netconf(versions), wanted)
+        wanted, owner = Address(address) if address else None, workload or Workload(container)
+        network = netconf(versions, **self._pod_access())
+        request = AddRequest(_id(container, ifname), owner, sandbox, self.where, network, wanted, pod_uid=pod_uid)
         return run_blocking(add(self.context, request, self.trace))
 
-    def delete(self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0") -> None:
-        delete(self.context, Attachment(_id(container, ifname), Workload(container), sandbox, WHERE), CallTrace("test"))
+    def delete(
+        self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0", workload: Workload | None = None
+    ) -> None:
+        own = Attachment(_id(container, ifname), workload or Workload(container), sandbox, self.where)
+        delete(self.context, own, CallTrace("test"))
 
     def check(self, sandbox: Sandbox, result: Result, *, container: str = "c1", ifname: str = "eth0") -> None:
         check(self.context, _id(container, ifname), sandbox, result, self.trace)
@@ -99,6 +106,11 @@ class Host:
             *(f"link {name}" for name in self.links()),
             *(f"route {route['dst']} dev {route['dev']}" for route in routes if str(route.get("dev", "")).startswith("svc")),
         ]
+
+    def _pod_access(self) -> dict[str, Any]:
+        """Return the fields of a network whose pods are in its datastore, as examples/kubernetes.conflist has them."""
+        access = {name: text for name, text in self.where.datastore.items() if name != "kind"}
+        return {"policy": True, "orchestrator": tuple(access.items())} if self.where.datastore["kind"] == "orch" else {}
 
     def close(self) -> None:
         self.context.kernel.host().close()  # that of this thread, which continues

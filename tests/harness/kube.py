@@ -80,6 +80,10 @@ class Kube:
         path.write_text(json.dumps(document))
         return path
 
+    def connected_again(self) -> "Kube":
+        """Return the same server with a connection of its own: a forked process must not use that of its parent."""
+        return Kube(self.folder, self.port, self.etcd_port)
+
     def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Json:
         """Send a request of the administrator over a persistent connection. Raise Refused unless it succeeds."""
         headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": content_type}
@@ -209,7 +213,7 @@ class Kube:
             f"--service-account-signing-key-file={self.folder}/sa.key",
             f"--token-auth-file={self.folder}/tokens.csv",
             f"--client-ca-file={self.folder}/clients.crt",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=IPv6DualStack=true",
@@ -305,13 +309,20 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+def why_not_running() -> str:
+    """Return which programs of an API server are missing; empty if they are there."""
+    if shutil.which("etcd") is None:
+        return "needs etcd (Debian: etcd-server)"
+    if not (CACHE / "bin" / "kube-apiserver").exists():
+        return "needs an API server: `make kube-programs` builds it"
+    return ""
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[Kube]:
     """Run an empty API server. Skip the test if its programs are missing."""
-    if shutil.which("etcd") is None:
-        pytest.skip("needs etcd (Debian: etcd-server)")
-    if not (CACHE / "bin" / "kube-apiserver").exists():
-        pytest.skip("needs an API server: `make kube-programs` builds it")
+    if reason := why_not_running():
+        pytest.skip(reason)
     port, etcd_port = free_ports(2)
     kube = Kube(folder, port, etcd_port)
     try:

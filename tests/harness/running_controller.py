@@ -75,7 +75,7 @@ def running(
         election.renewed(0.0)
     failures: list[str] = []
     writable = guarded(store, election)
-    tables = Tables(client, writable, failures.append)
+    tables = Tables(client, writable, failures.append, names)
     live = Live(configuration or Configuration())
     shared = Shared(client, writable, tables, names, election, live, Conditions(), failures.append)
     made = Running(make(shared), shared, failures)

@@ -32,6 +32,7 @@ from svc.cni.frame import Handover
 from svc.model.endpoint import KIND
 from svc.model.keys import ResourceQuery
 from svc.netconf.installed import Installed, add_installed
+from svc.right_of_way import RIGHT_OF_WAY
 
 pytestmark = pytest.mark.root
 
@@ -116,6 +117,31 @@ def test_calls_leave_no_garbage(node: ResidentNode, pod: Netns) -> None:
             assert gc.collect() < 5 * rounds  # of threads of the test run
         finally:
             gc.enable()
+
+    assert node.serve(body) == 0
+
+
+def test_add_gives_way_to_short_calls(node: ResidentNode, pod: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While CHECK or STATUS runs, an ADD pauses before each step, but not for ever. A short call that fails ends as well."""
+    ways = RIGHT_OF_WAY
+    steps: list[int] = []
+
+    def counted() -> None:
+        steps.append(ways._number)
+        type(ways).give_way(ways)
+
+    monkeypatch.setattr(ways, "give_way", counted)
+
+    def body() -> None:
+        ways.begin()  # as by a CHECK that takes long
+        result = node.call("ADD", pod, ipam=DUAL)
+        ways.end()
+        assert len(steps) > 5
+        assert set(steps) == {1}
+        assert node.call("CHECK", pod, prevResult=result) is None
+        assert node.call("DEL", pod) is None
+        assert "has no attachment" in node.call("CHECK", pod, prevResult=result)["msg"]
+        assert ways._number == 0
 
     assert node.serve(body) == 0
 

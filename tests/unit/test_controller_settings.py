@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from svc.controllers import assembly
 from svc.controllers.configuration import Configuration
-from svc.controllers.settings import CONTROLLERS, LATER, Settings, read
+from svc.controllers.configuration_merge import Overrides
+from svc.controllers.settings import CONTROLLERS, Settings, read
 from svc.model.errors import CallerError
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
@@ -26,8 +28,9 @@ def errors(**environment: str) -> list[str]:
 
 
 def test_defaults() -> None:
-    periods = dict.fromkeys(("policy", "namespace", "serviceaccount"), 300.0)
-    assert settings() == Settings(tuple(periods), ETCD, {}, Configuration(periods=periods), ())
+    periods = dict.fromkeys(CONTROLLERS, 300.0)
+    assert CONTROLLERS == ("policy", "namespace", "serviceaccount", "workloadendpoint", "node", "loadbalancer")
+    assert settings() == Settings(CONTROLLERS, ETCD, {}, Configuration(periods=periods), Overrides())
     assert settings(LOG_LEVEL=" ", ENABLED_CONTROLLERS="") == settings()
     assert settings().has_copies
 
@@ -41,9 +44,12 @@ def test_variables_are_read(tmp_path: Path) -> None:
         LOG_LEVEL="Debug",
         RECONCILER_PERIOD="1h30m",
         COMPACTION_PERIOD="0",
-        HEALTH_ENABLED="true",
-        SYNC_NODE_LABELS="false",
-        AUTO_HOST_ENDPOINTS="Disabled",
+        HEALTH_ENABLED="false",
+        SYNC_NODE_LABELS="true",
+        SVC_SYNC_NODE_LABELS="false",
+        AUTO_HOST_ENDPOINTS="Enabled",
+        SVC_HEALTH_FILE="/run/health",
+        NODE_WORKERS="many",
         ETCD_ENDPOINTS="http://10.0.0.1:2379",
     )
     assert found == Settings(
@@ -53,10 +59,23 @@ def test_variables_are_read(tmp_path: Path) -> None:
         Configuration(
             log_level="DEBUG",
             compaction_seconds=0.0,
-            periods=dict.fromkeys(("policy", "namespace", "serviceaccount"), 5400.0),
+            periods=dict.fromkeys(CONTROLLERS, 5400.0),
+            syncs_labels=False,
+            serves_health=False,
+            creates_host_endpoints=True,
         ),
-        ("HEALTH_ENABLED", "SYNC_NODE_LABELS", "AUTO_HOST_ENDPOINTS"),
+        found.overrides,
+        "/run/health",
     )
+    assert found.overrides.variables == {
+        "ENABLED_CONTROLLERS": "profile, serviceaccount,namespace",
+        "LOG_LEVEL": "Debug",
+        "RECONCILER_PERIOD": "1h30m",
+        "COMPACTION_PERIOD": "0",
+        "HEALTH_ENABLED": "false",
+        "SVC_SYNC_NODE_LABELS": "false",
+        "AUTO_HOST_ENDPOINTS": "Enabled",
+    }
 
 
 @pytest.mark.parametrize("word", ["orch", "kubernetes", "Kubernetes"])
@@ -81,7 +100,6 @@ def test_variable_with_the_prefix_is_preferred(names: Any) -> None:
     ("variable", "text", "parts"),
     [
         ("ENABLED_CONTROLLERS", "policy,zebra", ["has 'zebra', which is not a controller", *CONTROLLERS, "profile"]),
-        *(("ENABLED_CONTROLLERS", word, [f"has {word}, which this version does not have yet"]) for word in LATER),
         ("ENABLED_CONTROLLERS", "policy,", ["has '', which is not a controller"]),
         ("DATASTORE_TYPE", "consul", ["is not known", "etcdv3", "orch", "kubernetes"]),
         ("KUBECONFIG", "/missing", ["cannot be read"]),
@@ -114,7 +132,9 @@ def test_access_to_the_api_server_is_required_outside_of_a_pod() -> None:
 
 
 def test_all_errors_are_reported_together() -> None:
-    found = errors(ENABLED_CONTROLLERS="node", LOG_LEVEL="loud", RECONCILER_PERIOD="x", DATASTORE_TYPE="y", ETCD_SCHEME="ftp")
+    found = errors(
+        ENABLED_CONTROLLERS="flannelmigration", LOG_LEVEL="loud", RECONCILER_PERIOD="x", DATASTORE_TYPE="y", ETCD_SCHEME="ftp"
+    )
     assert [line.partition(" ")[0] for line in found] == [
         "ENABLED_CONTROLLERS", "LOG_LEVEL", "RECONCILER_PERIOD", "DATASTORE_TYPE", "ETCD_SCHEME",
     ]  # fmt: skip
@@ -153,3 +173,12 @@ def test_kubeconfig_completes_a_network_configuration(tmp_path: Path) -> None:
 def test_store_of_one_node_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="datastore_type = 'embedded' is the store of one node: name a file"):
         settings(netconf(tmp_path / "net.json", datastore_type="embedded"))
+
+
+def test_controller_without_parts_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Its name is known, but it does nothing."""
+    monkeypatch.setattr(assembly, "_IN_BOTH", {})
+    monkeypatch.setattr(assembly, "_WITH_ETCD", {})
+    settings = read({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "ENABLED_CONTROLLERS": "loadbalancer"}, DEFAULT, None)
+    assert assembly.assemble(settings, None) == []  # type: ignore[arg-type]
+    assert "controller loadbalancer is not in this version: it does nothing" in caplog.text

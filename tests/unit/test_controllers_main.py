@@ -37,7 +37,7 @@ def test_command_is_required(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_each_invalid_variable_has_a_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setenv("ENABLED_CONTROLLERS", "node")
+    monkeypatch.setenv("ENABLED_CONTROLLERS", "flannelmigration")
     monkeypatch.setenv("SVC_LOG_LEVEL", "loud")
     assert start(monkeypatch, "run") == 1
     first, *lines = caplog.messages[0].splitlines()
@@ -58,10 +58,3 @@ def test_error_ends_the_start(
 ) -> None:
     assert start(monkeypatch, "run", *arguments) == 1
     assert message in caplog.text
-
-
-def test_variables_of_later_versions_are_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    monkeypatch.setenv("SVC_AUTO_HOST_ENDPOINTS", "enabled")
-    assert start(monkeypatch, "run") == 1
-    assert "SVC_AUTO_HOST_ENDPOINTS has no effect: this version does not use it" in caplog.text

@@ -152,7 +152,7 @@ def test_descriptors_are_closed(path: Path) -> None:
 
 
 def test_slow_watcher_gets_the_state_again(store: EmbeddedStore) -> None:
-    """Its queue is bounded. It then receives deletions and the current entries."""
+    """Its queue is bounded. It then receives the current entries, and the deletions after them."""
     removed, kept = write_one(store, "gone"), write_one(store, "kept")
     with closing(store.watch(HandleQuery())) as watch:
         assert [next(watch), next(watch)] == [Event(removed.key, removed), Event(kept.key, kept)]
@@ -162,8 +162,8 @@ def test_slow_watcher_gets_the_state_again(store: EmbeddedStore) -> None:
         assert len(watch._changes) <= change_feed.LIMIT
         listed = store.list(HandleQuery())
         assert [next(watch) for _ in range(change_feed.LIMIT + 2)] == [
-            Event(removed.key, None),
             *(Event(entry.key, entry) for entry in listed),
+            Event(removed.key, None),
         ]
         last = write_one(store, "last")
         assert next(watch) == Event(last.key, last)

@@ -25,6 +25,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
         "names",
         "private_directory",
         "retry",
+        "right_of_way",
         "timestamps",
         "tls",
     ),

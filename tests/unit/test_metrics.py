@@ -7,8 +7,9 @@ from time import perf_counter
 import pytest
 
 from svc.agent.exposition import exposition
-from svc.agent.metric_families import BY_SAMPLE, FAMILIES, GAUGE, HISTOGRAM, PREFIX, PROCESS
+from svc.agent.metric_families import BY_SAMPLE, FAMILIES
 from svc.metrics import GET, LIST, SECONDS, WRITE, Metrics, StoreMeter
+from svc.metrics.families import GAUGE, HISTOGRAM, PREFIX, PROCESS
 
 
 class Session:

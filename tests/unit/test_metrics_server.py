@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from svc.agent import metrics_server
-from svc.agent.metrics_server import CONTENT_TYPE, MAX_CLIENTS, MetricsServer
+from svc.agent.metrics_server import MetricsServer
+from svc.metrics import server
+from svc.metrics.server import CONTENT_TYPE, MAX_CLIENTS
 
 TEXT = "# HELP a b\na 1\n"
 
@@ -135,7 +136,7 @@ def test_slow_reader_does_not_delay_others(served: Served) -> None:
 
 def test_slow_clients_are_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sends a byte of its request now and then, the other does not read its reply."""
-    monkeypatch.setattr(metrics_server, "CLIENT_SECONDS", 0.3)
+    monkeypatch.setattr(server, "CLIENT_SECONDS", 0.3)
     served.text = "a 1\n" * 4_000_000
     with served.connect() as sender, served.connect() as reader:
         reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")

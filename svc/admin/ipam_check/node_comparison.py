@@ -6,7 +6,8 @@ from typing import Any
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.findings import CONFIRM_SECONDS, Candidate, candidate
 from svc.admin.ipam_check.observation import Allocation
-from svc.admin.ipam_check.verdicts import is_tunnel, since
+from svc.admin.ipam_check.owners import SERVICE, TUNNEL, kind_of
+from svc.admin.ipam_check.verdicts import since
 from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, Record
 from svc.attach.recovery import is_abandoned
 from svc.attach.sources.select import source_of
@@ -107,7 +108,7 @@ def _allocations(found: NodeObservation) -> Iterator[Candidate]:
     known = {bare(handle) for record in found.known for handle in (record.handle, record.older_handle) if handle}
     for address, allocation in found.held.items():
         owner, handle = allocation.owner, allocation.attribute.handle_id or ""
-        is_other = owner.get("node") != found.node or is_tunnel(owner) or "service" in owner
+        is_other = owner.get("node") != found.node or kind_of(owner) in (TUNNEL, SERVICE)
         if is_other or address in found.uses or bare(handle) in known:
             continue
         pod = f" for pod {owner.get('namespace')}/{owner['pod']}" if owner.get("pod") else ""

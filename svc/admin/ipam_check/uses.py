@@ -16,8 +16,8 @@ from svc._core.cidr import Address
 from svc.model import json_fields
 from svc.model.annotations import UNMANAGED
 from svc.model.keys import ResourceKey
-from svc.model.mapped import ipv4_of
-from svc.model.pod_endpoint import NETWORK_STATUS
+from svc.model.mapped import allocated_form
+from svc.model.pod_endpoint import is_finished, network_status_addresses
 from svc.model.resource import Resource
 from svc.names import Names
 from svc.values import dataclass as value
@@ -26,7 +26,6 @@ Json = dict[str, Any]
 Read = TypeVar("Read")
 
 ENDPOINT, POD, TUNNEL, SERVICE = "endpoint", "pod", "tunnel", "service"
-_FINISHED: Final = ("Failed", "Succeeded", "Completed")
 _TUNNELS: Final = (  # section of a node's spec, and field in it
     ("bgp", "ipv4IPIPTunnelAddr"),
     ("", "ipv4VXLANTunnelAddr"),
@@ -119,12 +118,10 @@ class Uses:
             return
         name = f"{metadata.get('namespace')}/{metadata.get('name')}"
         reported = [str(item.get("ip")) for item in status.get("podIPs") or () if item.get("ip")]
-        is_finished = status.get("phase") in _FINISHED
-        self.pods[name] = PodState(node, bool(reported), is_finished, bool(metadata.get("deletionTimestamp")))
-        if not is_finished:
+        self.pods[name] = PodState(node, bool(reported), is_finished(pod), bool(metadata.get("deletionTimestamp")))
+        if not is_finished(pod):
             notes = metadata.get("annotations") or {}
-            further = _network_status(notes.get(NETWORK_STATUS))
-            self._add_all(dict.fromkeys([*reported, *further]), Use(POD, name, node))
+            self._add_all(dict.fromkeys([*reported, *network_status_addresses(pod)]), Use(POD, name, node))
             self.bypassing.update(_addresses(notes.get(f"{names.annotation_prefix}/{UNMANAGED}")))
 
     def add_node(self, place: str, key: ResourceKey, node: Resource) -> None:
@@ -153,7 +150,7 @@ class Uses:
         errors = []
         for text in texts:
             try:
-                self.add(_address(text.partition("/")[0]), use)
+                self.add(allocated_form(text), use)
             except ValueError as error:
                 errors.append(str(error))
         return errors
@@ -168,26 +165,10 @@ def _read(errors: list[str], read: Callable[[Json, str], Read], data: Json, name
         return None
 
 
-def _address(text: str) -> Address:
-    """Parse an address. One that is IPv4-mapped is that of the IPv4 allocation. Raise ValueError."""
-    address = Address(text)
-    return ipv4_of(address) or address
-
-
-def _texts(given: object) -> Iterator[str]:
-    yield from map(str, given if isinstance(given, list) else ())
-
-
-def _network_status(note: str | None) -> Iterator[str]:
-    """Yield the addresses in the annotation of a meta plugin. A malformed annotation has none."""
-    for interface in _items(note):
-        yield from _texts(interface.get("ips") if isinstance(interface, dict) else None)
-
-
 def _addresses(note: str | None) -> Iterator[Address]:
     for text in _items(note):
         with suppress(ValueError):
-            yield _address(str(text))
+            yield allocated_form(str(text))
 
 
 def _items(note: str | None) -> list[Any]:

@@ -6,18 +6,16 @@ if the node is not registered any more.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Final
 
 from svc.admin.ipam_check.findings import CONFIRM_SECONDS, SETTLE_SECONDS
 from svc.admin.ipam_check.observation import Allocation, Observation
+from svc.admin.ipam_check.owners import CONTAINER, SERVICE, TUNNEL, VM, is_of_one, kind_of
 from svc.admin.ipam_check.uses import ENDPOINT, POD, Use
 from svc.attach.handles import handle_of
 from svc.values import dataclass
 
 USED, LEAKED, UNVERIFIABLE, COOLDOWN, RESERVED = "used", "leaked", "unverifiable", "cooldown", "reserved"
-_TUNNEL: Final = "TunnelAddress"  # at the end of the attribute `type` of a tunnel's address
 _PodOnNode = tuple[str, str]  # nodes without the Kubernetes API may have pods of the same name
 
 
@@ -51,12 +49,12 @@ class Verdicts:
         if uses := self._uses.by_address.get(allocation.address):
             return Verdict(USED, uses=uses)
         owner = allocation.owner
-        node = owner.get("node", "")
-        if is_tunnel(owner):
+        node, kind = owner.get("node", ""), kind_of(owner)
+        if kind == TUNNEL:
             return self._of_tunnel(node)
-        if "service" in owner:
+        if kind == SERVICE:
             return self._of_service(f"{owner.get('namespace')}/{owner['service']}")
-        if "vmi-name" in owner or not (owner.get("pod") and owner.get("namespace")):
+        if kind in (VM, CONTAINER):
             return Verdict(UNVERIFIABLE, "no endpoint or pod has to show its use")
         return self._of_pod(allocation, f"{owner['namespace']}/{owner['pod']}", node)
 
@@ -81,7 +79,7 @@ class Verdicts:
             return Verdict(UNVERIFIABLE, "an endpoint of its namespace cannot be read")
         if self._uses.knows_pods and (reason := self._why_no_pod(pod)):
             return Verdict(LEAKED, reason)
-        if handle == pod.replace("/", ".") or _is_of_one(handle, by_node.values()):
+        if handle == pod.replace("/", ".") or is_of_one(handle, by_node.values()):
             return Verdict(UNVERIFIABLE, f"the endpoint of pod {pod} does not have it, but its sandbox may be the present one")
         if "" in by_node.get(node, ()):
             return Verdict(UNVERIFIABLE, f"an endpoint of pod {pod} does not name its sandbox")
@@ -143,16 +141,6 @@ class Verdicts:
             self._handles[pod] = (*self._handles.get(pod, ()), handle)
         if use.kind == ENDPOINT and use.container and handle.endswith(f".{use.container}"):
             self._wired.add(handle.removesuffix(use.container))
-
-
-def _is_of_one(handle: str, containers: Iterable[tuple[str, ...]]) -> bool:
-    """Return whether the handle is that of one of the containers."""
-    return any(f".{handle}".endswith(f".{container}") for present in containers for container in present)
-
-
-def is_tunnel(owner: Mapping[str, str]) -> bool:
-    """Return whether an address with these attributes is that of a node's tunnel."""
-    return owner.get("type", "").endswith(_TUNNEL)
 
 
 def since(allocation: Allocation) -> str:

@@ -12,6 +12,7 @@ from svc.admin.ipam_check import saved_report
 from svc.admin.ipam_check.local_uses import local_uses
 from svc.admin.ipam_check.release import READY, REFUSED, Outcome, carry_out, examine
 from svc.admin.ipam_check.report import cluster_fields
+from svc.admin.release_record import acknowledge, present_stop
 from svc.ctl.address_option import parse_address
 from svc.ctl.cli_context import CliContext, output_option
 from svc.ctl.commands.ipam_check import listed_documents, place_of
@@ -26,6 +27,7 @@ _EXAMPLES = """
 Examples:
   svcctl ipam release --ip 10.65.0.7 --handle pods.4f2a --sequence 1763900000000000007
   svcctl ipam release --from-report before.json --from-report after.json --dry-run
+  svcctl ipam release --acknowledge
 """
 
 Work = tuple[Sequence[ReleaseTarget], Sequence[tuple[str, str]]]
@@ -44,6 +46,7 @@ Work = tuple[Sequence[ReleaseTarget], Sequence[tuple[str, str]]]
     metavar="FILE",
     help="Release what this report of `ipam check` shows unused; with several, what all of them do.",
 )
+@click.option("--acknowledge", "is_acknowledgement", is_flag=True, help="Let the controllers release addresses after a stop.")
 @click.option("--dry-run", is_flag=True, help="Show what would be released.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Accept reports of another version, and a datastore that is not locked.")
@@ -55,6 +58,7 @@ def release_command(
     handle: str,
     sequence: int | None,
     files: Sequence[Path],
+    is_acknowledgement: bool,
     dry_run: bool,
     yes: bool,
     force: bool,
@@ -63,9 +67,16 @@ def release_command(
 
     Each is checked again first. An address that an endpoint, a pod, a tunnel, a service or this node uses is refused, also with
     --force. Exit status: 1 if anything was refused.
+
+    With --acknowledge, allow the controllers the releases that they have stopped before, because they were so many.
     """
-    _require_usage(address, bool(handle or sequence is not None), files, force=force)
     context: CliContext = click_context.obj
+    if is_acknowledgement:
+        if address is not None or files or handle or sequence is not None or force:
+            raise click.UsageError("--acknowledge takes only --dry-run and --yes: the controllers choose the addresses")
+        _acknowledge(context, is_dry=dry_run, is_agreed=yes)
+        return
+    _require_usage(address, bool(handle or sequence is not None), files, force=force)
     target = context.target
     with listed_documents(), context.store(target) as store, place_of(target, store) as place:
         if address is not None:
@@ -82,9 +93,25 @@ def release_command(
     click_context.exit(int(any(outcome.result == REFUSED for outcome in outcomes)))
 
 
+def _acknowledge(context: CliContext, *, is_dry: bool, is_agreed: bool) -> None:
+    """Show the stop of the controllers, and acknowledge it if the user agrees."""
+    target = context.target
+    with context.store(target) as store:
+        stop = present_stop(store, target.names)
+        echo(visible(f"stopped at {stop.id}: {stop.message}"), err=True)
+        if not is_dry:
+            if not is_agreed:
+                click.confirm(f"Let the controllers release about {stop.wanted} addresses?", abort=True, err=True)
+            acknowledge(store, target.names, stop)
+    document = {"stop": stop.id, "reason": stop.reason, "addresses": stop.wanted, "acknowledged": not is_dry}
+    done = "would be acknowledged" if is_dry else "is acknowledged: svc-controllers releases what still looks leaked"
+    context.answer([document], f"the stop of {stop.id} {done}")
+    echo(f"datastore: {target}", err=context.output != "table")
+
+
 def _require_usage(address: Address | None, has_details: bool, files: Sequence[Path], *, force: bool) -> None:
     if (address is None) == (not files):
-        raise click.UsageError("give either --ip ADDRESS or --from-report FILE")
+        raise click.UsageError("give one of --ip ADDRESS, --from-report FILE and --acknowledge")
     if files and has_details:
         raise click.UsageError("--handle and --sequence go with --ip: a report has those of each address")
     if address is not None and force:

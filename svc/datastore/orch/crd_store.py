@@ -53,6 +53,12 @@ class CrdStore(ResourceStore):
         super().__init__(client, names)
         self._found: CustomResourceCodec | None = CustomResourceCodec(_given_group(names, api_group)) if api_group else None
         self._labelled: set[str] = set()  # hosts whose affinities have labels
+        self._plain: set[str] = set()  # kinds without a status subresource
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the objects are in the plain group, not in a backing one. Raise StoreError."""
+        return not self._objects.group.is_backing
 
     def get(self, key: Key) -> Entry:
         """Return the entry of a key. Raise NotFound or UndecodableEntry. An object with a tombstone is removed."""
@@ -82,7 +88,7 @@ class CrdStore(ResourceStore):
             case Create(key, value):
                 return self._create(key, value)
             case Update(key, value, revision):
-                return self._replace(key, self._objects.encode(key, value, revision), revision)
+                return self._with_status(key, value, self._replace(key, self._objects.encode(key, value, revision), revision))
             case Delete(key, revision) if isinstance(key, _MARKED):
                 self._remove(key, self._mark_any(key) if revision is None else self._mark(key, revision))
             case Delete(key, revision):
@@ -158,7 +164,39 @@ class CrdStore(ResourceStore):
         def look_up() -> Json | None:
             return updated(key, self._present(key), revision, lambda data: bool(data.get("spec") == body["spec"]))
 
-        return self._entry(key, write_verified(key, send, look_up))
+        written = write_verified(key, send, look_up)
+        if self.is_plain and "status" in body and written.get("status") != body["status"]:
+            written = self._replace_status(key, written, body["status"])
+        return self._entry(key, written)
+
+    def _replace_status(self, key: Key, present: Json, status: Json) -> Json:
+        """Write the status of an object whose kind has it as a part of its own: a write of the object leaves it as it is."""
+        send = partial(self._client.replace, f"{self._path(key)}/status", present | {"status": status})
+
+        def look_up() -> Json | None:
+            return updated(key, self._present(key), revision_of(present), lambda data: bool(data.get("status") == status))
+
+        try:
+            return write_verified(key, send, look_up)
+        except NotFound:  # without such a part, the server has dropped fields that it does not know
+            return present
+
+    def _with_status(self, key: Key, wanted: Value, entry: Entry) -> Entry:
+        """Write the status as well, if the kind has it as a subresource: an update of the object leaves it as it was."""
+        if not isinstance(wanted, Resource) or wanted.status in (None, entry.value.status) or wanted.kind in self._plain:
+            return entry
+        body = self._objects.encode(key, wanted, entry.revision)
+        send = partial(self._client.replace, f"{self._path(key)}/status", body)
+
+        def look_up() -> Json | None:
+            return updated(key, self._present(key), entry.revision, lambda data: bool(data.get("status") == body["status"]))
+
+        try:
+            return self._entry(key, write_verified(key, send, look_up))
+        except NotFound:
+            self.get(key)  # unless the object was deleted, the kind has no such subresource, and drops fields of the status
+            self._plain.add(wanted.kind)
+            return entry
 
     def _mark_any(self, key: Key) -> Json:
         """Mark an object at any revision, as `_mark` does. Raise Conflict if other writers keep changing it."""

@@ -76,6 +76,10 @@ class OrchStore(Backend):
     def place(self) -> str:
         return self.client.place
 
+    @property
+    def has_plain_objects(self) -> bool:
+        return self._crds.is_plain
+
     def get(self, key: Key) -> Entry:
         return self._store(key).get(key)
 

@@ -123,15 +123,32 @@ class WholeObjectWatch(CollectionWatch):
     def __init__(self, client: Client, what: str, collection: Callable[[], Collection], page_objects: int) -> None:
         super().__init__(client, what, collection)
         self._page_objects = page_objects
+        self._newest = 0  # the highest revision of a list or a change
+        self.setbacks = 0
+        """The number of lists whose revision was below an earlier one: the data of the server were replaced by older ones."""
 
     def _begin(self, collection: Collection) -> Iterator[Change]:
         yield BEGUN, ()
         revision = ""
         for page in self._client.pages(collection.path, limit=str(self._page_objects), **collection.params):
+            if not revision:
+                self._observe_list(page.revision)
             revision = page.revision
             yield PAGE, page.items
         self._revision = revision
         yield LISTED, ()
+
+    def _changes(self, collection: Collection, stream: Stream) -> Iterator[Change]:
+        for change in super()._changes(collection, stream):
+            self._newest = max(self._newest, _number(self._revision))
+            yield change
+
+    def _observe_list(self, revision: str) -> None:
+        """Compare the revision of a list, which is that of all objects, with the earlier ones."""
+        number = _number(revision)
+        if 0 < number < self._newest:
+            self.setbacks += 1
+        self._newest = number
 
 
 class PagedWatch(WholeObjectWatch):
@@ -205,3 +222,8 @@ class KindWatch(CollectionWatch):
         first = self._client.get(collection.path, limit="1", **collection.params)
         self._revision = str(first["metadata"]["resourceVersion"])
         return iter(())
+
+
+def _number(revision: str) -> int:
+    """Return a revision as a number; 0 for one of another form."""
+    return int(revision) if revision.isdecimal() else 0

@@ -2,17 +2,26 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harness.cluster_node import ClusterNode
-from harness.datastores import OrchSite, session
-from harness.ipam import put_pool
-from harness.kube import Kube
+from harness.datastores import OrchSite, Site, session
+from harness.ipam import put, put_pool
 from harness.node import POOL4
 from harness.pod import Pod, refused
+from harness.polling import wait_until
+from harness.running_controller import running
 from harness.spec_rows import statement
+from svc.controllers.configuration import Configuration
+from svc.controllers.host_endpoint_controller import HostEndpoints
+from svc.datastore.api import Delete
+from svc.datastore.open import open_client
+from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.resource import Resource
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
@@ -22,7 +31,6 @@ BLUE = "10.71.0.0/24"
 EMBEDDED = pytest.mark.parametrize(
     "site", ["embedded"], indirect=True, scope="module"
 )  # the tests run svcctl repeatedly, which is slow
-ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
 
 
 def apply(node: ClusterNode, name: str, cidr: str, *, check: bool = True, **spec: Any) -> str:
@@ -83,31 +91,42 @@ def test_pool_keeps_the_fields_for_other_programs(make: MakePod, cluster_node: C
     assert all(name in output for name in ("ipipMode", "nodeSelector", "natOutgoing"))
 
 
-@ON_ORCH
+@pytest.mark.parametrize("site", ["etcdv3", "orch"], indirect=True, scope="module")
 @statement(
     "2.9",
     "host endpoints",
     "Automatic ones have the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
-    "The names profile has both words, and `svcctl crd apply` defines the resource. Cluster-wide controllers make them; "
-    "the plugin never changes them.",
-    choice="An ADD does not need the controllers: without them automatic host endpoints do not exist.",
+    "Controller `node` of `svc-controllers` keeps one for each node, `NODE-auto-hep` with the labels of the node, and those of "
+    "templates. It reverts edits. Switched off, it deletes all with the label, and no other. The plugin never changes one.",
+    choice="They are off unless `spec.controllers.node.hostEndpoint.autoCreate` is `Enabled`. A host endpoint of the same name "
+    "without the label is left alone and reported.",
 )
-def test_automatic_host_endpoints_are_not_changed(make: MakePod, kube: Kube) -> None:
-    path = f"/apis/{DEFAULT.crd_api_version}/hostendpoints"
-    written: dict[str, Any] = {
-        "apiVersion": DEFAULT.crd_api_version, "kind": "HostEndpoint",
-        "metadata": {"name": "node1-auto-hep", "labels": {f"{DEFAULT.label_prefix}/created-by": DEFAULT.controllers}},
-        "spec": {"node": "node1", "interfaceName": "*", "profiles": [DEFAULT.default_allow_profile]},
-    }  # fmt: skip
-    kept = kube.call("POST", path, written)
+def test_automatic_host_endpoints(make: MakePod, site: Site, orch_site: OrchSite) -> None:
     pod = make()
-    pod.add()
-    pod.delete()
-    no_attachments: dict[str, Any] = {"cni.dev/valid-attachments": []}
-    assert pod.call("GC", **no_attachments).status == 0
-    assert kube.call("GET", path)["items"] == [kept]
-    assert (kept["metadata"]["labels"], kept["spec"]) == (written["metadata"]["labels"], written["spec"])
-    kube.call("DELETE", f"{path}/node1-auto-hep")
+    key, own = ResourceKey("HostEndpoint", "node1-auto-hep"), ResourceKey("HostEndpoint", "own-auto-hep")
+    with (
+        session(site) as store,
+        session(site) as controllers,
+        closing(open_client({"kubeconfig": str(orch_site.kubeconfig)})) as client,
+        running(client, controllers, HostEndpoints, configuration=Configuration(creates_host_endpoints=True)) as part,
+    ):
+        put(store, own, Resource(own.kind, {"name": own.name}, {"node": "node1", "interfaceName": "eth9"}))
+        wait_until(lambda: store.find(key) is not None)
+        made = store.get(key)
+        labels = store.get(ResourceKey("Node", "node1")).value.labels
+        assert made.value.labels == {**labels, f"{DEFAULT.label_prefix}/created-by": DEFAULT.controllers}
+        assert (made.value.spec["node"], made.value.spec["interfaceName"]) == ("node1", "*")
+        assert made.value.spec["profiles"] == [DEFAULT.default_allow_profile]
+        pod.add()
+        pod.delete()
+        no_attachments: dict[str, Any] = {"cni.dev/valid-attachments": []}
+        assert pod.call("GC", **no_attachments).status == 0
+        assert store.get(key) == made
+        store.update(key, lambda found: found and replace(found, spec={**found.spec, "profiles": []}))
+        wait_until(lambda: store.get(key).value.spec == made.value.spec)
+        part.live.replace(Configuration())
+        wait_until(lambda: [each.key for each in store.list(ResourceQuery(key.kind))] == [own])
+        store.write([Delete(own)])
 
 
 @statement(

@@ -1,7 +1,8 @@
 """Metrics of a process: sums, histograms of durations, and the requests of each datastore session. Readers compute rates.
 
 A call changes elements of dictionaries and lists, and formats nothing. Gauges have no value here: the agent computes them when
-the metrics are read (`collectors`). `svc.agent.metric_families` describes every metric.
+the metrics are read (`collectors`). `svc.agent.metric_families` describes every metric. The other modules of this package serve
+the metrics of any program.
 """
 
 import threading
