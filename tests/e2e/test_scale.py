@@ -14,6 +14,7 @@ from harness.large_site import LargeSite, etcd_site, orch_site
 pytestmark = pytest.mark.server
 
 NODES, PODS_OF_NODE = 100, 30
+GRACE_SECONDS = 5
 
 Opened = Callable[..., AbstractContextManager[LargeSite]]
 
@@ -21,7 +22,7 @@ Opened = Callable[..., AbstractContextManager[LargeSite]]
 @pytest.fixture(params=[etcd_site, orch_site], ids=["etcdv3", "orch"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LargeSite]:
     opened: Opened = request.param
-    with opened(tmp_path, LargeCluster(NODES, PODS_OF_NODE), RECONCILER_PERIOD="20s") as made:
+    with opened(tmp_path, LargeCluster(NODES, PODS_OF_NODE), RECONCILER_PERIOD="10s") as made:
         yield made
 
 
@@ -33,7 +34,7 @@ def test_large_cluster(site: LargeSite) -> None:
     assert leader.tables()["blocks"] == leader.tables()["/api/v1/nodes"] == NODES
     assert resident_mib(leader.pid) < 200
     assert_no_lists(site, leader)
-    site.leak()
+    site.leak(GRACE_SECONDS)
     books = IpamAudit.read(site.store)
     assert len(books.allocations) == len(books.handles) == site.size.pods - 1
     site.make_host_endpoints()

@@ -25,7 +25,7 @@ NAMESPACES = "/api/v1/namespaces"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"
 PROGRAM = (sys.executable, "-m", "svc.controllers.main", "run")
 
-_ROUND = re.compile(r"a full round of (\S+) took ([0-9.]+) s")
+_ROUND = re.compile(r"controller (?!configuration)\S+: a full round of (\S+) took ([0-9.]+) s")
 _TABLE = re.compile(r"^(\S+ \S+) .* table of (.+): ([0-9]+) rows after", re.MULTILINE)
 _MOMENT = len("2026-01-02 03:04:05,678")
 
@@ -56,7 +56,7 @@ class Process:
         self.await_line("this process leads", count)
 
     def rounds(self) -> dict[str, list[float]]:
-        """Return the seconds of each full round, by part of a controller. They are in the log of level `debug`."""
+        """Return the seconds of each full round by part of a controller, without the configuration. They are logged at `debug`."""
         found: dict[str, list[float]] = {}
         for name, seconds in _ROUND.findall(self.text):
             found.setdefault(name, []).append(float(seconds))

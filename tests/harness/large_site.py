@@ -18,9 +18,7 @@ from harness.orch import NODES, install, open_store
 from svc.datastore.api import Backend
 from svc.model.keys import HandleKey, ResourceKey, ResourceQuery
 
-GRACE_SECONDS = 30
-
-_SETTLED_SECONDS = 10.0  # without the end of a full round
+_SETTLED_SECONDS = 3.0  # without the end of a full round
 _MOST_SECONDS = 300.0  # for a wait
 _CONFIGURATION = ResourceKey("KubeControllersConfiguration", "default")
 _MERGE = "application/merge-patch+json"
@@ -53,9 +51,9 @@ class LargeSite:
         await_condition(lambda: all(len(process.rounds()[name]) > len(seconds) for name, seconds in before.items()))
         return {name: seconds[-1] for name, seconds in process.rounds().items()}
 
-    def leak(self) -> None:
+    def leak(self, grace_seconds: int) -> None:
         """Delete a pod whose node never sends the DEL, and wait until its address is free."""
-        self._configure(leakGracePeriod=f"{GRACE_SECONDS}s")
+        self._configure(leakGracePeriod=f"{grace_seconds}s")
         self.controllers.kube.uproot(f"pods/default/{self.size.pod_name(0, 0)}")
         handle = HandleKey(self.size.handle(0, 0))
         await_condition(lambda: self.store.find(handle) is None)
@@ -88,7 +86,8 @@ def etcd_site(folder: Path, size: LargeCluster, **environment: str) -> Iterator[
         set_ready(store)
         size.fill_api(kube)
         size.fill_store(store)
-        controllers = stack.enter_context(cluster(kube, folder, {"ETCD_ENDPOINTS": member.endpoints, **environment}))
+        settings = {"ETCD_ENDPOINTS": member.endpoints, "HEALTH_ENABLED": "disabled"}  # a probe of the health would be counted
+        controllers = stack.enter_context(cluster(kube, folder, settings | environment))
         metrics = f"http://127.0.0.1:{member.members[0].ports[2]}/metrics"
         yield LargeSite("etcd", store, size, controllers, lambda: kube.lists() + _ranges(metrics))
 
