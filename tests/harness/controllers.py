@@ -56,7 +56,7 @@ class Process:
         self.await_line("this process leads", count)
 
     def rounds(self) -> dict[str, list[float]]:
-        """Return the seconds of each full round by part of a controller, without the configuration. They are logged at `debug`."""
+        """Return the seconds of each full round by part of a controller, configuration excluded. They are logged at `debug`."""
         found: dict[str, list[float]] = {}
         for name, seconds in _ROUND.findall(self.text):
             found.setdefault(name, []).append(float(seconds))
