@@ -29,18 +29,15 @@ class Right(NamedTuple):
 
 
 def documented(controllers: Collection[str], datastore_group: str = "") -> set[Right]:
-    """Return the documented rights of these controllers, with the group if the Kubernetes API is the datastore.
-
-    The last column of a row says which controllers need it, `all` for every process, and perhaps in which group.
-    """
+    """Return the documented rights of these controllers, with the group if the Kubernetes API is the datastore."""
     common, stored = (_rows(heading) for heading in _HEADINGS)
     found = [(group.strip("`").replace("core", ""), *rest) for group, *rest in common]
-    found += [(datastore_group, *rest) for rest in stored] if datastore_group else []
+    found += [(datastore_group, *rest[:3]) for rest in stored] if datastore_group else []
     return {
         Right(group, resource, verb, NAMESPACE if resource == "leases" else "")
         for group, objects, verbs, needed in found
         if _is_needed(needed, controllers, datastore_group)
-        for resource in _words(objects.partition(",")[0] if "namespace" in objects else objects)
+        for resource in _words(objects.partition(", in ")[0])
         for verb in _words(verbs)
     }
 
@@ -76,6 +73,10 @@ class RightsProxy(ApiProxy):
         self._kube = kube
         self.used: set[Right] = set()
 
+    def __enter__(self) -> "RightsProxy":
+        super().__enter__()
+        return self
+
     def note(self, method: str, path: str) -> Order | None:
         if right := used_right(method, path):
             self.used.add(right)
@@ -109,8 +110,10 @@ def _rows(heading: str) -> list[list[str]]:
 
 
 def _is_needed(needed: str, controllers: Collection[str], datastore_group: str) -> bool:
-    names, _, group = needed.partition(" in ")
-    if group and group.strip("`") != datastore_group:
+    """Return whether the last column of a row names one of the controllers, and the datastore if it names one."""
+    names, _, place = re.sub(", (with|without|in) ", r"|\1 ", needed).partition("|")
+    here = {"": True, "with etcd": not datastore_group, "without etcd": bool(datastore_group)}
+    if not here.get(place, place == f"in `{datastore_group}`"):
         return False
     return names == "all" or not _words(names).isdisjoint(controllers)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from harness.controllers import Cluster
 from harness.driven_part import World
-from harness.ipam import blocks, handles, put, put_block, put_pool
+from harness.ipam import block_of, blocks, handles, put, put_block, put_pool
 from harness.orch import PODS, put_pod
 from harness.polling import eventually, wait_until
 from harness.services import Services
@@ -14,7 +14,7 @@ from svc.ipam import blocks as block_model
 from svc.model.controllers_configuration import KEY
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.ipam import Affinity, Attribute, Handle
-from svc.model.keys import AffinityKey, HandleKey, ResourceKey
+from svc.model.keys import VIRTUAL, AffinityKey, HandleKey, ResourceKey
 from svc.model.pod_endpoint import policy_facts
 from svc.model.resource import Resource
 from svc.names import DEFAULT
@@ -34,6 +34,7 @@ POLICY = ResourceKey("NetworkPolicy", "knp.default.deny", NAMESPACE)
 _MERGE = "application/merge-patch+json"
 _LIVE, _LEAKED, _EMPTY = f"{DEFAULT.network}.live", f"{DEFAULT.network}.gone", f"{DEFAULT.network}.none"
 _IDLE_BLOCK = "10.66.0.192/26"
+_FOR_SERVICES = "10.67.0.0/30"
 _LONG_AGO = "2020-01-01T00:00:00Z"
 
 
@@ -51,7 +52,9 @@ class Work:
         self._cluster.make_account(NAMESPACE, "web", app="web")
         self._cluster.make_policy(NAMESPACE, "deny")
         self._pod = put_pod(self._kube, "web")
-        put_pool(store, "lb4", "10.67.0.0/28", blockSize=30, allowedUses=["LoadBalancer"])
+        put_pool(store, "lb4", _FOR_SERVICES, blockSize=30, allowedUses=["LoadBalancer"])
+        put_block(store, _FOR_SERVICES, "virtual:other")
+        put(store, AffinityKey("other", Cidr(_FOR_SERVICES), VIRTUAL), Affinity())
         world.set_cooldown(0)
         world.take("node1", _LIVE)
         world.take("node1", _LEAKED, namespace="default", pod="gone")
@@ -64,6 +67,15 @@ class Work:
         world.claim("node2")
         world.take("node2", "net.a")
         world.free("node2", "net.a")
+
+    def configuration(self) -> None:
+        """Create the settings, and show which are in force. Every process does this."""
+
+        def status() -> Any:
+            found = self._find(KEY)
+            return found and found.status
+
+        wait_until(lambda: "runningConfig" in (status() or {}))
 
     def policy(self) -> None:
         wait_until(lambda: self._find(POLICY) is not None)
@@ -103,18 +115,18 @@ class Work:
         assert _LIVE in handles(self._store)
 
     def loadbalancer(self) -> None:
-        """Serve a service, and release its address again."""
+        """Serve a service from a block that another host does not need any more, and release its address again."""
         self._services.make()
         (address,) = eventually(self._services.shown, bool)
-        assert address.startswith("10.67.0.")
         handle = self._services.handle()
         assert handle in handles(self._store)
+        assert block_of(self._store, address).affinity == "virtual:load-balancer"
         self._services.change(type="ClusterIP")
         wait_until(lambda: handle not in handles(self._store))
 
     def _find(self, key: ResourceKey) -> Resource | None:
         entry = self._store.find(key)
-        return entry and entry.value
+        return entry.value if entry else None
 
     def _profile(self, name: str, label: str, text: str) -> None:
         def given() -> Any:
@@ -130,5 +142,4 @@ class Work:
             assert found is not None
             return replace(found, spec={**found.spec, "controllers": {"node": node}})
 
-        wait_until(lambda: self._find(KEY) is not None)
         self._store.update(KEY, changed)
