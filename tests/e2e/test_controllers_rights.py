@@ -51,11 +51,12 @@ class PlainSite(OrchSite):
         wipe(self.kube, DEFAULT, DEFAULT.api_version)
 
 
-@pytest.fixture
-def site(request: pytest.FixtureRequest, kube: Kube, tmp_path: Path) -> Site:
+@pytest.fixture(scope="module")
+def site(request: pytest.FixtureRequest, kube: Kube, home: Path) -> Site:
     if request.param == "plain":
-        return PlainSite(kube, tmp_path)
-    return site_called(request, tmp_path)
+        home.mkdir()
+        return PlainSite(kube, home)
+    return site_called(request, home)
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def controllers(kube: Kube, site: Site, tmp_path: Path) -> Iterator[Cluster]:
     kube.forget("pods/default/")
 
 
-@pytest.mark.parametrize(("site", "enabled"), CASES, indirect=["site"])
+@pytest.mark.parametrize(("site", "enabled"), CASES, indirect=["site"], scope="module")
 def test_documented_rights_suffice_and_are_used(
     enabled: Sequence[str],
     site: Site,

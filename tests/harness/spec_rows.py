@@ -76,6 +76,7 @@ SPECIFICATION: Mapping[str, tuple[str, Sequence[str]]] = {
             "R1 default pools", "R1 node selectors", "R2 existing", "R2 exact", "R3 pod", "R3 namespace", "R3 netconf",
             "R4 together", "R4 families", "R4 priority", "R5 conflicts", "R5 floating", "R6 all ready", "R7 held",
             "R7 elapsed", "R7 writer", "R8 default routes", "R8 routes", "R8 only subnet", "R8 own IPAM", "R9", "R10", "R11",
+            "R11 without controllers",
         ),
     ),
     "5": ("Authentication", ("5.1", "5.2", "5.3 pods", "5.3 nodes", "5.4")),

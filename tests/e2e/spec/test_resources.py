@@ -1,24 +1,28 @@
 """Section 2.9, the precedence of section 3, and the rules about pools."""
 
 import json
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.cluster_node import ClusterNode
-from harness.datastores import OrchSite, Site, session
+from harness.controllers import Cluster, cluster
+from harness.datastores import EtcdSite, OrchSite, Site, session
 from harness.ipam import put, put_pool
 from harness.node import POOL4
+from harness.orch import PODS
 from harness.pod import Pod, refused
 from harness.polling import wait_until
 from harness.running_controller import running
 from harness.spec_rows import statement
 from svc.controllers.configuration import Configuration
 from svc.controllers.host_endpoint_controller import HostEndpoints
-from svc.datastore.api import Delete
+from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, WORKLOAD
+from svc.datastore.api import Backend, Delete
 from svc.datastore.open import open_client
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource
@@ -28,6 +32,7 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 BLUE = "10.71.0.0/24"
+COPIED = (POLICY, NAMESPACE, ACCOUNT, WORKLOAD)  # the controllers whose objects etcd has as copies
 EMBEDDED = pytest.mark.parametrize(
     "site", ["embedded"], indirect=True, scope="module"
 )  # the tests run svcctl repeatedly, which is slow
@@ -235,13 +240,62 @@ def test_running_pods_keep_their_addresses(make: MakePod, cluster_node: ClusterN
     assert pod.addresses[0].startswith("10.73.0.")
 
 
+@pytest.mark.parametrize("site", ["etcdv3", "orch"], indirect=True, scope="module")
 @statement(
     "4",
     "R11",
     "Policy type `orch` needs controllers for policies, profiles and endpoints to run.",
-    "An ADD does not need them, only the API server. The endpoint has the names of its profiles and its labels; the "
-    "program that enforces policy must know them.",
-    choice="The rules of policies are not part of this project: the deployment's policy agent and controllers provide them.",
+    "`svc-controllers` is this program. With etcd it writes a policy for each NetworkPolicy of Kubernetes, the profiles that "
+    "endpoints name, and changes of a pod's labels and account to its endpoints. With the Kubernetes API these follow from "
+    "its objects, and the log calls them idle. An ADD needs none of them to run.",
+    choice="svc enforces no policy: a policy agent on each node reads these objects and programs the rules.",
+)
+def test_controllers_provide_policies_profiles_and_endpoints(
+    make: MakePod, site: Site, orch_site: OrchSite, tmp_path: Path
+) -> None:
+    pod, kube = make(with_policy=True), orch_site.kube
+    pod.add()
+    assert pod.check().status == 0
+    own = {"ETCD_ENDPOINTS": site.running.endpoints} if isinstance(site, EtcdSite) else {"DATASTORE_TYPE": "orch"}
+    with session(site) as store, cluster(kube, tmp_path, own) as controllers, policy_objects(controllers):
+        process = controllers.start(ENABLED_CONTROLLERS=",".join(COPIED))
+        process.await_lead()
+        kube.call("PATCH", f"{PODS}/web-0", {"metadata": {"labels": {"app": "other"}}}, "application/merge-patch+json")
+        wait_until(lambda: endpoint_of(store).labels["app"] == "other")
+        if isinstance(site, EtcdSite):
+            profiles = [ResourceKey("Profile", name) for name in endpoint_of(store).spec["profiles"]]
+            assert profiles[0].name == "kns.default"
+            for key in (*profiles, ResourceKey("NetworkPolicy", "knp.default.deny", "default")):
+                wait_until(lambda key=key: store.find(key) is not None)  # type: ignore[misc]
+        for name in COPIED:
+            assert (f"controller {name} is idle" in process.text) == isinstance(site, OrchSite)
+        assert process.terminate() == 0
+
+
+@contextmanager
+def policy_objects(controllers: Cluster) -> Iterator[None]:
+    """Make the objects of Kubernetes that concern the policy of pods in the namespace `default`."""
+    controllers.make_policy("default", "deny")
+    controllers.make_account("default", "default")
+    try:
+        yield
+    finally:
+        controllers.kube.forget("networkpolicies/default/", "serviceaccounts/default/")
+
+
+def endpoint_of(store: Backend) -> Resource:
+    """Return the endpoint of the only pod, as policy agents read it."""
+    (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
+    found: Resource = entry.value
+    return found
+
+
+@statement(
+    "4",
+    "R11 without controllers",
+    "An ADD with policy type `orch` succeeds also while no controllers run.",
+    "It needs only the API server. The endpoint has the names of its profiles and its labels, and the controllers write the "
+    "profiles when they run.",
 )
 def test_add_needs_no_controllers(make: MakePod, cluster_node: ClusterNode) -> None:
     pod = make(with_policy=True)
