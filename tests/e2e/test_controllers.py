@@ -2,11 +2,9 @@
 
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,7 @@ import pytest
 from harness.controllers import LEASE, Cluster, cluster
 from harness.datastores import EtcdSite, session, set_ready
 from harness.etcd import cluster as run_etcd
-from harness.ipam import put_pool
-from harness.kube import Kube, Refused, running
-from harness.orch import RBAC
+from harness.kube import Kube, running
 from harness.polling import eventually, wait_until
 from harness.stopped import stop
 from svc.controllers.election import LEASE_SECONDS, RENEW_SECONDS
@@ -28,8 +24,6 @@ from svc.model.resource import Resource
 
 pytestmark = pytest.mark.server
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "controllers.md"
-SERVICES = "/api/v1/namespaces/c-a/services"
 ALLOW_ALL = {"action": "Allow", "source": {}, "destination": {}}
 DENY_ALL = {
     "tier": "default",
@@ -336,54 +330,7 @@ def test_history_of_etcd_is_compacted_by_the_leader(controllers: Cluster, copies
     etcd.erase("/svc-test")
 
 
-# rights and the start
-
-
-@pytest.fixture
-def documented_rights(kube: Kube) -> Iterator[None]:
-    """Grant the user `plugin` the rights in the documentation, and no others."""
-    rows = re.findall(r"^\| `?([\w.]+)`? \| (`[^|]+) \| (`(?:get|patch)`[^|]*) \|$", DOCUMENT.read_text(), re.MULTILINE)
-    assert len(rows) == 6
-    rules = [
-        {
-            "apiGroups": [group.replace("core", "")],
-            "resources": re.findall(r"`([\w/]+)`", objects),
-            "verbs": verbs.strip("` ").split("`, `"),
-        }
-        for group, objects, verbs in rows
-    ]
-    user = {"kind": "User", "name": "plugin", "apiGroup": RBAC}
-    for place, kind, granted in (("", "ClusterRole", rules[:-1]), ("namespaces/kube-system/", "Role", rules[-1:])):
-        role = {"kind": kind, "name": "c-documented", "apiGroup": RBAC}
-        path = f"/apis/{RBAC}/v1/{place}{kind.lower()}"
-        kube.call("POST", f"{path}s", {"metadata": {"name": "c-documented"}, "rules": granted})
-        kube.call("POST", f"{path}bindings", {"metadata": {"name": "c-documented"}, "roleRef": role, "subjects": [user]})
-    yield
-    with suppress(Refused):
-        kube.call("DELETE", f"{SERVICES}/web")
-    kube.forget("roles/kube-system/c-", "rolebindings/kube-system/c-", "clusterroles/c-", "clusterrolebindings/c-")
-
-
-def service_addresses(kube: Kube) -> Any:
-    return kube.call("GET", f"{SERVICES}/web")["status"]["loadBalancer"].get("ingress")
-
-
-def test_documented_rights_suffice(documented_rights: None, controllers: Cluster, copies: Copies, tmp_path: Path) -> None:
-    kubeconfig = controllers.kube.kubeconfig(tmp_path / "plugin", "token-of-plugin")
-    with session(copies.site) as store:
-        put_pool(store, "lb4", "10.66.0.0/28", blockSize=30, allowedUses=["LoadBalancer"])
-    controllers.kube.call(
-        "POST", SERVICES, {"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 1}]}}
-    )
-    process = controllers.start(KUBECONFIG=str(kubeconfig))
-    process.await_lead()
-    copies.await_spec(POLICY, DENY_ALL)
-    controllers.label_namespace("c-a", team="blue")
-    eventually(lambda: copies.spec(NAMESPACE), lambda spec: spec and spec["labelsToApply"]["pcns.team"] == "blue")
-    assert eventually(lambda: service_addresses(controllers.kube), bool)[0]["ip"].startswith("10.66.0.")
-    assert process.terminate() == 0
-    assert controllers.kube.call("GET", LEASE)["spec"].get("holderIdentity", "") == ""
-    assert " 403 " not in process.text
+# the start
 
 
 def test_missing_rights_are_reported(controllers: Cluster, copies: Copies, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Settings of running processes of svc-controllers, changed by svcctl: log, metrics, stacks, health and compaction."""
 
 import http.client
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,17 +16,14 @@ from harness.datastores import EtcdSite, Site, session, set_ready
 from harness.documents import document, text
 from harness.etcd import free_ports
 from harness.kube import Kube
-from harness.orch import RBAC
 from harness.polling import eventually, wait_until
 from harness.svcctl import Cli, cli_on
 from svc.datastore.api import Backend, Delete, NotFound
 from svc.model.controllers_configuration import KEY, KIND
-from svc.names import DEFAULT
 
 pytestmark = pytest.mark.server
 
 Json = dict[str, Any]
-DOCUMENT = Path(__file__).parents[2] / "docs" / "controllers.md"
 HEALTH = (sys.executable, "-m", "svc.controllers.main", "health")
 
 
@@ -173,40 +169,3 @@ def test_compaction_follows_the_configuration(controllers: Cluster, cli: Cli, si
     wait_until(lambda: not site.running.has_history(first))
     site.running.erase("/svc-test")
     assert process.terminate() == 0
-
-
-@pytest.fixture
-def documented_rights(kube: Kube) -> Iterator[None]:
-    """Grant the user `plugin` the documented rights of a program whose datastore is the Kubernetes API, and no others."""
-    text = DOCUMENT.read_text()
-    rows = re.findall(r"^\| (`[^|]+`) \| (`get`[^|]+) \|$", text, re.MULTILINE)
-    (lease,) = re.findall(r"^\| `(coordination[^|]+)` \| `(leases)`[^|]+ \| (`get`[^|]+) \|$", text, re.MULTILINE)
-    group = DEFAULT.crd_api_version.partition("/")[0]
-    granted = [(group, objects.strip("`").split("`, `"), verbs) for objects, verbs in rows]
-    user = {"kind": "User", "name": "plugin", "apiGroup": RBAC}
-    places = (("", "ClusterRole", granted), ("namespaces/kube-system/", "Role", [(lease[0], [lease[1]], lease[2])]))
-    for place, kind, found in places:
-        rules = [
-            {"apiGroups": [group], "resources": resources, "verbs": verbs.strip("`").split("`, `")}
-            for group, resources, verbs in found
-        ]
-        role = {"kind": kind, "name": "c-documented", "apiGroup": RBAC}
-        path = f"/apis/{RBAC}/v1/{place}{kind.lower()}"
-        kube.call("POST", f"{path}s", {"metadata": {"name": "c-documented"}, "rules": rules})
-        kube.call("POST", f"{path}bindings", {"metadata": {"name": "c-documented"}, "roleRef": role, "subjects": [user]})
-    yield
-    kube.forget("roles/kube-system/c-", "rolebindings/kube-system/c-", "clusterroles/c-", "clusterrolebindings/c-")
-
-
-@pytest.mark.parametrize("site", ["orch"], indirect=True)
-def test_documented_rights_suffice(
-    documented_rights: None, controllers: Cluster, cli: Cli, store: Backend, tmp_path: Path
-) -> None:
-    kubeconfig = controllers.kube.kubeconfig(tmp_path / "plugin", "token-of-plugin")
-    process = controllers.start(KUBECONFIG=str(kubeconfig), ENABLED_CONTROLLERS="policy")
-    eventually(lambda: condition(store, "ConfigurationValid"), lambda found: found.get("status") == "True")
-    (port,) = free_ports(1)
-    apply(cli, prometheusMetricsPort=port)
-    wait_until(lambda: get(port)[0] == 200)
-    assert process.terminate() == 0
-    assert " 403 " not in process.text
