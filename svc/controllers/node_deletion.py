@@ -5,21 +5,20 @@ addresses go by another part before. Automatic host endpoints follow the Node.
 """
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from sys import intern
 from typing import Any, Final
 
-from svc.admin.block_release import addresses_of_node, remove_host
+from svc.admin.block_release import addresses_of_node, delete_claim, remove_host
 from svc.admin.resources import require_unused_node
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.gone_nodes import GoneNodes
 from svc.controllers.host_endpoints import KIND as HOST_ENDPOINT
 from svc.controllers.host_endpoints import is_automatic
+from svc.controllers.host_remains import read_remains
 from svc.controllers.nodes import kube_name, read_kube_name, read_kube_node
 from svc.controllers.settings import NODE
 from svc.controllers.table import StoreTable
-from svc.datastore.api import Delete, Entry
+from svc.datastore.api import Conflict, Delete, Entry
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.errors import CallerError
 from svc.model.keys import NodeClaimKey, ResourceKey, ResourceQuery
@@ -35,15 +34,15 @@ class NodeDeletion(Controller[str]):
 
     name = NODE
 
-    def __init__(self, shared: Shared, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shared: Shared) -> None:
         tables = shared.tables
         self._store = shared.store
         self._nodes, self._kube_nodes, self._blocks = tables.nodes, tables.kube_nodes, tables.blocks
         self._host_endpoints = tables.host_endpoints
         self._endpoints = StoreTable(shared.store, ResourceQuery(ENDPOINT), _node_of, shared.fail, "endpoints by node")
         tables.keep(self._endpoints)
-        self._gone = GoneNodes(shared.client, shared.store, shared.names, clock)
-        watched = (self._nodes, self._kube_nodes, self._blocks, self._host_endpoints, self._endpoints)
+        self._gone = tables.gone_nodes
+        watched = (self._nodes, self._kube_nodes, self._blocks, tables.affinities[0], self._host_endpoints, self._endpoints)
         super().__init__(shared, watched)
         self._kube_nodes.on_change(self._note_nodes)
 
@@ -54,19 +53,21 @@ class NodeDeletion(Controller[str]):
         """Delete the Node if its node is gone and holds no address. Otherwise the next round looks again."""
         key = ResourceKey(_NODE, item)
         entry = self._store.find(key)  # first, so that a change after the judgement refuses the deletion
-        if entry is None:
-            self._gone.forget(item)
+        claim = None if entry is None else self._gone.claim_if_gone(item)
+        if entry is None or claim is None or self._has_addresses(item):
             return
-        if not self._gone.is_gone(item) or self._has_addresses(item):
+        try:  # fails if the agent of the node has renewed its claim since
+            delete_claim(self._store, item, claim)
+        except Conflict:
             return
+        self._gone.note_deleted_claim(item, claim)
         for found in self._leftovers(item):
             self._store.write([Delete(found.key, found.revision)], durable=True)
             log.info("controller %s: deleted %s, whose node %s is gone", self.name, _shown(found.key), item)
-        remove_host(self._store, item)
+        remove_host(self._store, item, read_remains(self.shared.tables, self._store, item).affinities)
         if self._is_back(item):
             return
         self._store.write([Delete(key, entry.revision)], durable=True)
-        self._gone.forget(item)
         log.info("controller %s: deleted the Node %s, because Kubernetes has no such node", self.name, item)
 
     def shown(self, item: str) -> str:

@@ -1,9 +1,12 @@
 """The tables that several controllers read. Each is created with its first reader, so that no watch runs without one."""
 
+import time
+from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from typing import Any
 
 from svc.controllers.compact import compact_block, compact_handle
+from svc.controllers.gone_nodes import GoneNodes
 from svc.controllers.nodes import KubeNode, read_node
 from svc.controllers.pods import PodRow, read_pod
 from svc.controllers.table import ApiTable, Fail, StoreTable, Table
@@ -16,13 +19,21 @@ from svc.names import DEFAULT, Names
 
 
 class Tables:
-    """The tables of a process, and their life."""
+    """The tables of a process, and their life. `clock` measures how long the claims of nodes were observed."""
 
-    def __init__(self, client: Client, store: Backend, fail: Fail, names: Names = DEFAULT) -> None:
+    def __init__(
+        self,
+        client: Client,
+        store: Backend,
+        fail: Fail,
+        names: Names = DEFAULT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._store = store
         self._fail = fail
         self._names = names
+        self._clock = clock
         self._made: list[Table[Any, Any]] = []
 
     def start(self) -> None:
@@ -56,6 +67,17 @@ class Tables:
         table = ApiTable(self._client, "/api/v1/nodes", read_node, self._fail)
         self.keep(table)
         return table
+
+    @cached_property
+    def gone_nodes(self) -> GoneNodes:
+        """What this process has observed of nodes that Kubernetes lacks. A node that exists again is observed anew."""
+        gone, nodes = GoneNodes(self._client, self._store, self._names, self._clock), self.kube_nodes
+
+        def note(names: Collection[str]) -> None:
+            gone.note_present({name for name in names if nodes.get(name) is not None})
+
+        nodes.on_change(note)
+        return gone
 
     @cached_property
     def nodes(self) -> StoreTable[Entry[Resource]]:

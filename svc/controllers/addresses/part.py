@@ -28,7 +28,6 @@ from svc.controllers.addresses.setbacks import Seen, Setbacks
 from svc.controllers.addresses.survey import Survey, survey
 from svc.controllers.conditions import FALSE, TRUE, Condition
 from svc.controllers.controller import Controller, Shared, Unsettled
-from svc.controllers.gone_nodes import GoneNodes
 from svc.controllers.nodes import kube_name
 from svc.controllers.settings import NODE
 from svc.controllers.table import StoreTable, Table
@@ -73,7 +72,7 @@ class Addresses(Controller[str]):
         self._readiness = DatastoreReadiness(store)
         self._releaser = Releaser(store, shared.names)
         self._ledger = Ledger(store, shared.names, wall_clock)
-        self._gone = GoneNodes(shared.client, store, shared.names, clock)
+        self._gone = tables.gone_nodes
         self._setbacks = Setbacks(self._seen)
         self._planning = threading.Lock()  # guards the time of the next look
         self._look_due = clock()
