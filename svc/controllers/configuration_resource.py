@@ -19,7 +19,7 @@ from svc.controllers.settings import Settings
 from svc.datastore.api import Conflict, Contended, Create, Entry, NotFound, UndecodableEntry, Update
 from svc.model import controllers_configuration as shape
 from svc.model.controllers_configuration import KEY, KIND
-from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, new_uid, set_identity
 from svc.retry import attempts
 
@@ -39,7 +39,7 @@ class ConfigurationResource(Controller[ResourceKey]):
 
     def __init__(self, shared: Shared, settings: Settings) -> None:
         self._settings = settings
-        self._table = shared.tables.entries(ResourceQuery(KIND), f"{KIND}s")
+        self._table = shared.tables.configurations
         self._decision: Decision | None = None
         self._seen: Json | None = None  # the spec that was decided upon last
         self._published: tuple[object, ...] = ()  # what the last write has stored, and its revision

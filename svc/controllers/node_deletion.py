@@ -6,7 +6,6 @@ addresses go by another part before. Automatic host endpoints follow the Node.
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
-from sys import intern
 from typing import Any, Final
 
 from svc.admin.block_release import addresses_of_node, delete_claim, remove_host
@@ -17,11 +16,9 @@ from svc.controllers.host_endpoints import is_automatic
 from svc.controllers.host_remains import read_remains
 from svc.controllers.nodes import kube_name, read_kube_name, read_kube_node
 from svc.controllers.settings import NODE
-from svc.controllers.table import StoreTable
 from svc.datastore.api import Conflict, Delete, Entry
-from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.errors import CallerError
-from svc.model.keys import NodeClaimKey, ResourceKey, ResourceQuery
+from svc.model.keys import NodeClaimKey, ResourceKey
 from svc.model.resource import Resource
 
 _NODE: Final = "Node"
@@ -38,9 +35,7 @@ class NodeDeletion(Controller[str]):
         tables = shared.tables
         self._store = shared.store
         self._nodes, self._kube_nodes, self._blocks = tables.nodes, tables.kube_nodes, tables.blocks
-        self._host_endpoints = tables.host_endpoints
-        self._endpoints = StoreTable(shared.store, ResourceQuery(ENDPOINT), _node_of, shared.fail, "endpoints by node")
-        tables.keep(self._endpoints)
+        self._host_endpoints, self._endpoints = tables.host_endpoints, tables.endpoints
         self._gone = tables.gone_nodes
         watched = (self._nodes, self._kube_nodes, self._blocks, tables.affinities[0], self._host_endpoints, self._endpoints)
         super().__init__(shared, watched)
@@ -100,7 +95,7 @@ class NodeDeletion(Controller[str]):
     def _leftovers(self, name: str) -> Iterator[Entry[Resource]]:
         """Yield the endpoints of a node as they are now, without the automatic ones, which follow the Node."""
         rows = self._endpoints.snapshot()
-        known: list[Any] = [key for key, node in rows.items() if node == name]
+        known: list[Any] = [key for key, row in rows.items() if row.node == name]
         known += [key for key, entry in self._host_endpoints.snapshot().items() if entry.value.spec.get("node") == name]
         for key in known:
             entry = self._store.find(key)
@@ -115,11 +110,6 @@ class NodeDeletion(Controller[str]):
         if self._store.find(NodeClaimKey(name)) is not None:
             return True
         return read_kube_node(self.shared.client, read_kube_name(self.shared.names, self._store, name)) is not None
-
-
-def _node_of(entry: Entry[Resource]) -> str | None:
-    node = entry.value.spec.get("node")
-    return intern(node) if isinstance(node, str) else None
 
 
 def _shown(key: Any) -> str:

@@ -9,9 +9,13 @@ from svc.controllers.compact import compact_block, compact_handle
 from svc.controllers.gone_nodes import GoneNodes
 from svc.controllers.nodes import KubeNode, read_node
 from svc.controllers.pods import PodRow, read_pod
+from svc.controllers.stored_endpoints import EndpointRow, read_endpoint
 from svc.controllers.table import ApiTable, Fail, StoreTable, Table
 from svc.datastore.api import Backend, Entry
 from svc.datastore.orch.client import Client
+from svc.ipam.pools import RESERVATION
+from svc.model.controllers_configuration import KIND as CONFIGURATION
+from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.ipam import Affinity, Block, Handle
 from svc.model.keys import HOST_KINDS, AffinityQuery, BlockQuery, HandleQuery, Query, ResourceQuery
 from svc.model.resource import Resource
@@ -82,15 +86,29 @@ class Tables:
     @cached_property
     def nodes(self) -> StoreTable[Entry[Resource]]:
         """The Nodes of the datastore."""
-        return self.entries(ResourceQuery("Node"), "Nodes")
+        return self._entries(ResourceQuery("Node"), "Nodes")
+
+    @cached_property
+    def endpoints(self) -> StoreTable[EndpointRow]:
+        """The endpoints of workloads, where the datastore has them."""
+        read = partial(read_endpoint, self._names)
+        return self._kept(StoreTable(self._store, ResourceQuery(ENDPOINT), read, self._fail, "endpoints"))
 
     @cached_property
     def host_endpoints(self) -> StoreTable[Entry[Resource]]:
-        return self.entries(ResourceQuery("HostEndpoint"), "HostEndpoints")
+        return self._entries(ResourceQuery("HostEndpoint"), "HostEndpoints")
+
+    @cached_property
+    def configurations(self) -> StoreTable[Entry[Resource]]:
+        return self._entries(ResourceQuery(CONFIGURATION), f"{CONFIGURATION}s")
 
     @cached_property
     def pools(self) -> StoreTable[Entry[Resource]]:
-        return self.entries(ResourceQuery("IPPool"), "IP pools")
+        return self._entries(ResourceQuery("IPPool"), "IP pools")
+
+    @cached_property
+    def reservations(self) -> StoreTable[Entry[Resource]]:
+        return self._entries(ResourceQuery(RESERVATION), "IP reservations")
 
     @cached_property
     def blocks(self) -> StoreTable[Entry[Block]]:
@@ -103,9 +121,9 @@ class Tables:
     @cached_property
     def affinities(self) -> tuple[StoreTable[Entry[Affinity]], ...]:
         """The affinities of nodes, and those of virtual hosts."""
-        return tuple(self.entries(AffinityQuery(kind=kind), f"affinities ({kind})") for kind in HOST_KINDS)
+        return tuple(self._entries(AffinityQuery(kind=kind), f"affinities ({kind})") for kind in HOST_KINDS)
 
-    def entries(self, query: Query, what: str) -> StoreTable[Any]:
+    def _entries(self, query: Query, what: str) -> StoreTable[Any]:
         """Create a table of whole entries. Its readers must not modify them."""
         return self._kept(StoreTable(self._store, query, lambda entry: entry, self._fail, what))
 

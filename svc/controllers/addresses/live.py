@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from svc.controllers.addresses.held import EndpointRow, Held, is_own, read_endpoint
+from svc.controllers.addresses.held import Held, is_own
 from svc.controllers.addresses.judgement import LEAKED, Facts, judge
 from svc.controllers.nodes import read_kube_name, read_kube_node
 from svc.controllers.pods import PodRow, read_pod
+from svc.controllers.stored_endpoints import EndpointRow, read_endpoint
 from svc.datastore.api import Backend, Delete, Entry
 from svc.datastore.orch.client import ApiError, Client, segment
 from svc.model.endpoint import KIND, Workload, endpoint_key
@@ -55,7 +56,7 @@ class LiveCheck:
         entries = self._endpoints(first)
         if entries is None:
             return "an endpoint of its pod cannot be read"
-        rows = [read_endpoint(entry) for entry in entries]
+        rows = [read_endpoint(self._names, entry) for entry in entries]
         verdicts = [judge(each, facts, row, rows, siblings.get(each.pod, ())) for each in held]
         for each, verdict in zip(held, verdicts, strict=True):
             if verdict.state != LEAKED:

@@ -15,11 +15,11 @@ from typing import Any
 
 from svc._core.cidr import Address
 from svc.admin.ipam_check.uses import Uses
-from svc.admin.release_record import KEY, MASS, SETBACK, Record, Stop, limit
+from svc.admin.release_record import MASS, SETBACK, Record, Stop, limit
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.attach.handles import handle_of
 from svc.controllers.addresses.candidates import Candidates
-from svc.controllers.addresses.held import Held, all_held, read_endpoint
+from svc.controllers.addresses.held import Held, all_held
 from svc.controllers.addresses.judgement import Facts
 from svc.controllers.addresses.ledger import Ledger
 from svc.controllers.addresses.live import Confirmed, LiveCheck
@@ -30,12 +30,10 @@ from svc.controllers.conditions import FALSE, TRUE, Condition
 from svc.controllers.controller import Controller, Shared, Unsettled
 from svc.controllers.nodes import kube_name
 from svc.controllers.settings import NODE
-from svc.controllers.table import StoreTable, Table
-from svc.ipam.pools import RESERVATION
+from svc.controllers.table import Table
 from svc.metrics import Sample
-from svc.model.endpoint import KIND
 from svc.model.errors import SvcError
-from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.keys import ResourceKey
 
 PRESENT = ""  # the item that stands for the addresses of all nodes that exist; other items are the names of lost nodes
 CONDITION = "AddressRelease"
@@ -55,14 +53,11 @@ class Addresses(Controller[str]):
         self, shared: Shared, clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time
     ) -> None:
         tables, store = shared.tables, shared.store
-        self._stores_endpoints = store.atomic
         self._pods, self._kube_nodes, self._nodes, self._blocks = tables.pods, tables.kube_nodes, tables.nodes, tables.blocks
-        self._endpoints: StoreTable[Any] = StoreTable(store, ResourceQuery(KIND), read_endpoint, shared.fail, "endpoints")
-        self._settings = tables.entries(ResourceQuery(KEY.kind), "settings of the controllers")
-        self._pools, self._reservations = tables.pools, tables.entries(ResourceQuery(RESERVATION), "IP reservations")
-        watched: list[Table[Any, Any]] = [self._pods, self._kube_nodes, self._nodes, self._blocks, self._settings]
-        if self._stores_endpoints:
-            tables.keep(self._endpoints)
+        self._endpoints = tables.endpoints if store.atomic else None
+        self._pools, self._reservations = tables.pools, tables.reservations
+        watched: list[Table[Any, Any]] = [self._pods, self._kube_nodes, self._nodes, self._blocks, tables.configurations]
+        if self._endpoints is not None:
             watched.append(self._endpoints)
         super().__init__(shared, watched)
         self._clock, self._wall_clock = clock, wall_clock
@@ -140,7 +135,7 @@ class Addresses(Controller[str]):
             self._look_due = min(self._look_due, since + seconds)
 
     def _read_tables(self) -> Facts:
-        endpoints = self._endpoints.snapshot().values() if self._stores_endpoints else ()
+        endpoints = () if self._endpoints is None else self._endpoints.snapshot().values()
         kube_nodes = self._kube_nodes.snapshot()
         nodes = {key.name: self._kube_name(entry) for key, entry in self._nodes.snapshot().items()}
         return Facts(self._pods.snapshot(), endpoints, nodes, kube_nodes, self._networks)
@@ -240,7 +235,7 @@ class Addresses(Controller[str]):
         ready: list[Confirmed] = []
         failures: list[SvcError] = []
         count, shared = 0, self.shared
-        live = LiveCheck(shared.client, shared.store, shared.names, stores_endpoints=self._stores_endpoints)
+        live = LiveCheck(shared.client, shared.store, shared.names, stores_endpoints=self._endpoints is not None)
         for held in wanted.values():
             try:
                 found = live.confirm(held, self._facts, self._survey.siblings)
