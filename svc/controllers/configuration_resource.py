@@ -119,14 +119,14 @@ class ConfigurationResource(Controller[ResourceKey]):
     def _publish(self, entry: Entry[Resource], decision: Decision) -> None:
         """Write the status. A server may drop fields that its schema lacks; so what was written is remembered."""
         settings, before = self._settings, entry.value.status or {}
-        conditions = self.shared.conditions.all()
+        conditions, awaited = reported = self.shared.conditions.with_awaited()
         status = before | {
             "environmentVars": dict(settings.overrides.variables),
             "runningConfig": running_config(decision.settings, settings.controllers, has_copies=settings.has_copies),
-            "conditions": documents(conditions, before.get("conditions"), time.time()),
+            "conditions": documents(conditions, before.get("conditions"), time.time(), awaited),
         }
-        if status == before or self._published == (entry.revision, status["runningConfig"], conditions):
+        if status == before or self._published == (entry.revision, status["runningConfig"], reported):
             return
         (stored,) = self.shared.store.write([Update(KEY, replace(entry.value, status=status), entry.revision)], durable=True)
         assert stored is not None
-        self._published = stored.revision, status["runningConfig"], conditions
+        self._published = stored.revision, status["runningConfig"], reported

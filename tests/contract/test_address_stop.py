@@ -72,6 +72,25 @@ def test_stop_outlives_the_leader(cluster: AddressCluster, client: Client) -> No
         assert all(map(cluster.holder, leaked[1:]))
 
 
+def test_new_leader_shows_a_stop_without_new_leaks_until_it_is_acknowledged(
+    cluster: AddressCluster, client: Client, cli: Cli
+) -> None:
+    leaked = leak(cluster, LEAKS)
+    with collecting(cluster, client) as made:
+        wait_until(lambda: reason(made) == MASS)
+    for number in range(LEAKS):
+        cluster.release(f"{DEFAULT.network}.c{number}")
+    assert free(cluster, leaked)
+    with collecting(cluster, client, leads=False) as made:
+        assert CONDITION in made.shared.conditions.with_awaited()[1]
+        made.lead()
+        wait_until(lambda: reason(made) == MASS)
+        cli.changes("ipam", "release", "--acknowledge", "--yes")
+        wait_until(lambda: reason(made) == "Running")
+        made.election.resign()
+        wait_until(lambda: reason(made) == "")  # the next leader may know of another stop
+
+
 def test_acknowledgement_lets_the_releases_go_on(cluster: AddressCluster, client: Client, cli: Cli) -> None:
     leaked = leak(cluster, LEAKS)
     assert "there is no stop to acknowledge" in cli.fails("ipam", "release", "--acknowledge", "--yes")

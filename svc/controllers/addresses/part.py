@@ -15,7 +15,7 @@ from typing import Any
 
 from svc._core.cidr import Address
 from svc.admin.ipam_check.uses import Uses
-from svc.admin.release_record import MASS, SETBACK, Record, Stop, limit
+from svc.admin.release_record import MASS, SETBACK, Record, Stop, acknowledged_id, limit, record_of
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.attach.handles import handle_of
 from svc.controllers.addresses.candidates import Candidates
@@ -32,6 +32,7 @@ from svc.controllers.nodes import kube_name
 from svc.controllers.settings import NODE
 from svc.controllers.table import Table
 from svc.metrics import Sample
+from svc.model.controllers_configuration import KEY
 from svc.model.errors import SvcError
 from svc.model.keys import ResourceKey
 
@@ -56,7 +57,8 @@ class Addresses(Controller[str]):
         self._pods, self._kube_nodes, self._nodes, self._blocks = tables.pods, tables.kube_nodes, tables.nodes, tables.blocks
         self._endpoints = tables.endpoints if store.atomic else None
         self._pools, self._reservations = tables.pools, tables.reservations
-        watched: list[Table[Any, Any]] = [self._pods, self._kube_nodes, self._nodes, self._blocks, tables.configurations]
+        self._configurations = tables.configurations
+        watched: list[Table[Any, Any]] = [self._pods, self._kube_nodes, self._nodes, self._blocks, self._configurations]
         if self._endpoints is not None:
             watched.append(self._endpoints)
         super().__init__(shared, watched)
@@ -73,6 +75,8 @@ class Addresses(Controller[str]):
         self._look_due = clock()
         self._looked_at = clock()
         self.reclaimed: Counter[tuple[str, str]] = Counter()  # released addresses by address and node, for the metrics
+        self._shown_stop: Stop | None = None
+        shared.conditions.await_judgement(CONDITION)
         for table in watched:
             table.on_change(self._note_change)
         shared.live.on_change(lambda _: self.begin_round())
@@ -80,7 +84,7 @@ class Addresses(Controller[str]):
     # looks
 
     def round_items(self) -> Iterable[str]:
-        """Look at all allocations. Return the lost nodes with addresses, and PRESENT if candidates are confirmed."""
+        """Look at all allocations. Return the lost nodes with addresses, and PRESENT if a release or a stop may be due."""
         now, grace = self._clock(), self._grace
         with self._planning:
             self._look_due = math.inf  # before the tables are read: a later change asks for another look
@@ -96,7 +100,8 @@ class Addresses(Controller[str]):
         items = [node for node in sorted(suspected) if node and self._facts.has_lost(node)]
         if items:
             self._plan_look(now, _LOST_SECONDS)
-        return [*items, PRESENT] if self._confirmed(now) or self._setbacks.was_recent(now) else items
+        is_due = self._confirmed(now) or self._setbacks.was_recent(now) or not self._is_shown()
+        return [*items, PRESENT] if is_due else items
 
     def settle(self, item: str) -> None:
         """Release what is leaked, after live reads. Do nothing after a stop that is not acknowledged."""
@@ -121,6 +126,8 @@ class Addresses(Controller[str]):
     def _next(self) -> str | None:
         """Begin a look when it is due, beside the rounds of the configuration."""
         now = self._clock()
+        if not self.shared.election.leads:
+            self.shared.conditions.await_judgement(CONDITION)  # the leader may know of another stop
         self._setbacks.observe(now)
         if now >= self._look_due:
             self.begin_round()
@@ -190,12 +197,24 @@ class Addresses(Controller[str]):
         return Record(stop=stop)
 
     def _show(self, record: Record) -> None:
-        stop = record.stop
+        stop = self._shown_stop = record.stop
         if stop is None:
             shown = Condition(CONDITION, TRUE, "Running", "leaked addresses are released")
         else:
             shown = Condition(CONDITION, FALSE, stop.reason, f"{stop.message} (stopped at {stop.id})")
         self.shared.conditions.set(shown)
+
+    def _is_shown(self) -> bool:
+        """Return whether the condition shows the record as far as the table has it, and no acknowledgement waits."""
+        entry = self._configurations.get(KEY)
+        if entry is None:  # its creation causes a look
+            return True
+        try:
+            stop, acknowledged = record_of(self.shared.names, entry.value).stop, acknowledged_id(self.shared.names, entry.value)
+        except ValueError:
+            return False  # `settle` reports it
+        is_judged = CONDITION not in self.shared.conditions.with_awaited()[1]
+        return is_judged and stop == self._shown_stop and (stop is None or stop.id != acknowledged)
 
     # releases
 
