@@ -53,4 +53,4 @@ def _parts(name: str, settings: Settings, shared: Shared) -> Iterator[Part]:
     else:
         log.warning("controller %s is %s", name, _EMPTY)
     for factory in factories:
-        yield factory(shared)
+        yield factory(shared.for_part())

@@ -58,7 +58,7 @@ def run(settings: Settings, names: Names, client: Client) -> int:
         writable = guarded(store, election)
         tables = Tables(client, writable, end.request, names)
         shared = Shared(client, writable, tables, names, election, live, conditions, end.request)
-        parts = [ConfigurationResource(shared, settings), *assemble(settings, shared)]
+        parts = [ConfigurationResource(shared.for_part(), settings), *assemble(settings, shared)]
         health = Health(settings.health_file, names.controllers, live, store, partial(_troubles, tables, parts))
         meters = {settings.datastore["kind"]: store.meter, "api": client.meter}
         serving = stack.enter_context(closing(Serving(live, conditions, Telemetry(shared, parts, meters).text)))

@@ -56,4 +56,6 @@ class ServiceStatus:
         self._readiness.require()
         with deadline.limit(self._shared.election.require()):
             path = service_path(f"{metadata['namespace']}/{metadata['name']}")
-            return self._shared.client.patch(f"{path}/status", body, _MERGE_PATCH)
+            written = self._shared.client.patch(f"{path}/status", body, _MERGE_PATCH)
+        self._shared.tally.count_written(1)
+        return written
