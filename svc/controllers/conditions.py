@@ -39,7 +39,7 @@ class Conditions:
         self._replace(condition.kind, condition)
 
     def clear(self, kind: str) -> None:
-        """Report that there is no condition of this kind."""
+        """Report the absence of a condition of this kind."""
         self._replace(kind, None)
 
     def await_judgement(self, kind: str) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from svc.controllers.controller import Controller, Shared, Unsettled
 from svc.controllers.endpoint_copies import copied, follows_pod, states_another_container
+from svc.controllers.live_reads import find_pod
 from svc.controllers.nodes import kube_name
 from svc.controllers.settings import WORKLOAD
 from svc.datastore.api import Entry
-from svc.datastore.orch.client import ApiError, segment
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 
@@ -73,13 +73,7 @@ class Endpoints(Controller[ResourceKey]):
         return copied(self._names, pod, endpoint)
 
     def _pod(self, endpoint: Resource) -> Json | None:
-        path = f"/api/v1/namespaces/{segment(endpoint.namespace)}/pods/{segment(str(endpoint.spec['pod']))}"
-        try:
-            return self.shared.client.get(path)
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return None
-            raise
+        return find_pod(self.shared.client, endpoint.namespace, str(endpoint.spec["pod"]))
 
     def _on_endpoints(self, keys: Collection[ResourceKey]) -> None:
         with self._indexing:

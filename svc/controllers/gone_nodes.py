@@ -53,7 +53,7 @@ class GoneNodes:
     def claim_if_gone(self, name: str) -> str | None:
         """Return None if the node is not gone, else the revision of its claim, empty without a claim. As `is_gone` otherwise.
 
-        Whoever removes something of the node deletes the claim of this revision first. That fails if the agent is back.
+        A part that removes something of the node deletes the claim of this revision first: that fails if the agent is back.
         """
         asked = self._clock()
         claim = self._revision_of_claim(name)
@@ -69,13 +69,13 @@ class GoneNodes:
         return claim if asked - since >= QUIET_SECONDS else None
 
     def note_deleted_claim(self, name: str, claim: str) -> None:
-        """Note that this process has deleted the claim of a node that is gone. That is no sign of life."""
+        """Note that this process has deleted the claim of a node that is gone. The deletion shows no life."""
         with self._lock:
             if (before := self._seen.get(name)) is not None and before.claim == claim:
                 self._seen[name] = before._replace(claim="")
 
     def note_present(self, kube_names: Collection[str]) -> None:
-        """End the observation of nodes that Kubernetes has. They are observed anew if they are lost again."""
+        """End the observation of nodes that Kubernetes has. The next question begins another one."""
         with self._lock:
             self._seen = {name: seen for name, seen in self._seen.items() if seen.kube_name not in kube_names}
 

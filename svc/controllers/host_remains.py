@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+from svc.controllers.nodes import kube_name
 from svc.controllers.tables import Tables
 from svc.datastore.api import Backend
 from svc.ipam.blocks import is_windows_reserved
 from svc.model.ipam import Block
 from svc.model.keys import NODE as OF_NODE
-from svc.model.keys import AffinityKey, BlockKey, Host
+from svc.model.keys import AffinityKey, BlockKey, Host, ResourceKey
+from svc.names import Names
 from svc.values import dataclass
 
 
@@ -34,6 +36,16 @@ def read_remains(tables: Tables, store: Backend, host: str) -> Remains:
         if entry.value.affinity == Host(host).affinity:
             affinities[Host(host).affinity_key(cidr)] = cidr
     return Remains(tuple(affinities), addresses)
+
+
+def lacks_node(tables: Tables, names: Names, host: str) -> bool:
+    """Return whether the tables have no node of Kubernetes for a host. A malformed Node is reported when it is read."""
+    entry = tables.nodes.get(ResourceKey("Node", host))
+    try:
+        name = host if entry is None else kube_name(names, entry.value)
+    except ValueError:
+        return True
+    return bool(name) and tables.kube_nodes.get(name) is None
 
 
 def hosts_of(block: Block) -> Iterator[str]:

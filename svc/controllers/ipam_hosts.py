@@ -11,8 +11,7 @@ from threading import Lock
 
 from svc.admin.block_release import delete_claim, remove_host
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.host_remains import hosts_of, read_remains
-from svc.controllers.nodes import kube_name
+from svc.controllers.host_remains import hosts_of, lacks_node, read_remains
 from svc.controllers.settings import NODE
 from svc.datastore.api import Conflict
 from svc.model.keys import AffinityKey, ResourceKey
@@ -42,7 +41,7 @@ class IpamHosts(Controller[str]):
         known |= {key.name for key in self._nodes.snapshot() if isinstance(key, ResourceKey)}
         for entry in self._blocks.snapshot().values():
             known.update(hosts_of(entry.value))
-        missing = {host for host in known if self._is_missing(host)}
+        missing = {host for host in known if lacks_node(self.shared.tables, self.shared.names, host)}
         self._gone.keep(missing)  # no part asks about a node of which nothing is left
         return sorted(missing)
 
@@ -74,12 +73,3 @@ class IpamHosts(Controller[str]):
             for name in names:
                 if self._kube_nodes.get(name) is None:
                     self._deleted.add(name)
-
-    def _is_missing(self, host: str) -> bool:
-        """Return whether the tables have no node of Kubernetes for the host. A malformed Node is reported when it is read."""
-        entry = self._nodes.get(ResourceKey("Node", host))
-        try:
-            name = host if entry is None else kube_name(self.shared.names, entry.value)
-        except ValueError:
-            return True
-        return bool(name) and self._kube_nodes.get(name) is None

@@ -13,8 +13,8 @@ from svc.admin.resources import require_unused_node
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.host_endpoints import KIND as HOST_ENDPOINT
 from svc.controllers.host_endpoints import is_automatic
-from svc.controllers.host_remains import read_remains
-from svc.controllers.nodes import kube_name, read_kube_name, read_kube_node
+from svc.controllers.host_remains import lacks_node, read_remains
+from svc.controllers.nodes import read_kube_name, read_kube_node
 from svc.controllers.settings import NODE
 from svc.datastore.api import Conflict, Delete, Entry
 from svc.model.errors import CallerError
@@ -42,7 +42,7 @@ class NodeDeletion(Controller[str]):
         self._kube_nodes.on_change(self._note_nodes)
 
     def round_items(self) -> Iterable[str]:
-        return [key.name for key, entry in self._nodes.snapshot().items() if self._is_missing(entry.value)]
+        return [key.name for key in self._nodes.snapshot() if lacks_node(self.shared.tables, self.shared.names, key.name)]
 
     def settle(self, item: str) -> None:
         """Delete the Node if its node is gone and holds no address. Otherwise the next round looks again."""
@@ -72,14 +72,6 @@ class NodeDeletion(Controller[str]):
         """Begin to observe the claims of deleted nodes."""
         if self.is_ready and any(self._kube_nodes.get(name) is None for name in names):
             self.add(self.round_items())
-
-    def _is_missing(self, node: Resource) -> bool:
-        """Return whether the table has no node of Kubernetes for a Node. A malformed Node is reported when it is read."""
-        try:
-            name = kube_name(self.shared.names, node)
-        except ValueError:
-            return True
-        return bool(name) and self._kube_nodes.get(name) is None
 
     def _has_addresses(self, name: str) -> bool:
         """Return whether workloads or tunnels of the node hold addresses. All blocks are read only if the table has none."""

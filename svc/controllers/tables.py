@@ -74,7 +74,7 @@ class Tables:
 
     @cached_property
     def gone_nodes(self) -> GoneNodes:
-        """What this process has observed of nodes that Kubernetes lacks. A node that exists again is observed anew."""
+        """What this process has observed of nodes that Kubernetes lacks. A node that exists again ends its observation."""
         gone, nodes = GoneNodes(self._client, self._store, self._names, self._clock), self.kube_nodes
 
         def note(names: Collection[str]) -> None:

@@ -28,7 +28,7 @@ from svc.controllers.addresses.setbacks import Seen, Setbacks
 from svc.controllers.addresses.survey import Survey, survey
 from svc.controllers.conditions import FALSE, TRUE, Condition
 from svc.controllers.controller import Controller, Shared, Unsettled
-from svc.controllers.nodes import kube_name
+from svc.controllers.nodes import known_kube_name
 from svc.controllers.settings import NODE
 from svc.controllers.table import Table
 from svc.metrics import Sample
@@ -144,14 +144,9 @@ class Addresses(Controller[str]):
     def _read_tables(self) -> Facts:
         endpoints = () if self._endpoints is None else self._endpoints.snapshot().values()
         kube_nodes = self._kube_nodes.snapshot()
-        nodes = {key.name: self._kube_name(entry) for key, entry in self._nodes.snapshot().items()}
+        names = self.shared.names  # the addresses of a malformed Node are kept
+        nodes = {key.name: known_kube_name(names, entry.value) for key, entry in self._nodes.snapshot().items()}
         return Facts(self._pods.snapshot(), endpoints, nodes, kube_nodes, self._networks)
-
-    def _kube_name(self, entry: Any) -> str:
-        try:
-            return kube_name(self.shared.names, entry.value)
-        except ValueError:
-            return ""  # as a node that is none of Kubernetes: its addresses are kept
 
     @property
     def _grace(self) -> float:
