@@ -195,7 +195,7 @@ class Controller(ABC, Generic[Item]):
         """Count the round that is open, because no item is due any more. Its failed items may still wait."""
         if self._open_round is not None:
             seconds = time.monotonic() - self._open_round
-            log.debug("controller %s: a full round took %.2f s", self.name, seconds)
+            log.debug("controller %s: a full round of %s took %.2f s", self.name, type(self).__name__, seconds)
             self.tally.rounds += 1
             self.tally.round_seconds += seconds
             self._open_round = None

@@ -100,7 +100,7 @@ def test_processes_follow_changes_without_a_restart(controllers: Cluster, cli: C
     eventually(lambda: condition(store, "PortsServed"), lambda found: found.get("status") == "True")
     assert leader.terminate() == 0
     other.await_lead()
-    other.await_line("a full round took")  # at level DEBUG
+    other.await_line("a full round of")  # at level DEBUG
     wait_until(lambda: samples(metrics).get("controllers_leads") == 1)
     apply(cli, prometheusMetricsPort=0, debugProfilePort=0, logSeverityScreen="Error")
     wait_until(lambda: get(metrics)[0] == get(stacks, "/stacks")[0] == 0)
