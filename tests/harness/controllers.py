@@ -103,11 +103,11 @@ class Cluster:
         self._stack = stack
         self._started = 0
 
-    def start(self, *arguments: str, **environment: str) -> Process:
+    def start(self, *arguments: str, program: Sequence[str] = PROGRAM, **environment: str) -> Process:
         """Start another process."""
         self._started += 1
-        health = {"HEALTH_FILE": str(self._folder / f"{self._started}.health")}
-        process = Process(self._folder / f"{self._started}.log", self.environment | health | environment, *arguments)
+        log, health = (self._folder / f"{self._started}.{suffix}" for suffix in ("log", "health"))
+        process = Process(log, self.environment | {"HEALTH_FILE": str(health)} | environment, *arguments, program=program)
         self._stack.callback(process.close)
         return process
 

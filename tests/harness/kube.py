@@ -179,10 +179,12 @@ class Kube:
         finally:
             connection.close()
 
-    def await_right(self, user: str, group: str, resource: str, verb: str, *, allowed: bool) -> None:
-        """Wait until the server applies a changed role."""
+    def await_right(
+        self, user: str, group: str, resource: str, verb: str, *, allowed: bool, namespace: str = "default"
+    ) -> None:
+        """Wait until the server applies a changed role. Without a namespace, the right must be for all."""
         name, _, part = resource.partition("/")
-        attributes = {"group": group, "resource": name, "subresource": part, "verb": verb, "namespace": "default"}
+        attributes = {"group": group, "resource": name, "subresource": part, "verb": verb, "namespace": namespace}
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
