@@ -3,7 +3,7 @@
 from sys import intern
 from typing import NamedTuple
 
-from svc.controllers.endpoint_copies import digest_of_endpoint, follows_pod
+from svc.controllers.copies.endpoint_copies import digest_of_endpoint, follows_pod
 from svc.datastore.api import Entry
 from svc.model.keys import ResourceKey
 from svc.model.mapped import allocated_form

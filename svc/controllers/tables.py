@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from typing import Any
 
-from svc.controllers.compact import compact_block, compact_handle
+from svc.controllers.compact_rows import compact_block, compact_handle
 from svc.controllers.gone_nodes import GoneNodes
 from svc.controllers.nodes import KubeNode, read_node
 from svc.controllers.pods import PodRow, read_pod

@@ -17,9 +17,9 @@ from harness.polling import wait_until
 from harness.running_controller import Running
 from harness.svcctl import Cli, cli_on
 from svc.admin.release_record import MASS, SETBACK, acknowledgement_annotation, record_of
-from svc.controllers.addresses.part import CONDITION
-from svc.controllers.addresses.setbacks import Seen
 from svc.controllers.configuration import Configuration
+from svc.controllers.node.addresses.part import CONDITION
+from svc.controllers.node.addresses.setbacks import Seen
 from svc.datastore.orch.client import Client
 from svc.names import DEFAULT
 
@@ -121,7 +121,7 @@ def test_addresses_of_a_node_that_is_gone_do_not_count(
     cluster: AddressCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("svc.controllers.gone_nodes.QUIET_SECONDS", 0.2)
-    monkeypatch.setattr("svc.controllers.addresses.part._LOST_SECONDS", 0.05)
+    monkeypatch.setattr("svc.controllers.node.addresses.part._LOST_SECONDS", 0.05)
     cluster.add_node("node2")
     leaked = [cluster.assign(f"{DEFAULT.network}.d{number}", f"gone{number}", "node2") for number in range(2 * LEAKS)]
     tunnel = cluster.assign("ipip-tunnel-addr-node2", node="node2", type="ipipTunnelAddress")

@@ -13,7 +13,7 @@ from svc.admin.block_release import delete_claim
 from svc.attach.datastore_ready import DatastoreLocked
 from svc.controllers.controller import Shared
 from svc.controllers.gone_nodes import QUIET_SECONDS
-from svc.controllers.ipam_hosts import IpamHosts
+from svc.controllers.node.ipam_hosts import IpamHosts
 from svc.datastore.api import Backend, Write
 from svc.model.keys import NODE, AffinityQuery, BlockKey, BlockQuery
 
@@ -155,7 +155,7 @@ def test_agent_that_claims_its_name_between_judgement_and_release_keeps_everythi
         world.claim(name)
         delete_claim(backend, name, revision)
 
-    monkeypatch.setattr("svc.controllers.ipam_hosts.delete_claim", claim_first)
+    monkeypatch.setattr("svc.controllers.node.ipam_hosts.delete_claim", claim_first)
     remove(world, part, host)
     assert (blocks(world), affinities(world), world.is_claimed(host)) == ([BLOCK], [host], True)
 

@@ -15,8 +15,8 @@ from harness.running_controller import Clock, Running, running
 from svc.admin.block_release import delete_claim
 from svc.controllers.controller import Shared
 from svc.controllers.gone_nodes import QUIET_SECONDS
-from svc.controllers.ipam_hosts import IpamHosts
-from svc.controllers.node_deletion import NodeDeletion
+from svc.controllers.node.ipam_hosts import IpamHosts
+from svc.controllers.node.node_deletion import NodeDeletion
 from svc.datastore.api import Backend, Create, Entry, StoreError, Update, Write
 from svc.datastore.orch.client import Client
 from svc.ipam.requests import Assign, Release
@@ -220,7 +220,7 @@ def test_agent_that_claims_its_name_after_the_judgement_keeps_everything(case: C
         case.store.write([Update(entry.key, entry.value.renewed(), entry.revision)])
         delete_claim(backend, name, revision)
 
-    monkeypatch.setattr("svc.controllers.node_deletion.delete_claim", claim_first)
+    monkeypatch.setattr("svc.controllers.node.node_deletion.delete_claim", claim_first)
     part = case.run()
     case.lose_node(part)
     case.settle_twice(part)
@@ -335,7 +335,7 @@ def test_node_that_is_back_at_the_end_stays(returns: str, case: Case, monkeypatc
         else:
             put_core_node(case.kube, name)
 
-    monkeypatch.setattr("svc.controllers.node_deletion.remove_host", remove)
+    monkeypatch.setattr("svc.controllers.node.node_deletion.remove_host", remove)
     part = case.run()
     case.lose_node(part)
     case.settle_twice(part)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from harness.blocks import new
 from svc._core.cidr import Address, Cidr
-from svc.controllers.addresses.held import Held, all_held, held_in
-from svc.controllers.addresses.judgement import LEAKED, UNVERIFIABLE, VALID, Facts, judge
-from svc.controllers.addresses.survey import Survey, survey
+from svc.controllers.node.addresses.held import Held, all_held, held_in
+from svc.controllers.node.addresses.judgement import LEAKED, UNVERIFIABLE, VALID, Facts, judge
+from svc.controllers.node.addresses.survey import Survey, survey
 from svc.controllers.pods import PodRow, read_pod
 from svc.controllers.stored_endpoints import EndpointRow, read_endpoint
 from svc.datastore.api import Entry

@@ -11,8 +11,8 @@ from typing import Any, Final
 from svc.controllers.conditions import TRUE, Condition
 from svc.controllers.configuration import Configuration
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.host_endpoint_names import HostEndpointNames
-from svc.controllers.host_endpoints import KIND, Translation, Wanted, differs
+from svc.controllers.node.host_endpoint_names import HostEndpointNames
+from svc.controllers.node.host_endpoints import KIND, Translation, Wanted, differs
 from svc.controllers.settings import NODE
 from svc.datastore.api import Conflict, Create, Delete, Entry, Update
 from svc.ipam.errors import shortened

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.copied_kind import CopiedKind, Json, Translation, Untranslatable
+from svc.controllers.copies.copied_kind import CopiedKind, Json, Translation, Untranslatable
 from svc.controllers.digests import digest
 from svc.controllers.live_reads import find_object
 from svc.controllers.table import ApiTable, StoreTable

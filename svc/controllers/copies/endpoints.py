@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from svc.controllers.controller import Controller, Shared, Unsettled
-from svc.controllers.endpoint_copies import copied, follows_pod, states_another_container
+from svc.controllers.copies.endpoint_copies import copied, follows_pod, states_another_container
 from svc.controllers.live_reads import find_pod
 from svc.controllers.nodes import kube_name
 from svc.controllers.settings import WORKLOAD

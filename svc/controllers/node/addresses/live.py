@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from svc.controllers.addresses.held import Held, is_own
-from svc.controllers.addresses.judgement import LEAKED, Facts, judge
 from svc.controllers.live_reads import find_pod
+from svc.controllers.node.addresses.held import Held, is_own
+from svc.controllers.node.addresses.judgement import LEAKED, Facts, judge
 from svc.controllers.nodes import read_kube_name, read_kube_node
 from svc.controllers.pods import PodRow, read_pod
 from svc.controllers.stored_endpoints import EndpointRow, read_endpoint

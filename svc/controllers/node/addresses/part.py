@@ -18,16 +18,16 @@ from svc.admin.ipam_check.uses import Uses
 from svc.admin.release_record import MASS, SETBACK, Record, Stop, acknowledged_id, limit, record_of
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.attach.handles import handle_of
-from svc.controllers.addresses.candidates import Candidates
-from svc.controllers.addresses.held import Held, all_held
-from svc.controllers.addresses.judgement import Facts
-from svc.controllers.addresses.ledger import Ledger
-from svc.controllers.addresses.live import Confirmed, LiveCheck
-from svc.controllers.addresses.release import Releaser
-from svc.controllers.addresses.setbacks import Seen, Setbacks
-from svc.controllers.addresses.survey import Survey, survey
 from svc.controllers.conditions import FALSE, TRUE, Condition
 from svc.controllers.controller import Controller, Shared, Unsettled
+from svc.controllers.node.addresses.candidates import Candidates
+from svc.controllers.node.addresses.held import Held, all_held
+from svc.controllers.node.addresses.judgement import Facts
+from svc.controllers.node.addresses.ledger import Ledger
+from svc.controllers.node.addresses.live import Confirmed, LiveCheck
+from svc.controllers.node.addresses.release import Releaser
+from svc.controllers.node.addresses.setbacks import Seen, Setbacks
+from svc.controllers.node.addresses.survey import Survey, survey
 from svc.controllers.nodes import known_kube_name
 from svc.controllers.settings import NODE
 from svc.controllers.table import Table
@@ -114,7 +114,7 @@ class Addresses(Controller[str]):
             self._release_node(item)
 
     def families(self) -> Iterable[Sample]:
-        from svc.controllers.addresses.metrics import families, read_pools  # only if metrics are served
+        from svc.controllers.node.addresses.metrics import families, read_pools  # only if metrics are served
 
         pools, reserved = read_pools(self._pools.snapshot().values(), self._reservations.snapshot().values())
         blocks = (entry.value for entry in self._blocks.snapshot().values())

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from svc.admin.ipam_check.owners import POD, is_of_one, network_of
-from svc.controllers.addresses.held import Held, is_own
+from svc.controllers.node.addresses.held import Held, is_own
 from svc.controllers.pods import PodRow
 from svc.controllers.stored_endpoints import EndpointRow
 

@@ -7,7 +7,7 @@ from svc import deadline
 from svc._core.cidr import Address
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.controllers.controller import Shared
-from svc.controllers.services import ingress_of, shown_addresses
+from svc.controllers.loadbalancer.services import ingress_of, shown_addresses
 from svc.datastore.orch.client import segment
 
 Json = dict[str, Any]

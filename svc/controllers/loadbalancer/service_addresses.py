@@ -16,9 +16,9 @@ from svc._core.cidr import Address, Cidr
 from svc.controllers.controller import Controller, Shared, Unsettled
 from svc.controllers.election import NotLeading
 from svc.controllers.live_reads import find_object
-from svc.controllers.service_allocations import ServiceAllocations
-from svc.controllers.service_status import ServiceStatus, service_path
-from svc.controllers.services import TYPE, ServiceRow, fitting, has_another_class, missing, read_service
+from svc.controllers.loadbalancer.service_allocations import ServiceAllocations
+from svc.controllers.loadbalancer.service_status import ServiceStatus, service_path
+from svc.controllers.loadbalancer.services import TYPE, ServiceRow, fitting, has_another_class, missing, read_service
 from svc.controllers.settings import LOAD_BALANCER as CONTROLLER
 from svc.controllers.table import ApiTable
 from svc.datastore.api import Entry, StoreError

@@ -11,7 +11,7 @@ from threading import Lock
 
 from svc.admin.block_release import delete_claim, remove_host
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.host_remains import hosts_of, lacks_node, read_remains
+from svc.controllers.node.host_remains import hosts_of, lacks_node, read_remains
 from svc.controllers.settings import NODE
 from svc.datastore.api import Conflict
 from svc.model.keys import AffinityKey, ResourceKey
