@@ -113,6 +113,7 @@ def test_metrics_have_the_numbers_of_each_controller(controllers: Cluster, cli: 
     assert found["controllers_leads"] == 1
     assert found['controllers_failures_total{controller="configuration"}'] == 0
     assert found['controllers_settled_total{controller="configuration"}'] > 0
+    assert found['controllers_writes_total{controller="configuration"}'] > 0
     assert 'controllers_queue_length{controller="configuration"}' in found
     assert found['controllers_condition{condition="ConfigurationValid",status="True",reason="Valid"}'] == 1
     assert any(name.startswith("store_requests_total") and 'store="api"' in name for name in found)

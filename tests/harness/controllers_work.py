@@ -22,10 +22,10 @@ from svc.names import DEFAULT
 SHORT_TIMES = ",".join(
     (
         "svc.controllers.gone_nodes:QUIET_SECONDS=1",
-        "svc.controllers.addresses.part:_LOOK_SECONDS=0.2",
-        "svc.controllers.addresses.part:_LOST_SECONDS=0.5",
-        "svc.controllers.ipam_handles:CONFIRM_SECONDS=1",
-        "svc.controllers.ipam_blocks:CONFIRM_SECONDS=1",
+        "svc.controllers.node.addresses.part:_LOOK_SECONDS=0.2",
+        "svc.controllers.node.addresses.part:_LOST_SECONDS=0.5",
+        "svc.controllers.node.ipam_handles:CONFIRM_SECONDS=1",
+        "svc.controllers.node.ipam_blocks:CONFIRM_SECONDS=1",
     )
 )
 NAMESPACE = "c-a"

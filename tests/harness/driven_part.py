@@ -91,7 +91,7 @@ def driven(client: Client, store: Backend, make: Make, configuration: Configurat
     election, clock, failures = Election("test", Clock()), Clock(1000.0), list[str]()
     election.renewed(0.0)
     writable = guarded(store, election)
-    tables, live = Tables(client, writable, failures.append), Live(configuration or Configuration())
+    tables, live = Tables(client, writable, failures.append, clock=clock), Live(configuration or Configuration())
     shared = Shared(client, writable, tables, DEFAULT, election, live, Conditions(), failures.append)
     made = Driven(make(shared, clock), shared, clock, failures)
     tables.start()

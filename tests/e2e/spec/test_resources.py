@@ -20,7 +20,7 @@ from harness.polling import wait_until
 from harness.running_controller import running
 from harness.spec_rows import statement
 from svc.controllers.configuration import Configuration
-from svc.controllers.host_endpoint_controller import HostEndpoints
+from svc.controllers.node.host_endpoint_controller import HostEndpoints
 from svc.controllers.settings import ACCOUNT, NAMESPACE, POLICY, WORKLOAD
 from svc.datastore.api import Backend, Delete
 from svc.datastore.open import open_client
