@@ -1,5 +1,6 @@
 """Processes of svc-controllers, on a real API server."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness import kill_point
+from harness import kill_point, marred_program
 from harness.kube import Kube
 from harness.polling import wait_until
 from svc.datastore.orch.leases import LEASES
@@ -57,6 +58,11 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(20)
 
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while the process runs."""
+        return self._process.poll()
+
     def await_end(self) -> int:
         """Wait until the process has ended by itself, and return its exit status."""
         return self._process.wait(60)
@@ -93,6 +99,15 @@ class Cluster:
         self._stack.callback(process.close)
         assert process.await_end() == -signal.SIGKILL, process.text
         self.kube.forget("leases/kube-system/")
+
+    def start_marred(self, plan: Json, **environment: str) -> Process:
+        """Start another process by `marred_program`, with a plan."""
+        self._started += 1
+        program = (sys.executable, marred_program.__file__, json.dumps(plan), *PROGRAM[2:])
+        health = {"HEALTH_FILE": str(self._folder / f"{self._started}.health")}
+        process = Process(self._folder / f"{self._started}.log", self.environment | health | environment, program=program)
+        self._stack.callback(process.close)
+        return process
 
     def make_namespace(self, name: str, **labels: str) -> Json:
         return self.kube.call("POST", NAMESPACES, {"metadata": {"name": name, "labels": labels}})
