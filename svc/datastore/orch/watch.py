@@ -133,6 +133,10 @@ class WholeObjectWatch(CollectionWatch):
         self.setbacks = 0
         """The number of lists whose revision was below an earlier one: the data of the server were replaced by older ones."""
 
+    def is_contact(self, step: Change) -> bool:
+        """A listing that begins has not asked the server, and one that has not ended is not complete."""
+        return step[0] not in (BEGUN, PAGE)
+
     def _is_restored(self, collection: Collection) -> bool:
         """Ask the server before a stream continues: from a later revision than the present one, it would report nothing."""
         self._newest = max(self._newest, _number(self._revision))
