@@ -214,7 +214,7 @@ def test_lock_in_the_middle_of_a_round_ends_the_writes_until_the_unlock(
     leaked = [cluster.assign(f"{NETWORK}.c{number}", "gone") for number in range(4)]
     with session(site) as own:
         locking = Locking(own, lambda: set_ready(cluster.store, ready=False))
-        with collecting(cluster, client, store=locking, make=CountingAddresses) as made:  # type: ignore[arg-type]
+        with collecting(cluster, client, store=locking, make=CountingAddresses) as made:
             wait_until(lambda: not locking.is_armed)
             wait_until(lambda: made.part.waiting == 1)  # it has failed because of the lock
             written, left = len(locking.writes), list(filter(cluster.holder, leaked))

@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Writes:
                     file.write(what + "\n")
             if is_last and self._fate == PAUSED:
                 os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(0.5)  # the threads of a process run on for a moment after the signal
             elif is_last:
                 if self._fate == KILLED_AFTER:
                     send()
