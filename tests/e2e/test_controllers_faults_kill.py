@@ -5,15 +5,17 @@ is killed before its first write, and of one that is killed after its next one, 
 """
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.address_cluster import AddressCluster, address_cluster
+from harness.audit import IpamAudit
 from harness.controller_work import (
     HANDLE_OF_LIVE,
     NODE_WORK,
@@ -29,13 +31,15 @@ from harness.datastores import EtcdSite, Site
 from harness.kube import Kube
 from harness.marred_program import KILLED, KILLED_AFTER
 from harness.polling import eventually, wait_until
-from harness.services import Services, held, in_namespace, store_for_services
+from harness.services import Services, in_namespace, store_for_services
+from svc.datastore.api import Backend
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 Work = Callable[[AddressCluster], None]
 ONLY_IN_ETCD = (node_labels,)
 MOST_WRITES = 40
+END_SECONDS = 1.0
 QUIET_SECONDS = 4.0  # more than twice a full round
 
 
@@ -70,6 +74,8 @@ def was_killed(controllers: Cluster, name: str, last: int, fate: str, is_done: C
     """Run a process until it kills itself, or has done everything. Return whether it has killed itself."""
     process = start(controllers, name, last, fate)
     wait_until(lambda: process.status is not None or is_done())
+    with suppress(subprocess.TimeoutExpired):
+        process.await_end(END_SECONDS)  # the last write is followed by the kill
     if process.status is None:
         process.kill()
         return False
@@ -170,7 +176,9 @@ def was_served(change: Callable[[Services], None], case: Case, last: int, fate: 
         controllers = stack.enter_context(cluster(case.kube, case.folder(f"{fate} {last}"), case.environment("loadbalancer")))
 
         def is_served() -> bool:
-            shown, stored = set(services.shown()), held(store)
+            shown, stored = set(services.shown()), addresses_of(store)
+            if contradictions(store):
+                return False
             if change is take_back:
                 return not shown and not stored
             wanted = stored.get(services.handle(), set())
@@ -185,7 +193,15 @@ def was_served(change: Callable[[Services], None], case: Case, last: int, fate: 
         change(services)
         if not was_killed(controllers, "loadbalancer", last, fate, is_served):
             return False
-        assert set(services.shown()) <= {address for addresses in held(store).values() for address in addresses}
+        assert set(services.shown()) <= set(IpamAudit.read(store).allocations)  # what the status shows is held at any time
         start(controllers, "loadbalancer")
         wait_until(is_served)
         return True
+
+
+def addresses_of(store: Backend) -> dict[str, set[str]]:
+    """Return the addresses of each handle."""
+    found: dict[str, set[str]] = {}
+    for address, handle in IpamAudit.read(store).allocations.items():
+        found.setdefault(handle, set()).add(address)
+    return found

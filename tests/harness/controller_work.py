@@ -89,9 +89,9 @@ def wrong_handles(cluster: AddressCluster) -> None:
 
 def idle_blocks(cluster: AddressCluster) -> None:
     """Leave blocks without addresses, and an address whose cooldown will be over."""
-    handles = [f"{NETWORK}.c{number}" for number in range(34)]  # more than two blocks
-    for handle in handles:
-        cluster.assign(handle, "live")
+    handles = {f"{NETWORK}.c1": "", f"{NETWORK}.c2": "10.65.8.1", f"{NETWORK}.c3": "10.65.9.1"}
+    for handle, address in handles.items():
+        cluster.assign(handle, "live", address=address)
     put_settings(cluster.store, cooldown_seconds=1)
     for handle in handles:
         IpamService(cluster.store, "node1").release(Release(handle))

@@ -63,9 +63,9 @@ class Process:
         """The exit status; None while the process runs."""
         return self._process.poll()
 
-    def await_end(self) -> int:
+    def await_end(self, seconds: float = 60.0) -> int:
         """Wait until the process has ended by itself, and return its exit status."""
-        return self._process.wait(60)
+        return self._process.wait(seconds)
 
     def close(self) -> None:
         self.kill()
