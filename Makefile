@@ -8,6 +8,8 @@ WORKERS ?= $(shell expr $$(nproc) + 5)
 SCHEDULES ?= 1000000
 SEED ?= 0
 INPUTS ?= 1000000
+NODES ?= 1000
+PODS ?= 30000
 KILLS ?= 10000
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
@@ -19,7 +21,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench kube-programs otlp-receiver clean
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,6 +31,7 @@ help: ## list the targets
 	@echo "SCHEDULES=N SEED=N      which schedules are simulated, see tests/simulation"
 	@echo "INPUTS=N SEED=N         how many inputs the fuzzers make, and which"
 	@echo "KILLS=N SEED=N          how often the fault bench kills a node, and when"
+	@echo "NODES=N PODS=N          size of the cluster in which the controllers are measured"
 	@echo "LOCKED=1                install the exact distributions of requirements/ci.txt, checked by their hashes"
 
 demo: $(VENV)/.installed ## connect two network namespaces with the executable and the agent, and ping between them
@@ -85,6 +88,9 @@ fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled 
 
 bench: $(VENV)/.installed kube-programs ## measure svc and other plugins in one interleaved run
 	$(BIN)/python -m bench
+
+scale: $(VENV)/.installed kube-programs ## measure the controllers with 1,000 nodes and 30,000 pods
+	$(BIN)/python -m bench --only scale --nodes $(NODES) --pods $(PODS)
 
 kube-programs: ## build the API server and kubelet for tests, once: 6 minutes and 5 GB, needs Debian 12
 	@sh tests/harness/kube-build.sh "$(KUBE_PROGRAMS)" || { [ $$? -eq 2 ] && echo "tests on an API server will be skipped"; }

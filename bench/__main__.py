@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -17,11 +17,11 @@ from bench import (
     cluster,
     core,
     density,
-    host_endpoints,
     ipam_check,
     memory,
     node,
     restarts,
+    scale,
     sequential,
     shim_call,
     soak,
@@ -44,7 +44,6 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "etcd": cluster.run_etcd,
     "orch": cluster.run_orch,
     "check": ipam_check.run,
-    "hosts": host_endpoints.run,
     "node": node.run,
     "core": core.run,
     "attachments": attachments.run,
@@ -52,9 +51,10 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "restarts": restarts.run_restarts,
     "kills": restarts.run_kills,
     "soak": soak.run,
+    "scale": scale.run,
 }
-ON_REQUEST = {"attachments", "beside", "restarts", "kills", "soak", "hosts"}  # not among the phases of a run without --only
-NEED_NO_ROOT = {"check", "core", "hosts"}
+ON_REQUEST = {"attachments", "beside", "restarts", "kills", "soak", "scale"}  # not among the phases of a run without --only
+NEED_NO_ROOT = {"check", "core", "scale"}
 
 
 @dataclass
@@ -86,6 +86,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is torn down
     options = Options.quick(arguments.rounds or 15) if arguments.quick else Options(arguments.rounds or 60)
+    options = replace(options, scale_nodes=arguments.nodes, scale_pods=arguments.pods)
     report = Report()
     with ExitStack() as stack:
         sinks = [sys.stdout]
@@ -132,6 +133,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds and pods: a first impression")
     parser.add_argument("--rounds", type=int, help="of one call each (60, or 15 with --quick)")
+    parser.add_argument("--nodes", type=int, default=1000, help="of the measurement `scale` (1000)")
+    parser.add_argument("--pods", type=int, default=30_000, help="of the measurement `scale`, at most 60 a node (30000)")
     parser.add_argument(
         "--wait", type=float, default=20.0, metavar="SECONDS", help="for an idle machine, before each phase (20)"
     )

@@ -24,7 +24,8 @@ def _figure(stage: Stage, name: str, n: int, goal: Goal | None = None, then: Goa
     return Figure(name, "MiB", Sample(rss_mib(stage.node.agent_pid)), n, goal=goal, then=then)
 
 
-def rss_mib(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+def rss_mib(pid: int, field: str = "VmRSS") -> float:
+    """Return the memory of a process; for the field VmHWM its peak."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found, f"process {pid} has no memory"
     return int(found[1]) / 1024

@@ -10,6 +10,7 @@ class Options:
     """`rounds` of one call each, `burst_rounds` of `burst_pods`, and concurrent pods for memory and density.
 
     `restarts` of the agent on each datastore, `soak_cycles` of ADD and DEL, and `attachments` when the agent starts.
+    `scale_pods` on `scale_nodes` for the controllers.
     """
 
     rounds: int = 60
@@ -21,6 +22,8 @@ class Options:
     restarts: int = 50
     soak_cycles: int = 20_000
     attachments: int = 2000
+    scale_nodes: int = 1000
+    scale_pods: int = 30_000
 
     @staticmethod
     def quick(rounds: int) -> "Options":

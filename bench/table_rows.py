@@ -19,7 +19,7 @@ from svc.datastore.open import open_backend, open_client
 from svc.heap import limit_arenas
 from svc.names import DEFAULT
 
-TABLES = ("kube_nodes", "pods", "pools", "nodes", "blocks", "handles", "affinities", "host_endpoints")
+TABLES = ("kube_nodes", "pods", "pools", "nodes", "blocks", "handles", "affinities", "host_endpoints", "endpoints")
 
 _POLL = 0.05
 _KEPT: list[Tables] = []  # tables stay filled until the end
@@ -40,7 +40,7 @@ def main() -> None:
         tracemalloc.start()
     _show("start", 0, 0.0, arguments.trace)
     for name in TABLES:
-        if name == "nodes" and not arguments.etcd:
+        if name in ("nodes", "endpoints") and not arguments.etcd:
             continue
         rows, seconds = _fill(Tables(client, store, sys.exit), name)
         _show(name, rows, seconds, arguments.trace)

@@ -1,7 +1,7 @@
 """The rules of KubeControllersConfiguration, for those who write it and for the controllers that read it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from svc.model import controllers_configuration as shape
 from svc.model.duration import UNITS, parse_duration
 from svc.model.field_errors import FieldError
 from svc.model.resource import Resource
-from svc.model.selector import SelectorError, parse
+from svc.model.selector import parse
 
 SHORTEST_PERIOD: Final = 1.0  # seconds between full rounds
 _TEMPLATE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -91,17 +91,6 @@ def _always_copied(where: str, value: Any) -> Found:
         yield FieldError(where, value, problem, f"leave it out, or give {shape.ENABLED}")
 
 
-def _duration(where: str, value: Any) -> Found:
-    remedy = f"give one such as 90s, 5m or 1h30m, of the units {', '.join(UNITS)}, or 0"
-    if not isinstance(value, str):
-        yield from typed(str)(where, value)
-        return
-    try:
-        parse_duration(value)
-    except ValueError as error:
-        yield FieldError(where, value, str(error), remedy)
-
-
 def _port(where: str, value: Any) -> Found:
     if type(value) is not int or not 0 <= value <= shape.MAX_PORT:
         yield FieldError(where, value, "is not a port", f"give 1 to {shape.MAX_PORT}, or 0 for none")
@@ -120,21 +109,21 @@ def _cidr(where: str, value: Any) -> Found:
         yield FieldError(where, value, "is not a CIDR", "give one such as 10.0.0.0/8 or fd00::/8")
 
 
-def _pattern(where: str, value: Any) -> Found:
-    if not isinstance(value, str):
-        yield from typed(str)(where, value)
-        return
-    try:
-        re.compile(value)
-    except re.error as error:
-        yield FieldError(where, value, f"is not a regular expression: {error}", "give one such as ^eth[0-9]+$")
+def _readable(read: Callable[[str], object], problem: str, remedy: str) -> Rule:
+    """Return the rule for a text that `read` accepts. `problem` has a place for the reason."""
+
+    def rule(where: str, value: Any) -> Found:
+        if not isinstance(value, str):
+            yield from typed(str)(where, value)
+            return
+        try:
+            read(value)
+        except (ValueError, re.error) as error:
+            yield FieldError(where, value, problem.format(error), remedy)
+
+    return rule
 
 
-def _selector(where: str, value: Any) -> Found:
-    if not isinstance(value, str):
-        yield from typed(str)(where, value)
-        return
-    try:
-        parse(value)
-    except SelectorError as error:
-        yield FieldError(where, value, f"is not a selector: {error}", "give one such as all() or rack == 'a'")
+_duration: Final = _readable(parse_duration, "{}", f"give one such as 90s, 5m or 1h30m, of the units {', '.join(UNITS)}, or 0")
+_pattern: Final = _readable(re.compile, "is not a regular expression: {}", "give one such as ^eth[0-9]+$")
+_selector: Final = _readable(parse, "is not a selector: {}", "give one such as all() or rack == 'a'")

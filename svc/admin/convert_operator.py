@@ -47,12 +47,7 @@ def rename(document: Document, renaming: Renaming, note: Note) -> Json:
         spec[target.operator_network] = {**spec[target.operator_network], "ipPools": [_pool(pool, renaming) for pool in pools]}
     for path in _unread(spec, target.operator_network):
         note(f"spec.{path}", "it is kept, but svc does not read it")
-    return {
-        "apiVersion": target.operator_api_version,
-        "kind": KIND,
-        "metadata": {"name": operator_resource.NAME},
-        "spec": spec,
-    }
+    return _resource(spec, target)
 
 
 def to_pools(document: Document, renaming: Renaming, *, backing: bool) -> list[Json]:
@@ -112,12 +107,13 @@ def from_netconf(plugin: Json, others: Sequence[Json], renaming: Renaming, note:
             note(f"plugin {type_of(other)!r}", "the operator chains only portmap, bandwidth and tuning")
     if plugin.get("datastore_type", "etcdv3") not in (source.orch_datastore, *_WORDS):
         note("datastore_type", "the operator keeps addresses in the Kubernetes API")
-    return {
-        "apiVersion": target.operator_api_version,
-        "kind": KIND,
-        "metadata": {"name": operator_resource.NAME},
-        "spec": spec,
-    }
+    return _resource(spec, target)
+
+
+def _resource(spec: Json, names: Names) -> Json:
+    """Return the operator's resource with a spec."""
+    metadata = {"name": operator_resource.NAME}
+    return {"apiVersion": names.operator_api_version, "kind": KIND, "metadata": metadata, "spec": spec}
 
 
 def _bytes(document: Document) -> bytes:

@@ -14,13 +14,12 @@ from typing import Any, Final
 import orjson
 
 from svc.datastore.api import Backend
+from svc.model.controllers_configuration import KEY
 from svc.model.errors import CallerError
-from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, ordered
 from svc.names import Names
 from svc.values import dataclass
 
-KEY: Final = ResourceKey("KubeControllersConfiguration", "default")
 REMEDY: Final = "delete the annotation, which `svcctl get kubecontrollersconfiguration default -o yaml` shows"
 
 HOUR = 3600.0

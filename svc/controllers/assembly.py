@@ -4,20 +4,20 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from svc.controllers.addresses.part import Addresses
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.copier import Copier
-from svc.controllers.endpoints import Endpoints
-from svc.controllers.host_endpoint_controller import HostEndpoints
-from svc.controllers.ipam_blocks import IpamBlocks
-from svc.controllers.ipam_handles import IpamHandles
-from svc.controllers.ipam_hosts import IpamHosts
-from svc.controllers.network_policies import NetworkPolicies
-from svc.controllers.node_deletion import NodeDeletion
-from svc.controllers.node_labels import NodeLabels
-from svc.controllers.pools import Pools
-from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
-from svc.controllers.service_addresses import ServiceAddresses
+from svc.controllers.copies.copier import Copier
+from svc.controllers.copies.endpoints import Endpoints
+from svc.controllers.copies.network_policies import NetworkPolicies
+from svc.controllers.copies.profiles import AccountProfiles, NamespaceProfiles
+from svc.controllers.loadbalancer.service_addresses import ServiceAddresses
+from svc.controllers.node.addresses.part import Addresses
+from svc.controllers.node.host_endpoint_controller import HostEndpoints
+from svc.controllers.node.ipam_blocks import IpamBlocks
+from svc.controllers.node.ipam_handles import IpamHandles
+from svc.controllers.node.ipam_hosts import IpamHosts
+from svc.controllers.node.node_deletion import NodeDeletion
+from svc.controllers.node.node_labels import NodeLabels
+from svc.controllers.node.pools import Pools
 from svc.controllers.settings import ACCOUNT, LOAD_BALANCER, NAMESPACE, NODE, POLICY, WORKLOAD, Settings
 
 Part = Controller[Any]
@@ -53,4 +53,4 @@ def _parts(name: str, settings: Settings, shared: Shared) -> Iterator[Part]:
     else:
         log.warning("controller %s is %s", name, _EMPTY)
     for factory in factories:
-        yield factory(shared)
+        yield factory(shared.for_part())

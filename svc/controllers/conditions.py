@@ -19,11 +19,15 @@ class Condition:
 
 
 class Conditions:
-    """The present conditions of this process, by kind. Thread-safe."""
+    """The present conditions of this process, by kind. Thread-safe.
+
+    A part that will judge a kind says so at its start. Until it has judged, what an earlier leader has reported holds.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._present: dict[str, Condition] = {}
+        self._awaited: set[str] = set()  # kinds that no part has judged yet
         self._listeners: list[Callable[[], None]] = []
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -32,22 +36,37 @@ class Conditions:
 
     def set(self, condition: Condition) -> None:
         """Report a condition in place of the present one of its kind."""
-        with self._lock:
-            if self._present.get(condition.kind) == condition:
-                return
-            self._present[condition.kind] = condition
-        for listener in self._listeners:
-            listener()
+        self._replace(condition.kind, condition)
 
     def clear(self, kind: str) -> None:
-        """Report no condition of this kind any more."""
-        with self._lock:
-            if self._present.pop(kind, None) is None:
-                return
-        for listener in self._listeners:
-            listener()
+        """Report the absence of a condition of this kind."""
+        self._replace(kind, None)
+
+    def await_judgement(self, kind: str) -> None:
+        """Report nothing of this kind until a part has judged: another process may know more."""
+        self._replace(kind, None, is_judged=False)
 
     def all(self) -> tuple[Condition, ...]:
         """Return the conditions, by kind."""
         with self._lock:
-            return tuple(self._present[kind] for kind in sorted(self._present))
+            return self._sorted()
+
+    def with_awaited(self) -> tuple[tuple[Condition, ...], frozenset[str]]:
+        """Return the conditions, and the kinds that no part has judged yet."""
+        with self._lock:
+            return self._sorted(), frozenset(self._awaited)
+
+    def _sorted(self) -> tuple[Condition, ...]:
+        return tuple(self._present[kind] for kind in sorted(self._present))
+
+    def _replace(self, kind: str, condition: Condition | None, *, is_judged: bool = True) -> None:
+        """Have this condition of a kind, or none. Call the listeners if that changes something."""
+        with self._lock:
+            if self._present.get(kind) == condition and (kind not in self._awaited) == is_judged:
+                return
+            self._present.pop(kind, None)
+            if condition is not None:
+                self._present[kind] = condition
+            (self._awaited.discard if is_judged else self._awaited.add)(kind)
+        for listener in self._listeners:
+            listener()

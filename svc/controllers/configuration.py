@@ -11,7 +11,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class HostEndpointTemplate:
-    """A template of host endpoints, see `svc/controllers/host_endpoints.py`. `interface_pattern` is a regular expression."""
+    """A template of host endpoints, see `svc/controllers/node/host_endpoints.py`. The pattern is a regular expression."""
 
     name: str
     interface_cidrs: tuple[str, ...] = ()

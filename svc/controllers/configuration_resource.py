@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
+from threading import Lock
 from typing import Any
 
 from svc.controllers.condition_documents import documents
@@ -19,7 +20,7 @@ from svc.controllers.settings import Settings
 from svc.datastore.api import Conflict, Contended, Create, Entry, NotFound, UndecodableEntry, Update
 from svc.model import controllers_configuration as shape
 from svc.model.controllers_configuration import KEY, KIND
-from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, new_uid, set_identity
 from svc.retry import attempts
 
@@ -39,9 +40,10 @@ class ConfigurationResource(Controller[ResourceKey]):
 
     def __init__(self, shared: Shared, settings: Settings) -> None:
         self._settings = settings
-        self._table = shared.tables.entries(ResourceQuery(KIND), f"{KIND}s")
+        self._table = shared.tables.configurations
         self._decision: Decision | None = None
-        self._seen: Json | None = None  # the spec that was decided upon last
+        self._applying = Lock()  # guards what follows
+        self._seen: Json | None = None  # the spec that was decided upon last; None also if the object could not be decoded
         self._published: tuple[object, ...] = ()  # what the last write has stored, and its revision
         super().__init__(shared, (self._table,))
         self._table.on_change(self._follow)
@@ -71,15 +73,18 @@ class ConfigurationResource(Controller[ResourceKey]):
         """Put the object into force. A deleted object, or one that cannot be decoded, changes nothing: see `settle`."""
         if KEY not in keys:
             return
-        entry = self._table.get(KEY)
-        if entry is not None:
-            self._apply(entry.value)
+        self._apply()
         self.add((KEY,))
 
-    def _apply(self, resource: Resource) -> None:
-        if resource.spec == self._seen:
-            return
-        self._seen = resource.spec
+    def _apply(self) -> None:
+        """Put the object that the table has into force, if there is one, and it was not yet."""
+        with self._applying:
+            entry = self._table.get(KEY)
+            if entry is not None and entry.value.spec != self._seen:
+                self._seen = entry.value.spec
+                self._decide(entry.value)
+
+    def _decide(self, resource: Resource) -> None:
         last, has_copies = self._decision.spec if self._decision else None, self._settings.has_copies
         decision = decide(resource, last, self._settings.overrides, has_copies=has_copies)
         self._decision = decision
@@ -101,11 +106,14 @@ class ConfigurationResource(Controller[ResourceKey]):
 
     def _find(self, key: ResourceKey) -> Entry[Resource] | None:
         try:
-            return self.shared.store.find(key)
+            found = self.shared.store.find(key)
         except UndecodableEntry as error:
-            self._seen = None  # so that the corrected object is decided upon, whatever it has
-            self._set((error.as_text(),), "Undecodable")
+            with self._applying:
+                self._seen = None  # so that the corrected object is decided upon, whatever it has
+                self._set((error.as_text(),), "Undecodable")
             raise
+        self._apply()  # in case the table had the corrected object before the error was reported
+        return found
 
     def _write(self, entry: Entry[Resource] | None) -> None:
         if entry is None:
@@ -119,14 +127,14 @@ class ConfigurationResource(Controller[ResourceKey]):
     def _publish(self, entry: Entry[Resource], decision: Decision) -> None:
         """Write the status. A server may drop fields that its schema lacks; so what was written is remembered."""
         settings, before = self._settings, entry.value.status or {}
-        conditions = self.shared.conditions.all()
+        conditions, awaited = reported = self.shared.conditions.with_awaited()
         status = before | {
             "environmentVars": dict(settings.overrides.variables),
             "runningConfig": running_config(decision.settings, settings.controllers, has_copies=settings.has_copies),
-            "conditions": documents(conditions, before.get("conditions"), time.time()),
+            "conditions": documents(conditions, before.get("conditions"), time.time(), awaited),
         }
-        if status == before or self._published == (entry.revision, status["runningConfig"], conditions):
+        if status == before or self._published == (entry.revision, status["runningConfig"], reported):
             return
         (stored,) = self.shared.store.write([Update(KEY, replace(entry.value, status=status), entry.revision)], durable=True)
         assert stored is not None
-        self._published = stored.revision, status["runningConfig"], conditions
+        self._published = stored.revision, status["runningConfig"], reported

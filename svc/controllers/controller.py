@@ -6,11 +6,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import field, replace
 from typing import Any, Generic, TypeVar
 
 from svc.controllers.conditions import Conditions
 from svc.controllers.configuration import Live
 from svc.controllers.election import Election, NotLeading
+from svc.controllers.guarded_store import CountedStore
 from svc.controllers.retry_queue import RetryQueue
 from svc.controllers.table import Table
 from svc.controllers.tables import Tables
@@ -34,11 +36,26 @@ class Unsettled(Exception):
     """The failure to settle an item because of its content. The message says what is wrong."""
 
 
+@dataclass(slots=True)
+class Tally:
+    """Numbers of a controller since its start: settled and failed attempts, its full rounds with their time, and its writes."""
+
+    settled: int = 0
+    failed: int = 0
+    rounds: int = 0
+    round_seconds: float = 0.0
+    written: int = 0
+
+    def count_written(self, number: int) -> None:
+        """Count objects that were written."""
+        self.written += number
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What the controllers of a process share. `store` refuses writes unless the process leads and the datastore is ready.
 
-    `fail` is called with the reason if a thread ends because of a bug.
+    `fail` is called with the reason if a thread ends because of a bug. The `tally` is that of one part, see `for_part`.
     """
 
     client: Client
@@ -49,16 +66,12 @@ class Shared:
     live: Live
     conditions: Conditions
     fail: Callable[[str], None]
+    tally: Tally = field(default_factory=Tally)
 
-
-@dataclass(slots=True)
-class Tally:
-    """Numbers of a controller since its start: settled and failed attempts, and its full rounds with their time."""
-
-    settled: int = 0
-    failed: int = 0
-    rounds: int = 0
-    round_seconds: float = 0.0
+    def for_part(self) -> "Shared":
+        """Return the same with a tally of its own, which counts the writes of its session."""
+        tally = Tally()
+        return replace(self, tally=tally, store=CountedStore(self.store, tally.count_written))
 
 
 class Controller(ABC, Generic[Item]):
@@ -78,7 +91,7 @@ class Controller(ABC, Generic[Item]):
         self._round_began = -math.inf
         self._open_round: float | None = None  # when the round began whose items are not all tried
         self._work: tuple[float, str] | None = None  # since when this thread works, and on what
-        self.tally = Tally()
+        self.tally = shared.tally
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
@@ -182,7 +195,7 @@ class Controller(ABC, Generic[Item]):
         """Count the round that is open, because no item is due any more. Its failed items may still wait."""
         if self._open_round is not None:
             seconds = time.monotonic() - self._open_round
-            log.debug("controller %s: a full round took %.2f s", self.name, seconds)
+            log.debug("controller %s: a full round of %s took %.2f s", self.name, type(self).__name__, seconds)
             self.tally.rounds += 1
             self.tally.round_seconds += seconds
             self._open_round = None

@@ -1,4 +1,4 @@
-"""Datastore session of the controllers: it writes only while this process leads and the datastore is ready."""
+"""Datastore session of the controllers: it writes only while this process leads and the datastore is ready, and is counted."""
 
 import math
 import time
@@ -8,7 +8,7 @@ from typing import Any
 from svc import deadline
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.controllers.election import Election
-from svc.datastore.api import Backend, Entry, Write
+from svc.datastore.api import Backend, Check, Entry, PartialWrite, Write
 
 READY_SECONDS = 0.5  # for which one read of the readiness counts
 
@@ -60,3 +60,31 @@ class ReadyReadStore:
             self._readiness.require()
             self._read_at = now
         return self._inner.write(writes, durable=durable)
+
+
+class CountedStore:
+    """Session that calls `count` with the number of objects which each write has created, updated or deleted."""
+
+    update = Backend.update
+
+    def __init__(self, inner: Backend, count: Callable[[int], None]) -> None:
+        self._inner = inner
+        self._count = count
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the inner session."""
+        return getattr(self._inner, name)
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        """Apply the writes. Do not count one without an answer: nothing says whether it was applied."""
+        try:
+            done = self._inner.write(writes, durable=durable)
+        except PartialWrite as partial:
+            self._count(_changes(writes[: len(partial.done)]))
+            raise
+        self._count(_changes(writes))
+        return done
+
+
+def _changes(writes: Sequence[Write]) -> int:
+    return sum(not isinstance(write, Check) for write in writes)

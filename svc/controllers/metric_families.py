@@ -22,6 +22,13 @@ FAMILIES: Final = (
         "controllers_failures_total", COUNTER, ("controller",), "attempts", "Attempts at items that failed, and are repeated."
     ),
     Family(
+        "controllers_writes_total",
+        COUNTER,
+        ("controller",),
+        "objects",
+        "Objects that were created, updated or deleted in the datastore, and services whose status was.",
+    ),
+    Family(
         "controllers_round_seconds",
         SUMMARY,
         ("controller",),

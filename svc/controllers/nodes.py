@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from svc.controllers.live_reads import find_object
 from svc.datastore.api import Backend
-from svc.datastore.orch.client import ApiError, Client, segment
+from svc.datastore.orch.client import Client, segment
 from svc.model.errors import PeerError
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
@@ -42,6 +43,14 @@ def kube_name(names: Names, node: Resource) -> str:
     return ""
 
 
+def known_kube_name(names: Names, node: Resource) -> str:
+    """Return the name as `kube_name` does; empty also if the Node is malformed, which a live read reports."""
+    try:
+        return kube_name(names, node)
+    except ValueError:
+        return ""
+
+
 def read_kube_name(names: Names, store: Backend, name: str) -> str:
     """Return the name that a node of the datastore has in Kubernetes; empty if it is none of Kubernetes.
 
@@ -57,9 +66,4 @@ def read_kube_name(names: Names, store: Backend, name: str) -> str:
 
 def read_kube_node(client: Client, name: str) -> Json | None:
     """Return a node of Kubernetes, read now; None if the API server says that it does not exist. Raise StoreError."""
-    try:
-        return client.get(f"/api/v1/nodes/{segment(name)}")
-    except ApiError as error:
-        if error.status == 404 and error.reason == "NotFound":  # another reason: a proxy, or the kind is not served
-            return None
-        raise
+    return find_object(client, f"/api/v1/nodes/{segment(name)}")

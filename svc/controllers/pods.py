@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from svc.controllers.endpoint_copies import digest_of_pod
+from svc.controllers.copies.endpoint_copies import digest_of_pod
 from svc.model.mapped import allocated_form
 from svc.model.pod_endpoint import attachments_of, is_finished, network_status_addresses
 from svc.names import Names

@@ -58,17 +58,18 @@ def run(settings: Settings, names: Names, client: Client) -> int:
         writable = guarded(store, election)
         tables = Tables(client, writable, end.request, names)
         shared = Shared(client, writable, tables, names, election, live, conditions, end.request)
-        parts = [ConfigurationResource(shared, settings), *assemble(settings, shared)]
+        parts = [ConfigurationResource(shared.for_part(), settings), *assemble(settings, shared)]
         health = Health(settings.health_file, names.controllers, live, store, partial(_troubles, tables, parts))
         meters = {settings.datastore["kind"]: store.meter, "api": client.meter}
         serving = stack.enter_context(closing(Serving(live, conditions, Telemetry(shared, parts, meters).text)))
         tables.start()
+        stack.callback(tables.stop)
         for part in parts:
             part.start()
         health.start()
         stack.callback(health.stop)
         _lead(lease, shared, parts, serving, health, end)
-        _end(lease, election, tables, parts)
+        _end(lease, election, parts)
     return 1 if end.reason else 0
 
 
@@ -111,12 +112,11 @@ def _lead(lease: LeaderLease, shared: Shared, parts: Sequence[Part], serving: Se
             return
 
 
-def _end(lease: LeaderLease, election: Election, tables: Tables, parts: Sequence[Part]) -> None:
+def _end(lease: LeaderLease, election: Election, parts: Sequence[Part]) -> None:
     """End the controllers, and release the Lease if no write is in flight."""
     election.resign()
     for part in parts:
         part.stop()
-    tables.stop()
     until = time.monotonic() + _WRITE_SECONDS
     if not all(part.await_writes(max(0.0, until - time.monotonic())) for part in parts):
         log.warning("a write is in flight: the Lease is not released, and expires")

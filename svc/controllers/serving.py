@@ -80,6 +80,7 @@ class Serving:
     def __init__(self, live: Live, conditions: Conditions, metrics: Callable[[], str]) -> None:
         self._live = live
         self._conditions = conditions
+        conditions.await_judgement(SERVED)
         self._metrics = _Port(METRICS_PORT, _EVERYWHERE, METRICS, metrics)
         self._stacks = _Port(DEBUG_PORT, _LOOPBACK, STACKS, stacks)
 

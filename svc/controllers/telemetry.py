@@ -58,6 +58,7 @@ _NUMBERS: dict[str, Callable[[Controller[Any]], float]] = {
     "controllers_queue_length": lambda part: part.waiting,
     "controllers_settled_total": lambda part: part.tally.settled,
     "controllers_failures_total": lambda part: part.tally.failed,
+    "controllers_writes_total": lambda part: part.tally.written,
     "controllers_round_seconds_sum": lambda part: round(part.tally.round_seconds, 6),
     "controllers_round_seconds_count": lambda part: part.tally.rounds,
 }

@@ -259,7 +259,7 @@ def test_node_without_a_node_of_kubernetes_waits_for_its_claim(
     cluster: AddressCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a node is gone, its tunnel stays, and the grace period applies to its pods."""
-    monkeypatch.setattr("svc.controllers.addresses.part._LOST_SECONDS", 0.02)
+    monkeypatch.setattr("svc.controllers.node.addresses.part._LOST_SECONDS", 0.02)
     cluster.add_node("node2")
     pod = cluster.assign(f"{NETWORK}.c1", "gone", "node2")
     tunnel = cluster.assign("t", node="node2", type="vxlanTunnelAddress")

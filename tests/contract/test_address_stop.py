@@ -17,9 +17,9 @@ from harness.polling import wait_until
 from harness.running_controller import Running
 from harness.svcctl import Cli, cli_on
 from svc.admin.release_record import MASS, SETBACK, acknowledgement_annotation, record_of
-from svc.controllers.addresses.part import CONDITION
-from svc.controllers.addresses.setbacks import Seen
 from svc.controllers.configuration import Configuration
+from svc.controllers.node.addresses.part import CONDITION
+from svc.controllers.node.addresses.setbacks import Seen
 from svc.datastore.orch.client import Client
 from svc.names import DEFAULT
 
@@ -72,6 +72,25 @@ def test_stop_outlives_the_leader(cluster: AddressCluster, client: Client) -> No
         assert all(map(cluster.holder, leaked[1:]))
 
 
+def test_new_leader_shows_a_stop_without_new_leaks_until_it_is_acknowledged(
+    cluster: AddressCluster, client: Client, cli: Cli
+) -> None:
+    leaked = leak(cluster, LEAKS)
+    with collecting(cluster, client) as made:
+        wait_until(lambda: reason(made) == MASS)
+    for number in range(LEAKS):
+        cluster.release(f"{DEFAULT.network}.c{number}")
+    assert free(cluster, leaked)
+    with collecting(cluster, client, leads=False) as made:
+        assert CONDITION in made.shared.conditions.with_awaited()[1]
+        made.lead()
+        wait_until(lambda: reason(made) == MASS)
+        cli.changes("ipam", "release", "--acknowledge", "--yes")
+        wait_until(lambda: reason(made) == "Running")
+        made.election.resign()
+        wait_until(lambda: reason(made) == "")  # the next leader may know of another stop
+
+
 def test_acknowledgement_lets_the_releases_go_on(cluster: AddressCluster, client: Client, cli: Cli) -> None:
     leaked = leak(cluster, LEAKS)
     assert "there is no stop to acknowledge" in cli.fails("ipam", "release", "--acknowledge", "--yes")
@@ -102,7 +121,7 @@ def test_addresses_of_a_node_that_is_gone_do_not_count(
     cluster: AddressCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("svc.controllers.gone_nodes.QUIET_SECONDS", 0.2)
-    monkeypatch.setattr("svc.controllers.addresses.part._LOST_SECONDS", 0.05)
+    monkeypatch.setattr("svc.controllers.node.addresses.part._LOST_SECONDS", 0.05)
     cluster.add_node("node2")
     leaked = [cluster.assign(f"{DEFAULT.network}.d{number}", f"gone{number}", "node2") for number in range(2 * LEAKS)]
     tunnel = cluster.assign("ipip-tunnel-addr-node2", node="node2", type="ipipTunnelAddress")

@@ -12,7 +12,7 @@ from harness.ipam_check import spoil
 from svc._core.cidr import Cidr
 from svc.attach.datastore_ready import DatastoreLocked
 from svc.controllers.configuration import Configuration
-from svc.controllers.ipam_blocks import IpamBlocks
+from svc.controllers.node.ipam_blocks import IpamBlocks
 from svc.datastore.api import Conflict, NotFound, UndecodableEntry, Update
 from svc.ipam import blocks as block_model
 from svc.model.ipam import PENDING_DELETION, Affinity, Attribute

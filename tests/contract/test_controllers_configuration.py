@@ -284,6 +284,27 @@ def test_new_leader_keeps_the_times_of_transitions(processes: Processes) -> None
     assert condition(found)["lastTransitionTime"] == "2020-01-01T00:00:00Z"
 
 
+def test_new_leader_keeps_conditions_until_its_parts_have_judged(processes: Processes) -> None:
+    """One that no part of the process will judge goes."""
+    first = processes.start()
+    stop, clash = Condition("Stop", FALSE, "MassRelease", "x"), Condition("Clash", TRUE, "NameTaken", "x")
+    for each in (stop, clash, Condition("Other", TRUE, "x", "x")):
+        first.shared.conditions.set(each)
+    processes.await_condition(TRUE, "Other")
+    first.stop()
+    second = processes.start(leads=False)
+    conditions = second.shared.conditions
+    conditions.await_judgement(stop.kind)
+    conditions.await_judgement(clash.kind)
+    second.lead()
+    status = processes.await_status(lambda found: not condition(found, "Other"))
+    assert (condition(status, "Stop")["reason"], condition(status, "Clash")["reason"]) == ("MassRelease", "NameTaken")
+    conditions.set(Condition("Stop", TRUE, "Running", "x"))
+    conditions.clear("Clash")
+    status = processes.await_status(lambda found: not condition(found, "Clash"))
+    assert processes.await_condition(TRUE, "Stop")["reason"] == "Running"
+
+
 def test_round_without_a_difference_writes_nothing(processes: Processes) -> None:
     process = processes.start({"RECONCILER_PERIOD": "1h"})
     processes.await_condition(TRUE)

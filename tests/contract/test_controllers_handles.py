@@ -9,7 +9,7 @@ from harness.ipam import handles, holdings, put, put_block
 from harness.ipam_check import spoil
 from svc._core.cidr import Cidr
 from svc.attach.datastore_ready import DatastoreLocked
-from svc.controllers.ipam_handles import IpamHandles
+from svc.controllers.node.ipam_handles import IpamHandles
 from svc.datastore.api import Conflict, Create, Update
 from svc.ipam import blocks
 from svc.model.ipam import Attribute, Handle

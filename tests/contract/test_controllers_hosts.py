@@ -7,11 +7,13 @@ import pytest
 
 from harness.driven_part import Driven, World, driven
 from harness.ipam import holdings
+from harness.running_controller import Clock
 from svc._core.cidr import Cidr
 from svc.admin.block_release import delete_claim
 from svc.attach.datastore_ready import DatastoreLocked
+from svc.controllers.controller import Shared
 from svc.controllers.gone_nodes import QUIET_SECONDS
-from svc.controllers.ipam_hosts import IpamHosts
+from svc.controllers.node.ipam_hosts import IpamHosts
 from svc.datastore.api import Backend, Write
 from svc.model.keys import NODE, AffinityQuery, BlockKey, BlockQuery
 
@@ -21,9 +23,13 @@ HOST = "node2"
 BLOCK = Cidr("10.66.0.128/26")  # the one that this host claims first
 
 
+def hosts(shared: Shared, _clock: Clock) -> IpamHosts:
+    return IpamHosts(shared)
+
+
 @pytest.fixture
 def part(world: World) -> Iterator[Driven]:
-    with driven(world.client, world.store, IpamHosts) as made:
+    with driven(world.client, world.store, hosts) as made:
         yield made
 
 
@@ -100,6 +106,16 @@ def test_node_that_returns_keeps_everything(world: World, part: Driven, host: st
     assert (blocks(world), affinities(world), world.is_claimed(host)) == ([BLOCK], [host], True)
 
 
+def test_node_that_returns_between_two_rounds_keeps_everything(world: World, part: Driven, host: str) -> None:
+    world.delete_node(host)
+    part.round()
+    world.add_core_node(host)
+    part.await_tables()
+    world.delete_node(host)
+    part.round(QUIET_SECONDS)
+    assert (blocks(world), affinities(world), world.is_claimed(host)) == ([BLOCK], [host], True)
+
+
 @pytest.mark.parametrize("owner", [{"namespace": "default", "pod": "web"}, {}, {"type": "vxlanTunnelAddress"}])
 def test_node_with_an_address_keeps_everything(world: World, part: Driven, host: str, owner: dict[str, str]) -> None:
     """Another part judges the addresses of pods and tunnels. Those of bare containers are for an administrator."""
@@ -139,7 +155,7 @@ def test_agent_that_claims_its_name_between_judgement_and_release_keeps_everythi
         world.claim(name)
         delete_claim(backend, name, revision)
 
-    monkeypatch.setattr("svc.controllers.ipam_hosts.delete_claim", claim_first)
+    monkeypatch.setattr("svc.controllers.node.ipam_hosts.delete_claim", claim_first)
     remove(world, part, host)
     assert (blocks(world), affinities(world), world.is_claimed(host)) == ([BLOCK], [host], True)
 
@@ -153,7 +169,7 @@ def test_process_that_is_killed_between_writes_leaves_what_the_next_one_complete
         world.take(host, "net.a")
         world.free(host, "net.a")
         _removal_until(world, host, number)
-        with driven(world.client, world.store, IpamHosts) as other:
+        with driven(world.client, world.store, hosts) as other:
             other.round()
             other.round(QUIET_SECONDS)
         assert (blocks(world), affinities(world), world.is_claimed(host)) == ([], [], False), f"killed before write {number}"
@@ -166,7 +182,7 @@ class _Killed(BaseException):
 def _removal_until(world: World, host: str, number: int | None) -> int:
     """Remove the host in a part that is killed before this write. Return how many writes it began."""
     begun = 0
-    with driven(world.client, world.store, IpamHosts) as made:
+    with driven(world.client, world.store, hosts) as made:
         write = made.shared.store.write
 
         def counted(writes: list[Write], *, durable: bool = False) -> object:

@@ -16,7 +16,7 @@ from svc._core.cidr import Address
 from svc.attach.datastore_ready import DatastoreLocked
 from svc.controllers.assembly import Part
 from svc.controllers.controller import Shared
-from svc.controllers.pools import Pools
+from svc.controllers.node.pools import Pools
 from svc.datastore.api import Backend
 from svc.datastore.orch.client import Client
 from svc.ipam.requests import Assign, Release

@@ -19,7 +19,7 @@ from harness.polling import wait_until
 from svc.controllers import program
 from svc.controllers.configuration import Configuration
 from svc.controllers.configuration_merge import Overrides
-from svc.controllers.profiles import AccountProfiles
+from svc.controllers.copies.profiles import AccountProfiles
 from svc.controllers.settings import Settings
 from svc.datastore.orch.client import Client
 from svc.model.controllers_configuration import COMPACTION

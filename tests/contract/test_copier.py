@@ -14,13 +14,13 @@ from harness.datastores import EtcdSite, session, set_ready
 from harness.kube import Kube
 from harness.polling import eventually, wait_until
 from harness.running_controller import Clock, Running, running
-from svc.controllers.copied_kind import Translation, Untranslatable
-from svc.controllers.copier import Copier
+from svc.controllers.copies.copied_kind import Translation, Untranslatable
+from svc.controllers.copies.copier import Copier
+from svc.controllers.copies.network_policies import NetworkPolicies
+from svc.controllers.copies.profiles import AccountProfiles
 from svc.controllers.election import LEASE_SECONDS, Election, NotLeading
 from svc.controllers.guarded_store import LeaderStore
 from svc.controllers.leader_lease import LeaderLease
-from svc.controllers.network_policies import NetworkPolicies
-from svc.controllers.profiles import AccountProfiles
 from svc.datastore.api import Create, NotFound
 from svc.datastore.etcd.store import EtcdStore
 from svc.datastore.orch.client import Client
@@ -247,7 +247,7 @@ def test_rule_without_equivalent_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A newer Kubernetes may have protocols that svc does not know."""
-    monkeypatch.setattr("svc.controllers.network_policies._PROTOCOLS", ("TCP",))
+    monkeypatch.setattr("svc.controllers.copies.network_policies._PROTOCOLS", ("TCP",))
     controllers.make_policy("c-a", "p", ingress=[{"ports": [{"port": 1, "protocol": "SCTP"}]}, {"ports": [{"port": 1}]}])
     run(NetworkPolicies(DEFAULT))
     key = ResourceKey("NetworkPolicy", "knp.default.p", "c-a")

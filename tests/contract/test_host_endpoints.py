@@ -15,7 +15,7 @@ from harness.polling import eventually, wait_until
 from harness.running_controller import Running, running
 from svc.controllers.conditions import Condition
 from svc.controllers.configuration import Configuration, HostEndpointTemplate
-from svc.controllers.host_endpoint_controller import CLASH, INVALID, HostEndpoints
+from svc.controllers.node.host_endpoint_controller import CLASH, INVALID, HostEndpoints
 from svc.datastore.api import Backend, Create, Delete, Update
 from svc.datastore.orch.client import Client
 from svc.model.keys import ResourceKey, ResourceQuery

@@ -6,7 +6,7 @@ import pytest
 
 from harness.ipam import NODE, put, put_node, put_pool
 from svc._core.cidr import Address
-from svc.controllers.addresses.held import held_in
+from svc.controllers.node.addresses.held import held_in
 from svc.datastore.api import Backend, Delete, KeyedError
 from svc.ipam.requests import Assign, ReleaseTarget
 from svc.ipam.service import IpamService

@@ -12,8 +12,11 @@ from harness.kube import Kube, Refused
 from harness.orch import NODES, put_core_node
 from harness.polling import wait_until
 from harness.running_controller import Clock, Running, running
+from svc.admin.block_release import delete_claim
+from svc.controllers.controller import Shared
 from svc.controllers.gone_nodes import QUIET_SECONDS
-from svc.controllers.node_deletion import NodeDeletion
+from svc.controllers.node.ipam_hosts import IpamHosts
+from svc.controllers.node.node_deletion import NodeDeletion
 from svc.datastore.api import Backend, Create, Entry, StoreError, Update, Write
 from svc.datastore.orch.client import Client
 from svc.ipam.requests import Assign, Release
@@ -64,8 +67,8 @@ class Case:
         self.clock = Clock()
         self._start = start
 
-    def run(self, store: Any = None) -> Running:
-        part = self._start(lambda shared: NodeDeletion(shared, self.clock), store)
+    def run(self, store: Any = None, make: Callable[[Shared], NodeDeletion] = NodeDeletion) -> Running:
+        part = self._start(make, store, self.clock)
         wait_until(lambda: part.part.is_ready)
         return part
 
@@ -132,9 +135,9 @@ def case(client: Client, kube: Kube, etcd_site: EtcdSite) -> Iterator[Case]:
         set_ready(store)
         put_pool(store, "pool4", "10.65.0.0/24", blockSize=28)
 
-        def start(make: Any, wrapped: Any = None) -> Running:
+        def start(make: Any, wrapped: Any, clock: Clock) -> Running:
             own = wrapped or stack.enter_context(session(etcd_site))
-            return stack.enter_context(running(client, own, make))
+            return stack.enter_context(running(client, own, make, clock=clock))
 
         made = Case(kube, store, start)
         made.add_node()
@@ -187,6 +190,40 @@ def test_node_that_is_created_again_stays(case: Case) -> None:
     case.settle(part)
     put_core_node(case.kube, "n1")
     case.settle(part, QUIET_SECONDS)
+    assert case.left() == before
+
+
+def test_claim_that_another_part_has_deleted_does_not_delay_the_deletion(case: Case) -> None:
+    case.fill()
+    others: list[IpamHosts] = []
+
+    def make(shared: Shared) -> NodeDeletion:
+        others.append(IpamHosts(shared))
+        return NodeDeletion(shared)
+
+    part = case.run(make=make)
+    case.lose_node(part)
+    others[0].settle("n1")
+    case.clock.now += QUIET_SECONDS
+    others[0].settle("n1")
+    assert case.store.find(NodeClaimKey("n1")) is None
+    case.settle(part)
+    assert case.left() == []
+
+
+def test_agent_that_claims_its_name_after_the_judgement_keeps_everything(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.fill()
+    before = case.left()
+
+    def claim_first(backend: Backend, name: str, revision: str) -> None:
+        entry = case.store.get(NodeClaimKey(name))
+        case.store.write([Update(entry.key, entry.value.renewed(), entry.revision)])
+        delete_claim(backend, name, revision)
+
+    monkeypatch.setattr("svc.controllers.node.node_deletion.delete_claim", claim_first)
+    part = case.run()
+    case.lose_node(part)
+    case.settle_twice(part)
     assert case.left() == before
 
 
@@ -292,13 +329,13 @@ def test_node_that_changes_during_the_deletion_stays(case: Case, monkeypatch: py
 
 @pytest.mark.parametrize("returns", ["agent", "node"])
 def test_node_that_is_back_at_the_end_stays(returns: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    def remove(_store: Any, name: str) -> None:
+    def remove(_store: Any, name: str, _affinities: Any) -> None:
         if returns == "agent":
             case.store.write([Create(NodeClaimKey(name), CLAIM)])
         else:
             put_core_node(case.kube, name)
 
-    monkeypatch.setattr("svc.controllers.node_deletion.remove_host", remove)
+    monkeypatch.setattr("svc.controllers.node.node_deletion.remove_host", remove)
     part = case.run()
     case.lose_node(part)
     case.settle_twice(part)

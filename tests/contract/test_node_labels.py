@@ -16,8 +16,8 @@ from harness.orch import NODES, put_core_node
 from harness.polling import wait_until
 from harness.running_controller import Running, running
 from svc.controllers.configuration import Configuration
-from svc.controllers.host_endpoint_controller import HostEndpoints
-from svc.controllers.node_labels import NodeLabels
+from svc.controllers.node.host_endpoint_controller import HostEndpoints
+from svc.controllers.node.node_labels import NodeLabels
 from svc.datastore.api import Backend
 from svc.datastore.orch.client import Client
 from svc.model.keys import ResourceKey

@@ -16,7 +16,7 @@ from harness.running_controller import Running, running
 from harness.services import NAMESPACE, Services, await_served, held, in_namespace, store_for_services
 from svc._core.cidr import Address
 from svc.controllers.configuration import Configuration
-from svc.controllers.service_addresses import ServiceAddresses
+from svc.controllers.loadbalancer.service_addresses import ServiceAddresses
 from svc.datastore.api import Backend
 from svc.datastore.orch.client import Client
 from svc.ipam.load_balancer import LOAD_BALANCERS, attributes_of, handle_of

@@ -15,7 +15,7 @@ from svc.datastore.api import Backend
 pytestmark = pytest.mark.server
 
 ASSIGN, RELEASE = "svc.ipam.service:IpamService.assign", "svc.ipam.service:IpamService.release"
-STATUS = "svc.controllers.service_status:ServiceStatus._write"
+STATUS = "svc.controllers.loadbalancer.service_status:ServiceStatus._write"
 DATASTORES = pytest.mark.parametrize("site", ["etcdv3", "orch"], indirect=True)
 
 

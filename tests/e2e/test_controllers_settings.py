@@ -100,7 +100,7 @@ def test_processes_follow_changes_without_a_restart(controllers: Cluster, cli: C
     eventually(lambda: condition(store, "PortsServed"), lambda found: found.get("status") == "True")
     assert leader.terminate() == 0
     other.await_lead()
-    other.await_line("a full round took")  # at level DEBUG
+    other.await_line("a full round of")  # at level DEBUG
     wait_until(lambda: samples(metrics).get("controllers_leads") == 1)
     apply(cli, prometheusMetricsPort=0, debugProfilePort=0, logSeverityScreen="Error")
     wait_until(lambda: get(metrics)[0] == get(stacks, "/stacks")[0] == 0)
@@ -117,6 +117,7 @@ def test_metrics_have_the_numbers_of_each_controller(controllers: Cluster, cli: 
     assert found["controllers_leads"] == 1
     assert found['controllers_failures_total{controller="configuration"}'] == 0
     assert found['controllers_settled_total{controller="configuration"}'] > 0
+    assert found['controllers_writes_total{controller="configuration"}'] > 0
     assert 'controllers_queue_length{controller="configuration"}' in found
     assert found['controllers_condition{condition="ConfigurationValid",status="True",reason="Valid"}'] == 1
     assert any(name.startswith("store_requests_total") and 'store="api"' in name for name in found)

@@ -12,14 +12,14 @@ from harness.kube import Kube, Refused
 from harness.orch import NODES, PODS, put_core_node, put_pod
 from harness.running_controller import Running, running
 from svc._core.cidr import Address
-from svc.admin.release_record import KEY
-from svc.controllers.addresses.part import Addresses
 from svc.controllers.configuration import Configuration
 from svc.controllers.controller import Shared
+from svc.controllers.node.addresses.part import Addresses
 from svc.datastore.api import Backend, Create, Delete, NotFound
 from svc.datastore.orch.client import Client
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
+from svc.model.controllers_configuration import KEY
 from svc.model.endpoint import KIND, PodFacts, Workload, endpoint, endpoint_key
 from svc.model.keys import HandleKey, ResourceKey, ResourceQuery
 from svc.model.resource import Resource

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from harness.address_cluster import NETWORK, AddressCluster
-from svc.controllers.addresses.part import Addresses
+from svc.controllers.node.addresses.part import Addresses
 from svc.datastore.api import Conflict, NotFound
 from svc.model.errors import SvcError
 

@@ -26,5 +26,5 @@ def client(proxy: ApiProxy) -> Iterator[Client]:
 @pytest.fixture
 def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the part that releases addresses look at the tables as soon as they change."""
-    monkeypatch.setattr("svc.controllers.addresses.part._LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("svc.controllers.node.addresses.part._LOOK_SECONDS", 0.02)
     monkeypatch.setattr("svc.controllers.controller._POLL_SECONDS", 0.02)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
@@ -41,7 +42,8 @@ class Order:
 class ApiProxy:
     """An API proxy, which listens inside the `with` block.
 
-    `calls` lists the requests so far as `METHOD path`, without the query.
+    `calls` lists the requests so far as `METHOD path`, without the query. `forbidden` lists those that the API server refused
+    for lack of a right.
     """
 
     def __init__(self, kube: Kube) -> None:
@@ -50,6 +52,7 @@ class ApiProxy:
         self._orders: list[Order] = []
         self._sockets: set[socket.socket] = set()
         self.calls: list[str] = []
+        self.forbidden: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self._server.daemon_threads = False
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -160,7 +163,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _forward(self, connection: http.client.HTTPSConnection, body: bytes) -> http.client.HTTPResponse:
         headers = {name: text for name, text in self.headers.items() if name not in ("Host", "Content-Length")}
         connection.request(self.command, self.path, body or None, headers)
-        return connection.getresponse()
+        reply = connection.getresponse()
+        if reply.status == HTTPStatus.FORBIDDEN:
+            self.proxy.forbidden.append(f"{self.command} {self.path}")
+        return reply
 
     def _stream(self, connection: http.client.HTTPSConnection, reply: http.client.HTTPResponse) -> None:
         assert connection.sock is not None

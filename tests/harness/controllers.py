@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,10 @@ LEASE = f"{LEASES}/{DEFAULT.controllers}"
 NAMESPACES = "/api/v1/namespaces"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"
 PROGRAM = (sys.executable, "-m", "svc.controllers.main", "run")
+
+_ROUND = re.compile(r"controller (?!configuration)\S+: a full round of (\S+) took ([0-9.]+) s")
+_TABLE = re.compile(r"^(\S+ \S+) .* table of (.+): ([0-9]+) rows after", re.MULTILINE)
+_MOMENT = len("2026-01-02 03:04:05,678")
 
 
 class Process:
@@ -48,6 +55,26 @@ class Process:
 
     def await_lead(self, count: int = 1) -> None:
         self.await_line("this process leads", count)
+
+    def rounds(self) -> dict[str, list[float]]:
+        """Return the seconds of each full round by part of a controller, configuration excluded. They are logged at `debug`."""
+        found: dict[str, list[float]] = {}
+        for name, seconds in _ROUND.findall(self.text):
+            found.setdefault(name, []).append(float(seconds))
+        return found
+
+    def tables(self) -> dict[str, int]:
+        """Return the rows of each table after its first listing. They are in the log of level `debug`."""
+        return {what: int(rows) for _, what, rows in reversed(_TABLE.findall(self.text))}
+
+    def filled_at(self) -> float:
+        """Return when the last of the tables was filled (Unix time)."""
+        return max(_logged_at(moment) for moment, _, _ in _TABLE.findall(self.text))
+
+    def quiet_seconds(self) -> float:
+        """Return the seconds since a full round ended; 0 before the first."""
+        *_, latest = ("", *(line for line in self.text.splitlines() if _ROUND.search(line)))
+        return time.time() - _logged_at(latest[:_MOMENT]) if latest else 0.0
 
     def kill(self) -> None:
         self._process.kill()
@@ -82,11 +109,11 @@ class Cluster:
         self._stack = stack
         self._started = 0
 
-    def start(self, *arguments: str, **environment: str) -> Process:
+    def start(self, *arguments: str, program: Sequence[str] = PROGRAM, **environment: str) -> Process:
         """Start another process."""
         self._started += 1
-        health = {"HEALTH_FILE": str(self._folder / f"{self._started}.health")}
-        process = Process(self._folder / f"{self._started}.log", self.environment | health | environment, *arguments)
+        log, health = (self._folder / f"{self._started}.{suffix}" for suffix in ("log", "health"))
+        process = Process(log, self.environment | {"HEALTH_FILE": str(health)} | environment, *arguments, program=program)
         self._stack.callback(process.close)
         return process
 
@@ -150,3 +177,8 @@ def cluster(kube: Kube, folder: Path, environment: Mapping[str, str]) -> Iterato
 
 def _outer() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if not name.startswith(("ETCD", "SVC_", "KUBE"))}
+
+
+def _logged_at(moment: str) -> float:
+    """Return the Unix time that a line of a log begins with."""
+    return datetime.strptime(moment, "%Y-%m-%d %H:%M:%S,%f").timestamp()

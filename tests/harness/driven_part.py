@@ -91,7 +91,7 @@ def driven(client: Client, store: Backend, make: Make, configuration: Configurat
     election, clock, failures = Election("test", Clock()), Clock(1000.0), list[str]()
     election.renewed(0.0)
     writable = guarded(store, election)
-    tables, live = Tables(client, writable, failures.append), Live(configuration or Configuration())
+    tables, live = Tables(client, writable, failures.append, clock=clock), Live(configuration or Configuration())
     shared = Shared(client, writable, tables, DEFAULT, election, live, Conditions(), failures.append)
     made = Driven(make(shared, clock), shared, clock, failures)
     tables.start()
@@ -175,12 +175,19 @@ class World:
         self.kube.forget("minions/", "leases/kube-system/")
 
 
-@pytest.fixture
-def world(site: Site, kube: Kube, client: Client) -> Iterator[World]:
-    """Return a cluster with a node and a pool, on each kind of shared datastore in turn."""
+@contextmanager
+def a_world(site: Site, kube: Kube, client: Client) -> Iterator[World]:
+    """Yield a cluster with a node and a pool, and delete everything at the end."""
     with session(site) as store:
         made = World(site, kube, client, store)
         put_pool(store, "p", "10.66.0.0/24", blockSize=26)
         made.add_node("node1")
         yield made
         made.clear()
+
+
+@pytest.fixture
+def world(site: Site, kube: Kube, client: Client) -> Iterator[World]:
+    """Return a cluster with a node and a pool, on each kind of shared datastore in turn."""
+    with a_world(site, kube, client) as made:
+        yield made

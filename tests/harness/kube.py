@@ -7,12 +7,14 @@ import base64
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ _UNUSED_APIS = (  # without them the server starts faster, and takes a fifth of 
 )  # fmt: skip
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
+_LISTS = re.compile(r'^apiserver_request_total\{(?=.*verb="LIST").*resource="([a-z]+)".*\} (\d+)', re.MULTILINE)
 
 
 class Refused(Exception):
@@ -109,6 +112,17 @@ class Kube:
         with self._lock:
             return self._ask("GET", path, None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})[1]
 
+    def lists(self) -> Counter[str]:
+        """Return how many lists the server was asked for, by resource. A list in pages counts once for each page.
+
+        Services are left out: the server itself lists them every 3 minutes, to repair the addresses that it gives to them.
+        """
+        found = Counter[str]()
+        for resource, number in _LISTS.findall(self.text("/metrics")):
+            if resource != "services":
+                found[resource] += int(number)
+        return found
+
     def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, str]:
         if self._connection is None:
             self._connection = self._connected()
@@ -165,10 +179,12 @@ class Kube:
         finally:
             connection.close()
 
-    def await_right(self, user: str, group: str, resource: str, verb: str, *, allowed: bool) -> None:
-        """Wait until the server applies a changed role."""
+    def await_right(
+        self, user: str, group: str, resource: str, verb: str, *, allowed: bool, namespace: str = "default"
+    ) -> None:
+        """Wait until the server applies a changed role. Without a namespace, the right must be for all."""
         name, _, part = resource.partition("/")
-        attributes = {"group": group, "resource": name, "subresource": part, "verb": verb, "namespace": "default"}
+        attributes = {"group": group, "resource": name, "subresource": part, "verb": verb, "namespace": namespace}
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",

@@ -1,5 +1,6 @@
 """Parts of svc-controllers in this process, which lead as long as the test wants."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,14 +69,15 @@ def running(
     leads: bool = True,
     configuration: Configuration | None = None,
     names: Names = DEFAULT,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Running]:
-    """Yield a running part, and end it."""
+    """Yield a running part, and end it. `clock` measures how long claims of nodes were observed."""
     election = Election("test", Clock())
     if leads:
         election.renewed(0.0)
     failures: list[str] = []
     writable = guarded(store, election)
-    tables = Tables(client, writable, failures.append, names)
+    tables = Tables(client, writable, failures.append, names, clock)
     live = Live(configuration or Configuration())
     shared = Shared(client, writable, tables, names, election, live, Conditions(), failures.append)
     made = Running(make(shared), shared, failures)

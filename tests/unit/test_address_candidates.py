@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc.admin.release_record import HOUR, LEAST, MASS, MOST, Record, Stop, limit
-from svc.controllers.addresses.candidates import Candidates
-from svc.controllers.addresses.held import Held
-from svc.controllers.addresses.setbacks import Seen, Setbacks
+from svc.controllers.node.addresses.candidates import Candidates
+from svc.controllers.node.addresses.held import Held
+from svc.controllers.node.addresses.setbacks import Seen, Setbacks
 from svc.datastore.api import Position
 
 HELD = Held("10.0.0.1", "pods.c1", 7, "pod", "node1", "default/web", "t")

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from harness.blocks import new
 from svc._core.cidr import Address, Cidr
-from svc.controllers.addresses.held import EndpointRow, Held, all_held, held_in, read_endpoint
-from svc.controllers.addresses.judgement import LEAKED, UNVERIFIABLE, VALID, Facts, judge
-from svc.controllers.addresses.survey import Survey, survey
+from svc.controllers.node.addresses.held import Held, all_held, held_in
+from svc.controllers.node.addresses.judgement import LEAKED, UNVERIFIABLE, VALID, Facts, judge
+from svc.controllers.node.addresses.survey import Survey, survey
 from svc.controllers.pods import PodRow, read_pod
+from svc.controllers.stored_endpoints import EndpointRow, read_endpoint
 from svc.datastore.api import Entry
 from svc.ipam import blocks
 from svc.ipam.blocks import RESERVED_HANDLE
@@ -172,7 +173,7 @@ def test_pod_without_an_address_of_its_own_has_no_row(spec: dict[str, Any]) -> N
 @pytest.mark.parametrize("spec", [{"ipNetworks": 5}, {"ipNetworks": ["x"]}, {"ipNetworks": [1]}, {"containerID": 5}])
 def test_endpoint_with_damaged_fields_is_unreadable(spec: dict[str, Any]) -> None:
     key = ResourceKey("WorkloadEndpoint", "e", "default")
-    row = read_endpoint(Entry(key, Resource("WorkloadEndpoint", {}, {"pod": "web", "node": "node1", **spec}), "1"))
+    row = read_endpoint(DEFAULT, Entry(key, Resource("WorkloadEndpoint", {}, {"pod": "web", "node": "node1", **spec}), "1"))
     assert (row.pod, row.is_unreadable) == ("default/web", True)
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from harness.blocks import NOW
 from svc._core.cidr import Cidr
-from svc.controllers.addresses.held import Held
-from svc.controllers.addresses.metrics import NO_AFFINITY, NO_POOL, UNKNOWN_NODE, families
+from svc.controllers.node.addresses.held import Held
+from svc.controllers.node.addresses.metrics import NO_AFFINITY, NO_POOL, UNKNOWN_NODE, families
 from svc.ipam import blocks
 from svc.ipam.blocks import RESERVED_HANDLE
 from svc.ipam.pools import Reserved

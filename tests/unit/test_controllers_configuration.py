@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from svc.admin.controllers_configuration import check
 from svc.controllers.condition_documents import documents
-from svc.controllers.conditions import Condition
+from svc.controllers.conditions import Condition, Conditions
 from svc.controllers.configuration import Configuration, HostEndpointTemplate, Live
 from svc.controllers.configuration_merge import Overrides, configuration_of, decide, effective, running_config
 from svc.controllers.settings import CONTROLLERS, read
@@ -280,3 +280,25 @@ def test_condition_keeps_the_time_of_its_transition() -> None:
     assert (same["reason"], same["lastTransitionTime"]) == ("Other", "1970-01-01T00:00:00Z")
     (other,) = documents([Condition("Valid", "False", "Bad", "not fine")], [first, 3], 60.0)
     assert other["lastTransitionTime"] == "1970-01-01T00:01:00Z"
+
+
+def test_condition_that_no_part_has_judged_is_that_of_the_earlier_leader() -> None:
+    earlier = [{"type": kind, "status": "False", "reason": "x"} for kind in ("Awaited", "Judged", "Unknown")]
+    found = documents([Condition("Judged", "True", "Fine", "fine")], [*earlier, {"type": []}], 0.0, {"Awaited", "Other"})
+    assert [(each["type"], each["status"]) for each in found] == [("Awaited", "False"), ("Judged", "True")]
+
+
+def test_kind_is_awaited_until_a_part_has_judged() -> None:
+    conditions, told = Conditions(), list[int]()
+    conditions.on_change(lambda: told.append(1))
+    for kind in ("A", "B", "B"):
+        conditions.await_judgement(kind)
+    first = Condition("A", "True", "Fine", "fine")
+    conditions.set(first)
+    assert (conditions.with_awaited(), len(told)) == (((first,), frozenset({"B"})), 3)
+    for _ in range(2):
+        conditions.clear("B")
+        conditions.set(first)
+    assert (conditions.with_awaited(), len(told)) == (((first,), frozenset()), 4)
+    conditions.await_judgement("A")
+    assert (conditions.with_awaited(), conditions.all(), len(told)) == (((), frozenset({"A"})), (), 5)

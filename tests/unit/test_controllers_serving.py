@@ -90,7 +90,7 @@ def test_metrics_add_up_the_parts_of_a_controller() -> None:
     """A part has metrics of its own."""
 
     def part(settled: int, own: list[Any]) -> Any:
-        return SimpleNamespace(name="node", waiting=1, tally=Tally(settled, 2, 1, 0.25), families=lambda: own)
+        return SimpleNamespace(name="node", waiting=1, tally=Tally(settled, 2, 1, 0.25, written=5), families=lambda: own)
 
     conditions = Conditions()
     conditions.set(Condition("Kind", "False", "Reason", "message"))
@@ -100,6 +100,7 @@ def test_metrics_add_up_the_parts_of_a_controller() -> None:
     label = (("controller", "node"),)
     assert found["controllers_settled_total", label] == 7
     assert found["controllers_failures_total", label] == 4
+    assert found["controllers_writes_total", label] == 10
     assert found["controllers_round_seconds_sum", label] == 0.5
     assert found["controllers_round_seconds_count", label] == 2
     assert found["controllers_queue_length", label] == 2

@@ -2,8 +2,8 @@
 
 import pytest
 
-from svc.controllers.copied_kind import Json
-from svc.controllers.profiles import AccountProfiles, NamespaceProfiles
+from svc.controllers.copies.copied_kind import Json
+from svc.controllers.copies.profiles import AccountProfiles, NamespaceProfiles
 from svc.model.keys import ResourceKey
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile

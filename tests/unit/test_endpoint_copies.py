@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from svc.controllers import assembly
-from svc.controllers.endpoint_copies import copied, digest_of_endpoint, digest_of_pod, follows_pod, states_another_container
+from svc.controllers.copies.endpoint_copies import (
+    copied,
+    digest_of_endpoint,
+    digest_of_pod,
+    follows_pod,
+    states_another_container,
+)
 from svc.controllers.settings import read
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.pod_endpoint import policy_facts

@@ -106,10 +106,46 @@ def test_node_that_was_created_again_is_observed_anew(case: Case) -> None:
     assert [case.is_gone(), case.is_gone(QUIET_SECONDS)] == [False, True]
 
 
-def test_forgotten_node_is_observed_anew(case: Case) -> None:
+def test_node_that_is_not_kept_is_observed_anew(case: Case) -> None:
     case.is_gone()
-    case.judge.forget(NODE)
+    case.judge.keep([NODE])
+    assert case.is_gone(QUIET_SECONDS)
+    case.judge.keep(["other"])
     assert not case.is_gone(QUIET_SECONDS)
+
+
+def test_node_that_was_seen_in_kubernetes_is_observed_anew(case: Case) -> None:
+    """It may have been there between two questions. Its name there counts."""
+    case.register(orchRefs=[{"orchestrator": "k8s", "nodeName": "worker-1"}])
+    case.is_gone()
+    case.judge.note_present([NODE])
+    assert case.is_gone(QUIET_SECONDS)
+    case.judge.note_present(["worker-1"])
+    assert [case.is_gone(QUIET_SECONDS), case.is_gone(QUIET_SECONDS)] == [False, True]
+
+
+def test_claim_that_this_process_has_deleted_is_no_sign_of_life(case: Case) -> None:
+    case.claim()
+    case.is_gone()
+    case.now += QUIET_SECONDS
+    claim = case.judge.claim_if_gone(NODE)
+    assert claim
+    case.store.write([Delete(CLAIM)])
+    case.judge.note_deleted_claim(NODE, claim)
+    assert case.judge.claim_if_gone(NODE) == ""
+
+
+def test_claim_that_moved_after_the_judgement_is_not_noted_as_deleted(case: Case) -> None:
+    """Another part has asked in the meantime."""
+    case.claim()
+    case.is_gone()
+    case.now += QUIET_SECONDS
+    claim = case.judge.claim_if_gone(NODE)
+    assert claim
+    case.claim()
+    case.is_gone()
+    case.judge.note_deleted_claim(NODE, claim)
+    assert [case.is_gone(QUIET_SECONDS - 1), case.is_gone(1)] == [False, True]
 
 
 def test_node_has_the_name_of_its_reference(case: Case) -> None:

@@ -1,4 +1,4 @@
-"""Reads of the readiness before writes, if the datastore has no transactions."""
+"""Reads of the readiness before writes, if the datastore has no transactions, and the count of what was written."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,8 +10,8 @@ import pytest
 from harness.backend_wrappers import NonAtomic
 from harness.datastores import set_ready
 from svc.attach.datastore_ready import KEY, DatastoreLocked, DatastoreReadiness
-from svc.controllers.guarded_store import READY_SECONDS, ReadyReadStore
-from svc.datastore.api import Backend, Create
+from svc.controllers.guarded_store import READY_SECONDS, CountedStore, ReadyReadStore
+from svc.datastore.api import Backend, Check, Conflict, Create, Delete, PartialWrite
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
@@ -74,3 +74,23 @@ def test_locked_datastore_is_read_again_with_each_write(case: Case) -> None:
     set_ready(case.inner)
     case.write()
     assert case.store.reads == 3
+
+
+def test_applied_writes_are_counted_and_no_others(case: Case) -> None:
+    """Checks change nothing, a refused write neither, and without transactions a part of a call may have been applied."""
+    numbers: list[int] = []
+    counted = CountedStore(case.inner, numbers.append)
+    ready = case.inner.get(KEY)
+    a, b = (ResourceKey("Node", name) for name in "ab")
+    node = Resource("Node", {"name": "a"}, {})
+    counted.write([Check(ready.key, ready.revision), Create(a, node)])
+    with pytest.raises(Conflict):
+        counted.write([Create(a, node)])
+    counted.update(a, lambda found: found)
+    counted.update(a, lambda _: Resource("Node", {"name": "a"}, {"bgp": {}}))
+    assert numbers == [1, 1]
+    partial = CountedStore(NonAtomic(case.inner), numbers.append)
+    with pytest.raises(PartialWrite):
+        partial.write([Create(b, Resource("Node", {"name": "b"}, {})), Create(a, node)])
+    partial.write([Delete(a), Delete(b)])
+    assert numbers == [1, 1, 1, 2]

@@ -40,7 +40,7 @@ ALLOWED = {
     },
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
     "svc/controllers/main.py": {"svc-controllers"},  # the program
-    "svc/controllers/network_policies.py": {"/apis/networking.k8s.io/v1"},
+    "svc/controllers/copies/network_policies.py": {"/apis/networking.k8s.io/v1"},
     "svc/admin/convert_netconf.py": {"calico", "kubernetes", "k8s_api_root"},  # profile, sections, fields
     "svc/admin/convert_operator.py": {"kubernetes"},
     "svc/admin/diagnostics.py": {"svc"},  # a field of the document

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc._core.cidr import Address, Cidr
-from svc.controllers.copied_kind import Untranslatable
-from svc.controllers.network_policies import NetworkPolicies
+from svc.controllers.copies.copied_kind import Untranslatable
+from svc.controllers.copies.network_policies import NetworkPolicies
 from svc.model import selector
 from svc.model.keys import ResourceKey
 from svc.names import DEFAULT

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.controllers.node_labels import with_labels
+from svc.controllers.node.node_labels import with_labels
 from svc.model.resource import Resource
 
 NOTE = "svc.internal/kube-labels"

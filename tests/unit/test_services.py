@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from svc._core.cidr import Address, Cidr
-from svc.controllers.services import (
+from svc.controllers.loadbalancer.services import (
     ServiceRequest,
     ServiceRow,
     fitting,

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 Read = TypeVar("Read")
 
 ENDPOINT, POD, TUNNEL, SERVICE = "endpoint", "pod", "tunnel", "service"
-_TUNNELS: Final = (  # section of a node's spec, and field in it
+TUNNELS: Final = (  # section of a node's spec, and field in it
     ("bgp", "ipv4IPIPTunnelAddr"),
     ("", "ipv4VXLANTunnelAddr"),
     ("", "ipv6VXLANTunnelAddr"),
@@ -127,7 +127,7 @@ class Uses:
     def add_node(self, place: str, key: ResourceKey, node: Resource) -> None:
         """Add the tunnel addresses of a node."""
         errors: list[str] = []
-        for section, name in _TUNNELS:
+        for section, name in TUNNELS:
             part = _read(errors, json_fields.pairs, node.spec, section) if section else node.spec
             if part and (text := _read(errors, json_fields.text, part, name)):
                 errors += (f"{name}: {error}" for error in self._add_all([text], Use(TUNNEL, key.name, key.name)))

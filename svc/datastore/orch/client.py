@@ -58,6 +58,11 @@ class ApiError(StoreError):
         self.reason = reason
         self.fields = fields
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the object does not exist. With another reason of 404, a proxy has answered, or the kind is not served."""
+        return self.status == 404 and self.reason == "NotFound"
+
 
 class Unreachable(StoreError):
     """Failure to get an answer. `maybe_applied` is true if the server may have applied the request."""

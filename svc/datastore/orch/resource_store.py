@@ -92,7 +92,7 @@ class ResourceStore:
         try:
             return self._client.get(path)
         except ApiError as error:
-            if _is_missing(error):
+            if error.is_missing:
                 return None
             raise
 
@@ -100,7 +100,7 @@ class ResourceStore:
 def refusal(key: Key, error: ApiError) -> StoreError:
     """Return NotFound or Conflict if the server's error means that, else the error itself."""
     replaced = error.status == 409 and "precondition" in error.msg.lower() and "UID" in error.msg  # by one with the same name
-    if _is_missing(error) or replaced or error.fields == {"metadata.uid"}:
+    if error.is_missing or replaced or error.fields == {"metadata.uid"}:
         return NotFound(key)
     if error.status == 409 or error.fields == {"metadata.resourceVersion"}:
         return Conflict(key)
@@ -141,8 +141,3 @@ def updated(key: Key, data: Json | None, revision: str | None, is_applied: Calla
     if revision not in (None, revision_of(data)):
         raise StoreError(f"a write of {key} had no answer, and the key was changed since", details="read it again, and repeat")
     return None
-
-
-def _is_missing(error: ApiError) -> bool:
-    """Return whether the object is missing, but its kind is served."""
-    return error.status == 404 and error.reason == "NotFound"

@@ -17,7 +17,7 @@ from harness.polling import wait_until
 from harness.running_controller import running
 from harness.spec_rows import statement
 from svc.controllers.configuration import Configuration
-from svc.controllers.host_endpoint_controller import HostEndpoints
+from svc.controllers.node.host_endpoint_controller import HostEndpoints
 from svc.datastore.api import Delete
 from svc.datastore.open import open_client
 from svc.model.keys import ResourceKey, ResourceQuery

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from svc._core.cidr import Address
-from svc.controllers.addresses.held import Held
-from svc.controllers.addresses.live import Confirmed
+from svc.controllers.node.addresses.held import Held
+from svc.controllers.node.addresses.live import Confirmed
 from svc.datastore.api import Backend, KeyedError
 from svc.ipam.requests import ReleaseTarget
 from svc.ipam.service import IpamService

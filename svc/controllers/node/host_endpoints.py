@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from svc._core.cidr import Address, Cidr
+from svc.admin.ipam_check.uses import TUNNELS
 from svc.controllers.configuration import Configuration, HostEndpointTemplate
 from svc.model.resource import MAX_NAME, Resource, label_errors, name_error
 from svc.model.selector import Selector, SelectorError, parse
@@ -25,11 +26,7 @@ _INTERNAL: Final = "InternalIP"
 _ADDRESSES: Final = (  # sections and fields of a node's spec, in the order of the addresses; "" is spec itself
     ("bgp", "ipv4Address"),
     ("bgp", "ipv6Address"),
-    ("bgp", "ipv4IPIPTunnelAddr"),
-    ("", "ipv4VXLANTunnelAddr"),
-    ("", "ipv6VXLANTunnelAddr"),
-    ("wireguard", "interfaceIPv4Address"),
-    ("wireguard", "interfaceIPv6Address"),
+    *TUNNELS,
 )
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from svc.controllers.conditions import TRUE, Condition
 from svc.controllers.configuration import Configuration
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.host_endpoint_names import HostEndpointNames
-from svc.controllers.host_endpoints import KIND, Translation, Wanted, differs
+from svc.controllers.node.host_endpoint_names import HostEndpointNames
+from svc.controllers.node.host_endpoints import KIND, Translation, Wanted, differs
 from svc.controllers.settings import NODE
 from svc.datastore.api import Conflict, Create, Delete, Entry, Update
 from svc.ipam.errors import shortened
@@ -44,6 +44,8 @@ class HostEndpoints(Controller[str]):
         self._names = HostEndpointNames()
         self._taken: set[str] = set()  # wanted names of host endpoints without the label
         super().__init__(shared, (self._nodes, self._stored))
+        for kind in (CLASH, INVALID):
+            shared.conditions.await_judgement(kind)
         self._nodes.on_change(self._note_nodes)
         self._stored.on_change(self._note_endpoints)
         shared.live.on_change(self._configure)
@@ -131,6 +133,8 @@ class HostEndpoints(Controller[str]):
 
     def _report(self) -> None:
         """Report what keeps host endpoints from being as the configuration wants them, and that nothing does any more."""
+        if not self.is_ready:
+            return
         conditions, clashes = self.shared.conditions, [*self._clashes()]
         if clashes:
             conditions.set(Condition(CLASH, TRUE, "NameTaken", "; ".join(shortened(clashes))))

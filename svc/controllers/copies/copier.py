@@ -4,19 +4,17 @@ Two tables have digests: what each copy should be, and what it is. The worker re
 before it writes. So a late event cannot make it delete a copy whose original exists.
 """
 
-import hashlib
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
-import orjson
-
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.copied_kind import CopiedKind, Json, Translation, Untranslatable
+from svc.controllers.copies.copied_kind import CopiedKind, Json, Translation, Untranslatable
+from svc.controllers.digests import digest
+from svc.controllers.live_reads import find_object
 from svc.controllers.table import ApiTable, StoreTable
 from svc.datastore.api import Create, Delete, Entry, Update
-from svc.datastore.orch.client import ApiError
 from svc.model.keys import ResourceKey
 from svc.model.object_metadata import bit_reversed_uid
 from svc.model.resource import Resource, set_identity
@@ -72,20 +70,15 @@ class Copier(Controller[ResourceKey]):
 
     def _digest_of_original(self, original: Json) -> tuple[ResourceKey, bytes]:
         try:
-            return self._kind.key(original), _digest(self._kind.translate(original).spec)
+            return self._kind.key(original), digest(self._kind.translate(original).spec)
         except Untranslatable:
             return self._kind.key(original), _UNKNOWN  # `settle` reports it
 
     def _digest_of_copy(self, entry: Entry[Resource]) -> bytes | None:
-        return _digest(entry.value.spec) if self._kind.owns(entry.key) else None
+        return digest(entry.value.spec) if self._kind.owns(entry.key) else None
 
     def _original(self, key: ResourceKey) -> Json | None:
-        try:
-            return self.shared.client.get(self._kind.original_path(key))
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":  # another reason: the kind is not served
-                return None
-            raise
+        return find_object(self.shared.client, self._kind.original_path(key))
 
 
 def _write(
@@ -99,10 +92,6 @@ def _write(
         copy = Resource(key.kind, {"name": key.name, **place}, wanted.spec)
         set_identity(copy, datetime.now(timezone.utc), bit_reversed_uid(str(original["metadata"].get("uid") or "")))
         return Create(key, copy)
-    if _digest(entry.value.spec) == _digest(wanted.spec):
+    if digest(entry.value.spec) == digest(wanted.spec):
         return None
     return Update(key, replace(entry.value, spec=wanted.spec), entry.revision)
-
-
-def _digest(spec: Json) -> bytes:
-    return hashlib.blake2b(orjson.dumps(spec, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()

@@ -1,6 +1,6 @@
 """Policy profiles of namespaces and service accounts: the labels that endpoints inherit, and what applies without policy."""
 
-from svc.controllers.copied_kind import CopiedKind, Json, Translation
+from svc.controllers.copies.copied_kind import CopiedKind, Json, Translation
 from svc.datastore.orch.client import segment
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.names import Names

@@ -10,31 +10,20 @@ interface. A pod that was created again on another node does not change the endp
 import logging
 import threading
 from collections.abc import Collection, Iterable
-from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 
 from svc.controllers.controller import Controller, Shared, Unsettled
-from svc.controllers.endpoint_copies import copied, digest_of_endpoint, follows_pod, states_another_container
+from svc.controllers.copies.endpoint_copies import copied, follows_pod, states_another_container
+from svc.controllers.live_reads import find_pod
 from svc.controllers.nodes import kube_name
 from svc.controllers.settings import WORKLOAD
-from svc.controllers.table import StoreTable
 from svc.datastore.api import Entry
-from svc.datastore.orch.client import ApiError, segment
-from svc.model.endpoint import KIND
-from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 
 Json = dict[str, Any]
 
 log = logging.getLogger("svc.controllers")
-
-
-class EndpointRow(NamedTuple):
-    """An endpoint that follows a pod (NAMESPACE/NAME), in short form: a cluster has tens of thousands of them."""
-
-    pod: str
-    node: str
-    copied: bytes
 
 
 class Endpoints(Controller[ResourceKey]):
@@ -43,13 +32,12 @@ class Endpoints(Controller[ResourceKey]):
     def __init__(self, shared: Shared) -> None:
         self.name = WORKLOAD
         self._names = shared.names
-        self._pods, self._nodes = shared.tables.pods, shared.tables.nodes
-        self._stored = StoreTable(shared.store, ResourceQuery(KIND), self._row, shared.fail, "endpoints")
+        tables = shared.tables
+        self._pods, self._nodes, self._stored = tables.pods, tables.nodes, tables.endpoints
         self._of_pod: dict[str, tuple[ResourceKey, ...]] = {}  # a set would take four times as much memory
         self._pod_of: dict[ResourceKey, str] = {}
         self._indexing = threading.Lock()
         super().__init__(shared, (self._pods, self._nodes, self._stored))
-        shared.tables.keep(self._stored)
         self._stored.on_change(self._on_endpoints)
         self._pods.on_change(self._on_pods)
 
@@ -85,21 +73,7 @@ class Endpoints(Controller[ResourceKey]):
         return copied(self._names, pod, endpoint)
 
     def _pod(self, endpoint: Resource) -> Json | None:
-        path = f"/api/v1/namespaces/{segment(endpoint.namespace)}/pods/{segment(str(endpoint.spec['pod']))}"
-        try:
-            return self.shared.client.get(path)
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return None
-            raise
-
-    def _row(self, entry: Entry[Resource]) -> EndpointRow | None:
-        endpoint = entry.value
-        if not follows_pod(self._names, endpoint):
-            return None
-        spec = endpoint.spec
-        pod, node = f"{endpoint.namespace}/{spec['pod']}", str(spec.get("node") or "")
-        return EndpointRow(pod, intern(node), digest_of_endpoint(self._names, endpoint))
+        return find_pod(self.shared.client, endpoint.namespace, str(endpoint.spec["pod"]))
 
     def _on_endpoints(self, keys: Collection[ResourceKey]) -> None:
         with self._indexing:
@@ -113,7 +87,7 @@ class Endpoints(Controller[ResourceKey]):
             others = tuple(other for other in self._of_pod.pop(before) if other != key)
             if others:
                 self._of_pod[before] = others
-        if row is not None:
+        if row is not None and row.copied:
             self._pod_of[key] = row.pod
             self._of_pod[row.pod] = (*self._of_pod.get(row.pod, ()), key)
 
@@ -128,8 +102,10 @@ class Endpoints(Controller[ResourceKey]):
 
     def _differs(self, key: ResourceKey) -> bool:
         row = self._stored.get(key)
-        pod = row and self._pods.get(row.pod)
-        if row is None or pod is None or row.copied == pod.copied:
+        if row is None or not row.copied:  # it follows no pod
+            return False
+        pod = self._pods.get(row.pod)
+        if pod is None or row.copied == pod.copied:
             return False
         return row.node == pod.node or self._is_named_otherwise(row.node, pod.node)
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from svc.controllers.addresses.held import EndpointRow, Held, is_own, read_endpoint
-from svc.controllers.addresses.judgement import LEAKED, Facts, judge
+from svc.controllers.live_reads import find_pod
+from svc.controllers.node.addresses.held import Held, is_own
+from svc.controllers.node.addresses.judgement import LEAKED, Facts, judge
 from svc.controllers.nodes import read_kube_name, read_kube_node
 from svc.controllers.pods import PodRow, read_pod
+from svc.controllers.stored_endpoints import EndpointRow, read_endpoint
 from svc.datastore.api import Backend, Delete, Entry
-from svc.datastore.orch.client import ApiError, Client, segment
+from svc.datastore.orch.client import Client
 from svc.model.endpoint import KIND, Workload, endpoint_key
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
@@ -55,7 +57,7 @@ class LiveCheck:
         entries = self._endpoints(first)
         if entries is None:
             return "an endpoint of its pod cannot be read"
-        rows = [read_endpoint(entry) for entry in entries]
+        rows = [read_endpoint(self._names, entry) for entry in entries]
         verdicts = [judge(each, facts, row, rows, siblings.get(each.pod, ())) for each in held]
         for each, verdict in zip(held, verdicts, strict=True):
             if verdict.state != LEAKED:
@@ -82,12 +84,9 @@ class LiveCheck:
     def _pod(self, pod: str) -> tuple[str, PodRow | None]:
         """Return UID and row of a pod as it is now; no row if it does not exist, or can have no address."""
         namespace, _, name = pod.partition("/")
-        try:
-            found = self._client.get(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return "", None
-            raise
+        found = find_pod(self._client, namespace, name)
+        if found is None:
+            return "", None
         return str(found["metadata"]["uid"]), read_pod(self._names, found)[1]
 
     def _endpoints(self, held: Held) -> Sequence[Entry[Resource]] | None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 from svc.admin.release_record import (
-    KEY,
     REMEDY,
     Record,
     Stop,
@@ -15,6 +14,7 @@ from svc.admin.release_record import (
 )
 from svc.controllers.controller import Unsettled
 from svc.datastore.api import Backend
+from svc.model.controllers_configuration import KEY
 from svc.model.resource import Resource
 from svc.names import Names
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from svc.controllers.addresses.held import Held
+from svc.controllers.node.addresses.held import Held
 
 
 class Candidate(NamedTuple):

@@ -16,8 +16,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from svc.admin.ipam_check.owners import POD, is_of_one, network_of
-from svc.controllers.addresses.held import EndpointRow, Held, is_own
+from svc.controllers.node.addresses.held import Held, is_own
 from svc.controllers.pods import PodRow
+from svc.controllers.stored_endpoints import EndpointRow
 
 VALID, UNVERIFIABLE, WITH_NODE, LEAKED = "valid", "unverifiable", "with its node", "leaked"
 

@@ -12,7 +12,7 @@ import orjson
 
 from svc.controllers.configuration import Labels
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.nodes import kube_name, read_kube_name, read_kube_node, read_node
+from svc.controllers.nodes import known_kube_name, kube_name, read_kube_name, read_kube_node, read_node
 from svc.controllers.settings import NODE
 from svc.datastore.api import Update
 from svc.model.keys import ResourceKey
@@ -63,12 +63,12 @@ class NodeLabels(Controller[str]):
         if all(self._node_named(name) for name in names):
             self._compare(names)
             return
-        wanted = set(names)
-        self._compare([key.name for key, entry in self._nodes.snapshot().items() if self._known_name(entry.value) in wanted])
+        wanted, present = set(names), self._nodes.snapshot().items()
+        self._compare([key.name for key, entry in present if known_kube_name(self.shared.names, entry.value) in wanted])
 
     def _node_named(self, name: str) -> bool:
         entry = self._nodes.get(ResourceKey(_NODE, name))
-        return entry is not None and self._known_name(entry.value) == name
+        return entry is not None and known_kube_name(self.shared.names, entry.value) == name
 
     def _compare(self, names: Iterable[str]) -> None:
         if self.is_ready:
@@ -86,12 +86,6 @@ class NodeLabels(Controller[str]):
         except ValueError:
             return True  # `settle` reports it
         return row is not None and with_labels(entry.value, row.labels, self._copied) is not None
-
-    def _known_name(self, node: Resource) -> str:
-        try:
-            return kube_name(self.shared.names, node)
-        except ValueError:
-            return ""
 
 
 def with_labels(node: Resource, labels: Labels, annotation: str) -> Resource | None:

@@ -1,16 +1,13 @@
-"""Allocated addresses in short form, and the stored endpoints that have them."""
+"""Allocated addresses in short form."""
 
 from collections.abc import Iterable, Iterator
-from sys import intern
 from typing import NamedTuple
 
 from svc.admin.ipam_check.owners import POD, is_of_one, kind_of
+from svc.controllers.stored_endpoints import EndpointRow
 from svc.datastore.api import Entry
 from svc.ipam.blocks import is_windows_reserved
 from svc.model.ipam import Attribute, Block
-from svc.model.keys import ResourceKey
-from svc.model.mapped import allocated_form
-from svc.model.resource import Resource
 
 UNKNOWN_OWNER = "unknown owner"  # the kind of an allocation of which another program may know more
 
@@ -25,16 +22,6 @@ class Held(NamedTuple):
     node: str
     pod: str
     since: str
-
-
-class EndpointRow(NamedTuple):
-    """A stored endpoint. `pod` is NAMESPACE/NAME, empty for a bare container; `is_unreadable` is whether fields are damaged."""
-
-    pod: str
-    node: str
-    container: str
-    addresses: tuple[str, ...]
-    is_unreadable: bool = False
 
 
 def held_in(block: Block) -> Iterator[Held]:
@@ -52,20 +39,6 @@ def held_in(block: Block) -> Iterator[Held]:
 def all_held(blocks: Iterable[Entry[Block]]) -> list[Held]:
     """Return the addresses of all blocks that a handle holds."""
     return [held for entry in blocks for held in held_in(entry.value)]
-
-
-def read_endpoint(entry: Entry[Resource]) -> EndpointRow:
-    """Return the row of an endpoint. One whose fields cannot be read stands for anything of its pod."""
-    assert isinstance(entry.key, ResourceKey)
-    spec = entry.value.spec
-    pod, node, container = (spec.get(name) or "" for name in ("pod", "node", "containerID"))
-    owner = f"{entry.key.namespace}/{pod}" if pod else ""
-    try:
-        networks = spec.get("ipNetworks") or ()
-        addresses = tuple(str(allocated_form(text)) for text in networks)
-        return EndpointRow(owner, intern(node), container, addresses, not isinstance(container, str))
-    except (TypeError, ValueError, AttributeError):
-        return EndpointRow(owner, str(node), str(container), (), is_unreadable=True)
 
 
 def is_own(held: Held, endpoint: EndpointRow) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from svc.admin.ipam_check.owners import POD, TUNNEL, is_of_one, network_of
-from svc.controllers.addresses.held import Held
-from svc.controllers.addresses.judgement import LEAKED, Facts, containers_of, judge
+from svc.controllers.node.addresses.held import Held
+from svc.controllers.node.addresses.judgement import LEAKED, Facts, containers_of, judge
 from svc.values import dataclass
 
 

@@ -7,7 +7,7 @@ from svc import deadline
 from svc._core.cidr import Address
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.controllers.controller import Shared
-from svc.controllers.services import ingress_of, shown_addresses
+from svc.controllers.loadbalancer.services import ingress_of, shown_addresses
 from svc.datastore.orch.client import segment
 
 Json = dict[str, Any]
@@ -56,4 +56,6 @@ class ServiceStatus:
         self._readiness.require()
         with deadline.limit(self._shared.election.require()):
             path = service_path(f"{metadata['namespace']}/{metadata['name']}")
-            return self._shared.client.patch(f"{path}/status", body, _MERGE_PATCH)
+            written = self._shared.client.patch(f"{path}/status", body, _MERGE_PATCH)
+        self._shared.tally.count_written(1)
+        return written

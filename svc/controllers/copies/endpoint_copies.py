@@ -1,12 +1,10 @@
 """What the controller `workloadendpoint` copies from a pod to its stored endpoints: labels, service account and profiles."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
+from svc.controllers.digests import digest
 from svc.model.endpoint import PRIMARY_INTERFACE, PodFacts, Workload, endpoint_labels
 from svc.model.pod_endpoint import copied_facts, stated_container
 from svc.model.resource import Resource
@@ -79,5 +77,4 @@ def _is_of_kubernetes(names: Names, profile: str) -> bool:
 
 
 def _digest(labels: Json, account: str, profiles: Sequence[str]) -> bytes:
-    content = orjson.dumps([labels, account, profiles], option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+    return digest([labels, account, profiles], DIGEST_BYTES)

@@ -15,13 +15,14 @@ from typing import Any
 from svc._core.cidr import Address, Cidr
 from svc.controllers.controller import Controller, Shared, Unsettled
 from svc.controllers.election import NotLeading
-from svc.controllers.service_allocations import ServiceAllocations
-from svc.controllers.service_status import ServiceStatus, service_path
-from svc.controllers.services import TYPE, ServiceRow, fitting, has_another_class, missing, read_service
+from svc.controllers.live_reads import find_object
+from svc.controllers.loadbalancer.service_allocations import ServiceAllocations
+from svc.controllers.loadbalancer.service_status import ServiceStatus, service_path
+from svc.controllers.loadbalancer.services import TYPE, ServiceRow, fitting, has_another_class, missing, read_service
 from svc.controllers.settings import LOAD_BALANCER as CONTROLLER
 from svc.controllers.table import ApiTable
 from svc.datastore.api import Entry, StoreError
-from svc.datastore.orch.client import ApiError, segment
+from svc.datastore.orch.client import segment
 from svc.ipam.load_balancer import LOAD_BALANCERS, attributes_of, handle_of
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
@@ -75,12 +76,7 @@ class ServiceAddresses(Controller[str]):
         return row if is_managed else None
 
     def _find(self, item: str) -> Json | None:
-        try:
-            return self.shared.client.get(service_path(item))
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return None
-            raise
+        return find_object(self.shared.client, service_path(item))
 
     def _serve(self, item: str, service: Json, row: ServiceRow, recorded: set[Address]) -> None:
         if row.problem:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from svc._core.cidr import Cidr
-from svc.controllers.copied_kind import CopiedKind, Json, Translation, Untranslatable
+from svc.controllers.copies.copied_kind import CopiedKind, Json, Translation, Untranslatable
 from svc.datastore.orch.client import segment
 from svc.model.field_errors import display
 from svc.model.keys import ResourceKey, ResourceQuery

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import cache
 
 from svc._core.cidr import Address, Cidr
-from svc.controllers.addresses.held import Held
+from svc.controllers.node.addresses.held import Held
 from svc.datastore.api import Entry
 from svc.ipam import blocks as block_rules
 from svc.ipam.pools import Reserved, read_entries

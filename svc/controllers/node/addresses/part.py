@@ -15,28 +15,26 @@ from typing import Any
 
 from svc._core.cidr import Address
 from svc.admin.ipam_check.uses import Uses
-from svc.admin.release_record import KEY, MASS, SETBACK, Record, Stop, limit
+from svc.admin.release_record import MASS, SETBACK, Record, Stop, acknowledged_id, limit, record_of
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.attach.handles import handle_of
-from svc.controllers.addresses.candidates import Candidates
-from svc.controllers.addresses.held import Held, all_held, read_endpoint
-from svc.controllers.addresses.judgement import Facts
-from svc.controllers.addresses.ledger import Ledger
-from svc.controllers.addresses.live import Confirmed, LiveCheck
-from svc.controllers.addresses.release import Releaser
-from svc.controllers.addresses.setbacks import Seen, Setbacks
-from svc.controllers.addresses.survey import Survey, survey
 from svc.controllers.conditions import FALSE, TRUE, Condition
 from svc.controllers.controller import Controller, Shared, Unsettled
-from svc.controllers.gone_nodes import GoneNodes
-from svc.controllers.nodes import kube_name
+from svc.controllers.node.addresses.candidates import Candidates
+from svc.controllers.node.addresses.held import Held, all_held
+from svc.controllers.node.addresses.judgement import Facts
+from svc.controllers.node.addresses.ledger import Ledger
+from svc.controllers.node.addresses.live import Confirmed, LiveCheck
+from svc.controllers.node.addresses.release import Releaser
+from svc.controllers.node.addresses.setbacks import Seen, Setbacks
+from svc.controllers.node.addresses.survey import Survey, survey
+from svc.controllers.nodes import known_kube_name
 from svc.controllers.settings import NODE
-from svc.controllers.table import StoreTable, Table
-from svc.ipam.pools import RESERVATION
+from svc.controllers.table import Table
 from svc.metrics import Sample
-from svc.model.endpoint import KIND
+from svc.model.controllers_configuration import KEY
 from svc.model.errors import SvcError
-from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.keys import ResourceKey
 
 PRESENT = ""  # the item that stands for the addresses of all nodes that exist; other items are the names of lost nodes
 CONDITION = "AddressRelease"
@@ -57,14 +55,12 @@ class Addresses(Controller[str]):
         self, shared: Shared, clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time
     ) -> None:
         tables, store = shared.tables, shared.store
-        self._stores_endpoints = store.atomic
         self._pods, self._kube_nodes, self._nodes, self._blocks = tables.pods, tables.kube_nodes, tables.nodes, tables.blocks
-        self._endpoints: StoreTable[Any] = StoreTable(store, ResourceQuery(KIND), read_endpoint, shared.fail, "endpoints")
-        self._settings = tables.entries(ResourceQuery(KEY.kind), "settings of the controllers")
-        self._pools, self._reservations = tables.pools, tables.entries(ResourceQuery(RESERVATION), "IP reservations")
-        watched: list[Table[Any, Any]] = [self._pods, self._kube_nodes, self._nodes, self._blocks, self._settings]
-        if self._stores_endpoints:
-            tables.keep(self._endpoints)
+        self._endpoints = tables.endpoints if store.atomic else None
+        self._pools, self._reservations = tables.pools, tables.reservations
+        self._configurations = tables.configurations
+        watched: list[Table[Any, Any]] = [self._pods, self._kube_nodes, self._nodes, self._blocks, self._configurations]
+        if self._endpoints is not None:
             watched.append(self._endpoints)
         super().__init__(shared, watched)
         self._clock, self._wall_clock = clock, wall_clock
@@ -74,12 +70,14 @@ class Addresses(Controller[str]):
         self._readiness = DatastoreReadiness(store)
         self._releaser = Releaser(store, shared.names)
         self._ledger = Ledger(store, shared.names, wall_clock)
-        self._gone = GoneNodes(shared.client, store, shared.names, clock)
+        self._gone = tables.gone_nodes
         self._setbacks = Setbacks(self._seen)
         self._planning = threading.Lock()  # guards the time of the next look
         self._look_due = clock()
         self._looked_at = clock()
         self.reclaimed: Counter[tuple[str, str]] = Counter()  # released addresses by address and node, for the metrics
+        self._shown_stop: Stop | None = None
+        shared.conditions.await_judgement(CONDITION)
         for table in watched:
             table.on_change(self._note_change)
         shared.live.on_change(lambda _: self.begin_round())
@@ -87,7 +85,7 @@ class Addresses(Controller[str]):
     # looks
 
     def round_items(self) -> Iterable[str]:
-        """Look at all allocations. Return the lost nodes with addresses, and PRESENT if candidates are confirmed."""
+        """Look at all allocations. Return the lost nodes with addresses, and PRESENT if a release or a stop may be due."""
         now, grace = self._clock(), self._grace
         with self._planning:
             self._look_due = math.inf  # before the tables are read: a later change asks for another look
@@ -103,7 +101,8 @@ class Addresses(Controller[str]):
         items = [node for node in sorted(suspected) if node and self._facts.has_lost(node)]
         if items:
             self._plan_look(now, _LOST_SECONDS)
-        return [*items, PRESENT] if self._confirmed(now) or self._setbacks.was_recent(now) else items
+        is_due = self._confirmed(now) or self._setbacks.was_recent(now) or not self._is_shown()
+        return [*items, PRESENT] if is_due else items
 
     def settle(self, item: str) -> None:
         """Release what is leaked, after live reads. Do nothing after a stop that is not acknowledged."""
@@ -123,7 +122,7 @@ class Addresses(Controller[str]):
                 raise Unsettled(f"nothing is released, because the watch of {table.what} has been interrupted for {lag:.0f} s")
 
     def families(self) -> Iterable[Sample]:
-        from svc.controllers.addresses.metrics import families, read_pools  # only if metrics are served
+        from svc.controllers.node.addresses.metrics import families, read_pools  # only if metrics are served
 
         pools, reserved = read_pools(self._pools.snapshot().values(), self._reservations.snapshot().values())
         blocks = (entry.value for entry in self._blocks.snapshot().values())
@@ -135,6 +134,8 @@ class Addresses(Controller[str]):
     def _next(self) -> str | None:
         """Begin a look when it is due, beside the rounds of the configuration."""
         now = self._clock()
+        if not self.shared.election.leads:
+            self.shared.conditions.await_judgement(CONDITION)  # the leader may know of another stop
         self._setbacks.observe(now)
         if now >= self._look_due:
             self.begin_round()
@@ -149,16 +150,11 @@ class Addresses(Controller[str]):
             self._look_due = min(self._look_due, since + seconds)
 
     def _read_tables(self) -> Facts:
-        endpoints = self._endpoints.snapshot().values() if self._stores_endpoints else ()
+        endpoints = () if self._endpoints is None else self._endpoints.snapshot().values()
         kube_nodes = self._kube_nodes.snapshot()
-        nodes = {key.name: self._kube_name(entry) for key, entry in self._nodes.snapshot().items()}
+        names = self.shared.names  # the addresses of a malformed Node are kept
+        nodes = {key.name: known_kube_name(names, entry.value) for key, entry in self._nodes.snapshot().items()}
         return Facts(self._pods.snapshot(), endpoints, nodes, kube_nodes, self._networks)
-
-    def _kube_name(self, entry: Any) -> str:
-        try:
-            return kube_name(self.shared.names, entry.value)
-        except ValueError:
-            return ""  # as a node that is none of Kubernetes: its addresses are kept
 
     @property
     def _grace(self) -> float:
@@ -204,12 +200,24 @@ class Addresses(Controller[str]):
         return Record(stop=stop)
 
     def _show(self, record: Record) -> None:
-        stop = record.stop
+        stop = self._shown_stop = record.stop
         if stop is None:
             shown = Condition(CONDITION, TRUE, "Running", "leaked addresses are released")
         else:
             shown = Condition(CONDITION, FALSE, stop.reason, f"{stop.message} (stopped at {stop.id})")
         self.shared.conditions.set(shown)
+
+    def _is_shown(self) -> bool:
+        """Return whether the condition shows the record as far as the table has it, and no acknowledgement waits."""
+        entry = self._configurations.get(KEY)
+        if entry is None:  # its creation causes a look
+            return True
+        try:
+            stop, acknowledged = record_of(self.shared.names, entry.value).stop, acknowledged_id(self.shared.names, entry.value)
+        except ValueError:
+            return False  # `settle` reports it
+        is_judged = CONDITION not in self.shared.conditions.with_awaited()[1]
+        return is_judged and stop == self._shown_stop and (stop is None or stop.id != acknowledged)
 
     # releases
 
@@ -249,7 +257,7 @@ class Addresses(Controller[str]):
         ready: list[Confirmed] = []
         failures: list[SvcError] = []
         count, shared = 0, self.shared
-        live = LiveCheck(shared.client, shared.store, shared.names, stores_endpoints=self._stores_endpoints)
+        live = LiveCheck(shared.client, shared.store, shared.names, stores_endpoints=self._endpoints is not None)
         for held in wanted.values():
             try:
                 found = live.confirm(held, self._facts, self._survey.siblings)

@@ -5,24 +5,20 @@ addresses go by another part before. Automatic host endpoints follow the Node.
 """
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from sys import intern
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
-from svc.admin.block_release import addresses_of_node, remove_host
+from svc.admin.block_release import addresses_of_node, delete_claim, remove_host
 from svc.admin.resources import require_unused_node
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.gone_nodes import GoneNodes
-from svc.controllers.host_endpoints import KIND as HOST_ENDPOINT
-from svc.controllers.host_endpoints import is_automatic
-from svc.controllers.nodes import kube_name, read_kube_name, read_kube_node
+from svc.controllers.node.host_endpoints import KIND as HOST_ENDPOINT
+from svc.controllers.node.host_endpoints import is_automatic
+from svc.controllers.node.host_remains import lacks_node, read_remains
+from svc.controllers.nodes import read_kube_name, read_kube_node
 from svc.controllers.settings import NODE
-from svc.controllers.table import StoreTable
-from svc.datastore.api import Delete, Entry
-from svc.model.endpoint import KIND as ENDPOINT
+from svc.datastore.api import Conflict, Delete, Entry
 from svc.model.errors import CallerError
-from svc.model.keys import NodeClaimKey, ResourceKey, ResourceQuery
+from svc.model.keys import NodeClaimKey, ResourceKey
 from svc.model.resource import Resource
 
 _NODE: Final = "Node"
@@ -35,38 +31,38 @@ class NodeDeletion(Controller[str]):
 
     name = NODE
 
-    def __init__(self, shared: Shared, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shared: Shared) -> None:
         tables = shared.tables
         self._store = shared.store
         self._nodes, self._kube_nodes, self._blocks = tables.nodes, tables.kube_nodes, tables.blocks
-        self._host_endpoints = tables.host_endpoints
-        self._endpoints = StoreTable(shared.store, ResourceQuery(ENDPOINT), _node_of, shared.fail, "endpoints by node")
-        tables.keep(self._endpoints)
-        self._gone = GoneNodes(shared.client, shared.store, shared.names, clock)
-        watched = (self._nodes, self._kube_nodes, self._blocks, self._host_endpoints, self._endpoints)
+        self._host_endpoints, self._endpoints = tables.host_endpoints, tables.endpoints
+        self._gone = tables.gone_nodes
+        watched = (self._nodes, self._kube_nodes, self._blocks, tables.affinities[0], self._host_endpoints, self._endpoints)
         super().__init__(shared, watched)
         self._kube_nodes.on_change(self._note_nodes)
 
     def round_items(self) -> Iterable[str]:
-        return [key.name for key, entry in self._nodes.snapshot().items() if self._is_missing(entry.value)]
+        return [key.name for key in self._nodes.snapshot() if lacks_node(self.shared.tables, self.shared.names, key.name)]
 
     def settle(self, item: str) -> None:
         """Delete the Node if its node is gone and holds no address. Otherwise the next round looks again."""
         key = ResourceKey(_NODE, item)
         entry = self._store.find(key)  # first, so that a change after the judgement refuses the deletion
-        if entry is None:
-            self._gone.forget(item)
+        claim = None if entry is None else self._gone.claim_if_gone(item)
+        if entry is None or claim is None or self._has_addresses(item):
             return
-        if not self._gone.is_gone(item) or self._has_addresses(item):
+        try:  # fails if the agent of the node has renewed its claim since
+            delete_claim(self._store, item, claim)
+        except Conflict:
             return
+        self._gone.note_deleted_claim(item, claim)
         for found in self._leftovers(item):
             self._store.write([Delete(found.key, found.revision)], durable=True)
             log.info("controller %s: deleted %s, whose node %s is gone", self.name, _shown(found.key), item)
-        remove_host(self._store, item)
+        remove_host(self._store, item, read_remains(self.shared.tables, self._store, item).affinities)
         if self._is_back(item):
             return
         self._store.write([Delete(key, entry.revision)], durable=True)
-        self._gone.forget(item)
         log.info("controller %s: deleted the Node %s, because Kubernetes has no such node", self.name, item)
 
     def shown(self, item: str) -> str:
@@ -76,14 +72,6 @@ class NodeDeletion(Controller[str]):
         """Begin to observe the claims of deleted nodes."""
         if self.is_ready and any(self._kube_nodes.get(name) is None for name in names):
             self.add(self.round_items())
-
-    def _is_missing(self, node: Resource) -> bool:
-        """Return whether the table has no node of Kubernetes for a Node. A malformed Node is reported when it is read."""
-        try:
-            name = kube_name(self.shared.names, node)
-        except ValueError:
-            return True
-        return bool(name) and self._kube_nodes.get(name) is None
 
     def _has_addresses(self, name: str) -> bool:
         """Return whether workloads or tunnels of the node hold addresses. All blocks are read only if the table has none."""
@@ -99,7 +87,7 @@ class NodeDeletion(Controller[str]):
     def _leftovers(self, name: str) -> Iterator[Entry[Resource]]:
         """Yield the endpoints of a node as they are now, without the automatic ones, which follow the Node."""
         rows = self._endpoints.snapshot()
-        known: list[Any] = [key for key, node in rows.items() if node == name]
+        known: list[Any] = [key for key, row in rows.items() if row.node == name]
         known += [key for key, entry in self._host_endpoints.snapshot().items() if entry.value.spec.get("node") == name]
         for key in known:
             entry = self._store.find(key)
@@ -114,11 +102,6 @@ class NodeDeletion(Controller[str]):
         if self._store.find(NodeClaimKey(name)) is not None:
             return True
         return read_kube_node(self.shared.client, read_kube_name(self.shared.names, self._store, name)) is not None
-
-
-def _node_of(entry: Entry[Resource]) -> str | None:
-    node = entry.value.spec.get("node")
-    return intern(node) if isinstance(node, str) else None
 
 
 def _shown(key: Any) -> str:

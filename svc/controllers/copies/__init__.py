@@ -1,0 +1,1 @@
+"""Controllers that copy from Kubernetes to another datastore: `policy`, `namespace`, `serviceaccount`, `workloadendpoint`."""

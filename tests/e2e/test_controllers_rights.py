@@ -1,0 +1,107 @@
+"""svc-controllers with exactly the documented rights in the Kubernetes API: each controller works, and uses all of them."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness import short_times
+from harness.controllers import Cluster, cluster
+from harness.controllers_rights import RightsProxy, documented, granted
+from harness.controllers_work import SHORT_TIMES, Work
+from harness.datastores import EtcdSite, OrchSite, Site, site_called
+from harness.driven_part import World, a_world
+from harness.kube import Kube
+from harness.orch import AdministratorStore, install, wipe
+from harness.services import Services, in_namespace
+from svc.controllers.settings import CONTROLLERS, LOAD_BALANCER, NODE, POLICY
+from svc.datastore.api import Backend
+from svc.datastore.open import open_client
+from svc.names import DEFAULT
+
+pytestmark = pytest.mark.server
+
+PROGRAM = (sys.executable, short_times.__file__, SHORT_TIMES, "svc.controllers.main", "run")
+PLAIN, BACKING = (version.partition("/")[0] for version in (DEFAULT.api_version, DEFAULT.crd_api_version))
+GROUPS = {"etcdv3": "", "orch": BACKING, "plain": PLAIN}
+WITH_API = [CONTROLLERS, (NODE,), (LOAD_BALANCER,), (POLICY,)]  # the others are idle as this one is
+WITH_ETCD = [CONTROLLERS, *((name,) for name in CONTROLLERS)]
+CASES = [
+    pytest.param(kind, each, id=f"{kind}-{each[0] if len(each) == 1 else 'all'}")
+    for kind, sets in (("etcdv3", WITH_ETCD), ("orch", WITH_API), ("plain", WITH_API))
+    for each in sets
+]
+
+
+class PlainSite(OrchSite):
+    """Custom resources in the plain group. With its names, the other group is not served."""
+
+    def __init__(self, kube: Kube, folder: Path) -> None:
+        super().__init__(kube, folder)
+        install(kube, DEFAULT, DEFAULT.api_version)
+        self.names_file = folder / "names.toml"
+        self.names_file.write_text('crd_api_version = "unserved.svc.internal/v1"\n')
+
+    def open(self) -> Backend:
+        return AdministratorStore(self.kube, self._folder, DEFAULT, DEFAULT.api_version)
+
+    def clear(self) -> None:
+        wipe(self.kube, DEFAULT, DEFAULT.api_version)
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, kube: Kube, tmp_path: Path) -> Site:
+    if request.param == "plain":
+        return PlainSite(kube, tmp_path)
+    return site_called(request, tmp_path)
+
+
+@pytest.fixture
+def world(site: Site, kube: Kube, tmp_path: Path) -> Iterator[World]:
+    with closing(open_client({"kubeconfig": str(kube.kubeconfig(tmp_path / "admin"))})) as client:
+        with a_world(site, kube, client) as made:
+            yield made
+
+
+@pytest.fixture
+def services(kube: Kube) -> Iterator[Services]:
+    with in_namespace(kube) as made:
+        yield made
+
+
+@pytest.fixture
+def controllers(kube: Kube, site: Site, tmp_path: Path) -> Iterator[Cluster]:
+    own = {"ETCD_ENDPOINTS": site.running.endpoints} if isinstance(site, EtcdSite) else {"DATASTORE_TYPE": "orch"}
+    with cluster(kube, tmp_path, own) as made:
+        yield made
+    kube.forget("pods/default/")
+
+
+@pytest.mark.parametrize(("site", "enabled"), CASES, indirect=["site"])
+def test_documented_rights_suffice_and_are_used(
+    enabled: Sequence[str],
+    site: Site,
+    world: World,
+    services: Services,
+    controllers: Cluster,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    group = GROUPS[request.node.callspec.params["site"]]
+    active = [name for name in enabled if not group or name in (NODE, LOAD_BALANCER)]
+    rights = documented(active, group)
+    work = Work(world, services, controllers)
+    work.prepare()
+    arguments = ["--names", str(site.names_file)] if isinstance(site, PlainSite) else []
+    with granted(world.kube, rights), RightsProxy(world.kube) as proxy:
+        variables = {"KUBECONFIG": str(proxy.kubeconfig(tmp_path / "plugin")), "ENABLED_CONTROLLERS": ",".join(enabled)}
+        process = controllers.start(*arguments, program=PROGRAM, **variables)
+        for name in ("configuration", *active):
+            task: Callable[[], None] = getattr(work, name)
+            task()
+        assert process.terminate() == 0
+    assert proxy.forbidden == []
+    assert " 403 " not in process.text
+    assert proxy.used == rights
