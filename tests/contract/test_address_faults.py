@@ -99,7 +99,7 @@ def test_node_that_is_created_again_keeps_the_addresses_of_its_pods(
 ) -> None:
     """Its pods were candidates while it was away. It has another UID, and perhaps another pod of the same name."""
     monkeypatch.setattr("svc.controllers.gone_nodes.QUIET_SECONDS", 3600.0)
-    monkeypatch.setattr("svc.controllers.addresses.part._LOST_SECONDS", 0.02)
+    monkeypatch.setattr("svc.controllers.node.addresses.part._LOST_SECONDS", 0.02)
     cluster.add_node("node2")
     cluster.add_pod("web", "node2")
     cluster.add_pod("next", "node2")
@@ -161,7 +161,7 @@ def test_table_that_is_not_current_releases_nothing(
     cluster: AddressCluster, client: Client, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server answers for each single pod, but neither lists nor watches. So nobody knows which pod shows an address."""
-    monkeypatch.setattr("svc.controllers.addresses.part._LONGEST_LAG", 0.5)
+    monkeypatch.setattr("svc.controllers.node.addresses.part._LONGEST_LAG", 0.5)
     with collecting(cluster, client, make=CountingAddresses) as made:
         wait_until(lambda: made.part.is_ready)
         proxy.arm(order := Order(Fate.ANSWERED, "GET /api/v1/pods[?]", times=1_000_000, status=403))
@@ -209,7 +209,7 @@ class Locking:
 def test_lock_in_the_middle_of_a_round_ends_the_writes_until_the_unlock(
     cluster: AddressCluster, client: Client, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.controllers.addresses.release._MOST_WRITES", 1)  # so that each handle is a write of its own
+    monkeypatch.setattr("svc.controllers.node.addresses.release._MOST_WRITES", 1)  # so that each handle is a write of its own
     monkeypatch.setattr("svc.controllers.guarded_store.READY_SECONDS", 0.0)
     leaked = [cluster.assign(f"{NETWORK}.c{number}", "gone") for number in range(4)]
     with session(site) as own:

@@ -16,7 +16,10 @@ import pytest
 
 from harness.address_cluster import AddressCluster, address_cluster
 from harness.audit import IpamAudit
-from harness.controller_work import (
+from harness.controllers import Cluster, Process, cluster
+from harness.datastores import EtcdSite, Site
+from harness.kube import Kube
+from harness.leftovers import (
     HANDLE_OF_LIVE,
     NODE_WORK,
     PATIENCE,
@@ -26,9 +29,6 @@ from harness.controller_work import (
     node_labels,
     prepare,
 )
-from harness.controllers import Cluster, Process, cluster
-from harness.datastores import EtcdSite, Site
-from harness.kube import Kube
 from harness.marred_program import KILLED, KILLED_AFTER
 from harness.polling import eventually, wait_until
 from harness.services import Services, in_namespace, store_for_services
@@ -143,7 +143,7 @@ def require_sound(made: AddressCluster, live: str) -> None:
     assert made.holder(live) == HANDLE_OF_LIVE
 
 
-# controller `loadbalancer`
+# controller `loadbalancer`, beside the one that corrects handles without an address
 
 
 def give(services: Services) -> None:
@@ -173,7 +173,9 @@ def was_served(change: Callable[[Services], None], case: Case, last: int, fate: 
     with ExitStack() as stack:
         store = stack.enter_context(store_for_services(case.site))
         services = stack.enter_context(in_namespace(case.kube))
-        controllers = stack.enter_context(cluster(case.kube, case.folder(f"{fate} {last}"), case.environment("loadbalancer")))
+        controllers = stack.enter_context(
+            cluster(case.kube, case.folder(f"{fate} {last}"), case.environment("loadbalancer", "node"))
+        )
 
         def is_served() -> bool:
             shown, stored = set(services.shown()), addresses_of(store)

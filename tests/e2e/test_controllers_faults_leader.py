@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from harness.address_cluster import AddressCluster, address_cluster
-from harness.controller_work import (
+from harness.controllers import LEASE, Cluster, Process, cluster
+from harness.datastores import EtcdSite, Site
+from harness.kube import Kube
+from harness.leftovers import (
     HANDLE_OF_LIVE,
     PATIENCE,
     add_pools_of_services,
@@ -21,9 +24,6 @@ from harness.controller_work import (
     lost_node,
     prepare,
 )
-from harness.controllers import LEASE, Cluster, Process, cluster
-from harness.datastores import EtcdSite, Site
-from harness.kube import Kube
 from harness.marred_program import PAUSED
 from harness.polling import wait_until
 from harness.services import Services, in_namespace

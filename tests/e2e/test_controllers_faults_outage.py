@@ -11,12 +11,12 @@ import pytest
 
 from harness.address_cluster import NETWORK, AddressCluster, address_cluster
 from harness.audit import IpamAudit
-from harness.controller_work import HANDLE_OF_LIVE, PATIENCE, add_pools_of_services, contradictions, prepare
 from harness.controllers import Cluster, Process, cluster
 from harness.datastores import EtcdSite, OrchSite, Site
 from harness.etcd import Cluster as Etcd
 from harness.etcd import cluster as run_etcd
 from harness.kube import Kube, running
+from harness.leftovers import HANDLE_OF_LIVE, PATIENCE, add_pools_of_services, contradictions, prepare
 from harness.orch import RBAC
 from harness.polling import wait_until
 from harness.services import Services, in_namespace

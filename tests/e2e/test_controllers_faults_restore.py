@@ -17,15 +17,16 @@ from harness.ipam import put
 from harness.kube import Kube, running
 from harness.polling import wait_until
 from harness.svcctl import Cli, cli_on
-from svc.admin.release_record import KEY, SETBACK
-from svc.controllers.addresses.part import CONDITION
+from svc.admin.release_record import SETBACK
+from svc.controllers.node.addresses.part import CONDITION
+from svc.model.controllers_configuration import KEY
 from svc.names import DEFAULT
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 NETWORK = DEFAULT.network
 _ROUND, _PARTS = "controller node: a full round took", 6  # in the log; the parts of the controller
-FAST = {"svc.controllers.addresses.part:_LOOK_SECONDS": 0.2}
+FAST = {"svc.controllers.node.addresses.part:_LOOK_SECONDS": 0.2}
 
 
 @dataclass

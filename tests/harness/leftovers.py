@@ -8,12 +8,12 @@ from harness.address_cluster import MERGE, NETWORK, AddressCluster
 from harness.audit import IpamAudit
 from harness.ipam import put, put_pool, put_settings
 from harness.orch import NODES
-from svc.admin.release_record import KEY
-from svc.controllers.host_endpoints import KIND as HOST_ENDPOINT
+from svc.controllers.node.host_endpoints import KIND as HOST_ENDPOINT
 from svc.datastore.api import Backend, Create, Update
 from svc.ipam.requests import Release
 from svc.ipam.service import IpamService
 from svc.model.claim import Claimant, NodeClaim, NodeFence
+from svc.model.controllers_configuration import KEY
 from svc.model.keys import (
     HOST_KINDS,
     AffinityQuery,
@@ -33,11 +33,11 @@ from svc.names import DEFAULT
 Json = dict[str, Any]
 
 PATIENCE = {  # constants of the program that are minutes in production
-    "svc.controllers.addresses.part:_LOOK_SECONDS": 0.1,
-    "svc.controllers.addresses.part:_LOST_SECONDS": 0.2,
+    "svc.controllers.node.addresses.part:_LOOK_SECONDS": 0.1,
+    "svc.controllers.node.addresses.part:_LOST_SECONDS": 0.2,
     "svc.controllers.gone_nodes:QUIET_SECONDS": 0.5,
-    "svc.controllers.ipam_handles:CONFIRM_SECONDS": 0.3,
-    "svc.controllers.ipam_blocks:CONFIRM_SECONDS": 0.3,
+    "svc.controllers.node.ipam_handles:CONFIRM_SECONDS": 0.3,
+    "svc.controllers.node.ipam_blocks:CONFIRM_SECONDS": 0.3,
     "svc.controllers.controller:_POLL_SECONDS": 0.05,
     "svc.controllers.retry_queue:MAX_BACKOFF": 1.0,
 }
