@@ -4,10 +4,10 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
-from svc.datastore.api import Backend, Entry, Event
+from svc.datastore.api import Backend, Entry, Event, Watch
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.watch import BEGUN, DELETED, LISTED, OPENED, PAGE, PagedWatch
 from svc.heap import return_free_memory
@@ -37,6 +37,7 @@ class Table(ABC, Generic[K, Row]):
         self._rows: dict[K, Row] = {}
         self._listing: dict[K, Row] | None = None  # rows of a listing that has not ended
         self._filled = False
+        self._interrupted_since: float | None = None
         self._began = 0.0  # when the listing began
         self._lock = threading.Lock()
         self._listeners: list[Callable[[Collection[K]], None]] = []
@@ -49,6 +50,17 @@ class Table(ABC, Generic[K, Row]):
     def is_filled(self) -> bool:
         """Whether all objects were listed once. Until then, a missing row means nothing."""
         return self._filled
+
+    @property
+    def lag(self) -> float:
+        """The seconds for which changes may be missing; 0 while the watch reports them as they come."""
+        since = self._interrupted_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def what(self) -> str:
+        """The objects, for messages."""
+        return self._what
 
     def get(self, key: K) -> Row | None:
         """Return the row of a key; None if there is none."""
@@ -113,6 +125,10 @@ class Table(ABC, Generic[K, Row]):
         if before != row:
             self._tell((key,))
 
+    def _note_interruption(self) -> None:
+        if self._interrupted_since is None:
+            self._interrupted_since = time.monotonic()
+
     def _tell(self, keys: Collection[K]) -> None:
         for listener in self._listeners:
             listener(keys)
@@ -144,7 +160,10 @@ class ApiTable(Table[K, Row]):
     def _follow(self) -> None:
         for step in self._watch.steps():
             if step is None:
+                self._note_interruption()
                 continue
+            if self._watch.is_contact(step):
+                self._interrupted_since = None
             kind, data = step
             if kind == BEGUN:
                 self._begin_listing()
@@ -172,30 +191,36 @@ class StoreTable(Table[Any, Row]):
         self._query = query
         self._read = read
         self._stopping = threading.Event()
-        self._close_watch: Callable[[], None] = self._stopping.set
+        self._events: Watch | None = None
 
     def stop(self) -> None:
         self._stopping.set()
-        self._close_watch()
+        if self._events is not None:
+            self._events.close()
+
+    @property
+    def lag(self) -> float:
+        since = None if self._events is None else self._events.interrupted_since
+        return max(super().lag, 0.0 if since is None else time.monotonic() - since)
 
     def _follow(self) -> None:
         backoff, interrupted = Backoff(_MIN_BACKOFF, _MAX_BACKOFF), False
         while not self._stopping.is_set():
             try:
-                for event in self._events():
+                for event in self._begun():
                     interrupted = False
                     backoff.reset()
                     self._take(event)
             except SvcError as failure:
+                self._note_interruption()
                 if not interrupted and not self._stopping.is_set():
                     log.warning("%s cannot be read, and are tried again: %s", self._what, failure)
                 interrupted = True
                 self._stopping.wait(backoff.next())
 
-    def _events(self) -> Iterator[Event]:
+    def _begun(self) -> Watch:
         self._begin_listing()
-        watch = self._store.watch(self._query, self._listed)
-        self._close_watch = watch.close
+        watch = self._events = self._store.watch(self._query, self._listed)
         if self._stopping.is_set():
             watch.close()
         return watch
@@ -208,6 +233,7 @@ class StoreTable(Table[Any, Row]):
             self._list(event.key, row)
 
     def _listed(self) -> None:
+        self._interrupted_since = None
         if self._listing is None:  # the watch has reported what it lists again as changes
             self._tell(self.snapshot().keys())
         else:

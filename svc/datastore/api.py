@@ -118,7 +118,12 @@ class Event:
 
 
 class Watch(Iterator[Event], Protocol):
-    """Events of a query. One thread iterates; `close`, from any thread, ends the iteration."""
+    """Events of a query. One thread iterates; `close`, from any thread, ends the iteration.
+
+    `interrupted_since` is since when (monotonic time) changes may be missing; None while they are reported as they come.
+    """
+
+    interrupted_since: float | None = None
 
     def close(self) -> None: ...
 

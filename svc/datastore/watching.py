@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -65,6 +66,10 @@ class Reconnecting(Generic[Step]):
         """Return whether a step means that a resource may have changed."""
         return True
 
+    def is_contact(self, step: Step) -> bool:  # noqa: ARG002 by default, every step is one
+        """Return whether a step shows that the server answers."""
+        return True
+
     def close(self) -> None:
         """End the iteration."""
         with self._lock:
@@ -120,7 +125,17 @@ class EventStream(Watch):
         listed: Callable[[], None] | None,
     ) -> None:
         self._watch: Reconnecting[Any] = watch
-        self._events = _events_of(watch, events, ends_listing, listed)
+        self._events = _events_of(self._noted(watch), events, ends_listing, listed)
+
+    def _noted(self, watch: Reconnecting[Step]) -> Iterator[Step]:
+        """Yield the steps of a watch, and note since when it is interrupted."""
+        for step in watch.steps():
+            if step is not None:
+                if watch.is_contact(step):
+                    self.interrupted_since = None
+                yield step
+            elif self.interrupted_since is None:
+                self.interrupted_since = time.monotonic()
 
     def __next__(self) -> Event:
         if self._watch.is_closed:
@@ -135,14 +150,12 @@ class EventStream(Watch):
 
 
 def _events_of(
-    watch: Reconnecting[Step],
+    steps: Iterator[Step],
     events: Callable[[Step], Iterable[Event]],
     ends_listing: Callable[[Step], bool],
     listed: Callable[[], None] | None,
 ) -> Generator[Event, None, None]:
-    for step in watch.steps():
-        if step is None:
-            continue
+    for step in steps:
         yield from events(step)
         if listed is not None and ends_listing(step):
             listed()

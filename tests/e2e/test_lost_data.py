@@ -287,10 +287,10 @@ def test_attachments_survive_an_older_snapshot_of_etcd(
     node = etcd_nodes[0]
     before, after = pod_on(node, "before"), pod_on(node, "after")
     before.add()
-    snapshot = str(tmp_path / "snapshot.db")
-    own_etcd.ctl("snapshot", "save", snapshot)
+    snapshot = tmp_path / "snapshot.db"
+    own_etcd.save(snapshot)
     after.add()
-    restore_snapshot(own_etcd, snapshot)
+    own_etcd.restore(snapshot)
     wait_until(lambda: set(audit([node]).allocations) == {*before.addresses, *after.addresses} and not disagreements([node]))
     assert "revisions ran backwards" in node.log.read_text()
     for pod in (before, after):
@@ -301,14 +301,14 @@ def test_attachments_survive_a_restored_etcd_while_no_agent_runs(
     etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod, tmp_path: Path
 ) -> None:
     """An agent records the last revision that it saw after each comparison, and also when it ends."""
-    snapshot = str(tmp_path / "snapshot.db")
+    snapshot = tmp_path / "snapshot.db"
     live = [pod_on(etcd_nodes[0], f"live-{number}") for number in range(LIVE)]
     known = pod_on(etcd_nodes[1], "known")
     for pod in (live[0], known):
         pod.add()
     time.sleep(LOOK_SECONDS + 1)  # for the first comparison of each agent
     known.delete()
-    own_etcd.ctl("snapshot", "save", snapshot)
+    own_etcd.save(snapshot)
     for number in range(50):  # more revisions than the start of the agents makes
         own_etcd.ctl("put", "/other", str(number))
     for pod in (*live[1:], known):
@@ -316,7 +316,7 @@ def test_attachments_survive_a_restored_etcd_while_no_agent_runs(
     known.delete()
     for node in etcd_nodes:
         node.stop_agent()
-    restore_snapshot(own_etcd, snapshot)
+    own_etcd.restore(snapshot)
     for node in etcd_nodes:
         node.start_agent(recovered=False)
     require_kept_addresses(etcd_nodes, live, pod_on)
@@ -326,15 +326,15 @@ def test_attachments_survive_an_etcd_restored_under_other_endpoints(
     etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod, tmp_path: Path
 ) -> None:
     """The nodes recognise it by its clusterGUID, and know from its cluster id that data was lost."""
-    snapshot = str(tmp_path / "snapshot.db")
+    snapshot = tmp_path / "snapshot.db"
     live = [pod_on(etcd_nodes[0], f"live-{number}") for number in range(LIVE)]
     known = pod_on(etcd_nodes[1], "known")
     live[0].add()
-    own_etcd.ctl("snapshot", "save", snapshot)
+    own_etcd.save(snapshot)
     for pod in (*live[1:], known):
         pod.add()
     known.delete()
-    restore_snapshot(own_etcd, snapshot, "--initial-cluster-token=another")
+    own_etcd.restore(snapshot, "--initial-cluster-token=another")
     site, (port,) = etcd_nodes[0].site, free_ports(1)
     site.config["etcd_endpoints"] = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:
@@ -349,13 +349,13 @@ def test_attachments_survive_an_etcd_restored_under_other_endpoints(
 
 def test_add_claims_for_older_pods_in_an_etcd_under_other_endpoints(own_etcd: Cluster, pod_on: MakePod, tmp_path: Path) -> None:
     """The first ADD claims what the older pods have."""
-    snapshot, site, (port,) = str(tmp_path / "snapshot.db"), EtcdSite(own_etcd), free_ports(1)
+    snapshot, site, (port,) = tmp_path / "snapshot.db", EtcdSite(own_etcd), free_ports(1)
     initialise(site)
     with ClusterNode(tmp_path / "node", "node1", site, agent=False) as node:
-        own_etcd.ctl("snapshot", "save", snapshot)
+        own_etcd.save(snapshot)
         live = pod_on(node, "live")
         live.add()
-        restore_snapshot(own_etcd, snapshot, "--initial-cluster-token=another")
+        own_etcd.restore(snapshot, "--initial-cluster-token=another")
         site.config["etcd_endpoints"] = f"http://127.0.0.1:{port}"
         with node.cut_off(), closing(PortForward(node.netns, site.port, port)):
             new = pod_on(node, "new")
@@ -364,17 +364,6 @@ def test_add_claims_for_older_pods_in_an_etcd_under_other_endpoints(own_etcd: Cl
             for pod in (live, new):
                 pod.delete(**site.config)
         assert remains([node]) == []
-
-
-def restore_snapshot(etcd: Cluster, snapshot: str, *flags: str) -> None:
-    (member,) = etcd.members
-    member.kill()
-    shutil.rmtree(member.folder / member.name)
-    etcd.ctl(
-        "snapshot", "restore", snapshot, f"--data-dir={member.folder / member.name}", f"--name={member.name}",
-        f"--initial-cluster={member.peer}", f"--initial-advertise-peer-urls={member.peer.partition('=')[2]}", *flags,
-    )  # fmt: skip
-    etcd.start()
 
 
 def test_etcd_is_identified_by_its_cluster_id(own_etcd: Cluster) -> None:

@@ -167,9 +167,11 @@ def address_cluster(site: Site, kube: Kube) -> Iterator[AddressCluster]:
         put(store, KEY, Resource(KEY.kind, {"name": KEY.name}, {}))
         made = AddressCluster(site, kube, store)
         made.add_node("node1")
-        yield made
-    site.clear()
-    kube.forget("minions/", "pods/default/")
+        try:
+            yield made
+        finally:
+            site.clear()
+            kube.forget("minions/", "pods/default/")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Processes of svc-controllers, on a real API server."""
 
+import json
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness import kill_point
+from harness import kill_point, marred_program
 from harness.kube import Kube
 from harness.polling import wait_until
 from svc.datastore.orch.leases import LEASES
@@ -84,9 +85,14 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(20)
 
-    def await_end(self) -> int:
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while the process runs."""
+        return self._process.poll()
+
+    def await_end(self, seconds: float = 60.0) -> int:
         """Wait until the process has ended by itself, and return its exit status."""
-        return self._process.wait(60)
+        return self._process.wait(seconds)
 
     def close(self) -> None:
         self.kill()
@@ -120,6 +126,15 @@ class Cluster:
         self._stack.callback(process.close)
         assert process.await_end() == -signal.SIGKILL, process.text
         self.kube.forget("leases/kube-system/")
+
+    def start_marred(self, plan: Json, **environment: str) -> Process:
+        """Start another process by `marred_program`, with a plan."""
+        self._started += 1
+        program = (sys.executable, marred_program.__file__, json.dumps(plan), *PROGRAM[2:])
+        health = {"HEALTH_FILE": str(self._folder / f"{self._started}.health")}
+        process = Process(self._folder / f"{self._started}.log", self.environment | health | environment, program=program)
+        self._stack.callback(process.close)
+        return process
 
     def make_namespace(self, name: str, **labels: str) -> Json:
         return self.kube.call("POST", NAMESPACES, {"metadata": {"name": name, "labels": labels}})

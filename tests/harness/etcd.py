@@ -121,6 +121,20 @@ class Cluster:
         member.start(self._initial())
         member.wait()
 
+    def save(self, snapshot: Path) -> None:
+        self.ctl("snapshot", "save", str(snapshot))
+
+    def restore(self, snapshot: Path, *flags: str) -> None:
+        """Restart the only member with the data of a snapshot. `flags` are those of etcdctl."""
+        (member,) = self.members
+        member.kill()
+        shutil.rmtree(member.folder / member.name)
+        self.ctl(
+            "snapshot", "restore", str(snapshot), f"--data-dir={member.folder / member.name}", f"--name={member.name}",
+            f"--initial-cluster={member.peer}", f"--initial-advertise-peer-urls={member.peer.partition('=')[2]}", *flags,
+        )  # fmt: skip
+        self.start()
+
     def leader(self) -> Member:
         until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:

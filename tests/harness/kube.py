@@ -235,6 +235,23 @@ class Kube:
     def stop_server(self) -> None:
         self._stop("kube-apiserver", signal.SIGKILL)
 
+    def save(self, snapshot: Path) -> None:
+        """Save a snapshot of the server's etcd."""
+        self._etcdctl("snapshot", "save", str(snapshot))
+
+    def restore(self, snapshot: Path) -> None:
+        """Restart the server and its etcd with the data of a snapshot, as an administrator restores a cluster."""
+        self.stop_server()
+        self._stop("etcd", signal.SIGKILL)
+        shutil.rmtree(self.folder / "etcd")
+        self._etcdctl("snapshot", "restore", str(snapshot), f"--data-dir={self.folder / 'etcd'}")
+        self._start_etcd()
+        self.start_server()
+
+    def _etcdctl(self, *arguments: str) -> None:
+        command = ["etcdctl", f"--endpoints=http://127.0.0.1:{self.etcd_port}", *arguments]
+        subprocess.run(command, check=True, capture_output=True, timeout=_START_SECONDS)
+
     @contextmanager
     def controllers(self, *names: str) -> Iterator[None]:
         """Run a controller manager with these controllers inside the `with` block."""
@@ -253,11 +270,14 @@ class Kube:
         others = [f"token-of-{name},{name},{number}" for number, name in enumerate(("plugin", "nobody", "reader"), 2)]
         users = [f'{ADMIN_TOKEN},{ADMIN},1,"system:masters"', *others]
         (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
+        self._start_etcd()
+        self.start_server()
+
+    def _start_etcd(self) -> None:
         (peer,) = free_ports(1)
         addresses = [f"--listen-client-urls=http://127.0.0.1:{self.etcd_port}", f"--listen-peer-urls=http://127.0.0.1:{peer}"]
         advertised = [f"--advertise-client-urls=http://127.0.0.1:{self.etcd_port}", f"--data-dir={self.folder}/etcd"]
         self._run("etcd", ["etcd", *addresses, *advertised, "--unsafe-no-fsync"])
-        self.start_server()
 
     def _make_certificates(self) -> None:
         """Make the server's certificate, an authority of clients, and an administrator's certificate client.crt and client.key.

@@ -82,8 +82,10 @@ def store_for_services(site: Site) -> Iterator[Backend]:
         put_pool(made, "lb4b", "10.67.0.0/29", blockSize=30, allowedUses=[LOAD_BALANCER], assignmentMode="Manual")
         put_pool(made, "lb6", "fd66::/124", blockSize=126, allowedUses=[LOAD_BALANCER])
         put_pool(made, "pods", "10.65.0.0/28", blockSize=30)
-        yield made
-    site.clear()
+        try:
+            yield made
+        finally:
+            site.clear()
 
 
 def held(store: Backend) -> dict[str, set[str]]:

@@ -22,6 +22,11 @@ def stopped(pid: int) -> Iterator[None]:
 def stop(pid: int) -> None:
     """Stop the process. On a busy machine its threads run on for a moment after the signal: wait until each has stopped."""
     os.kill(pid, signal.SIGSTOP)
+    await_stop(pid)
+
+
+def await_stop(pid: int) -> None:
+    """Wait until each thread of a process has stopped."""
     wait_until(lambda: all(_is_stopped(task) for task in Path(f"/proc/{pid}/task").iterdir()))
 
 

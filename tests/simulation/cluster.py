@@ -123,6 +123,8 @@ class Cluster:
 class NoWatch:
     """A watch without any event."""
 
+    interrupted_since: float | None = None
+
     def __iter__(self) -> "NoWatch":
         return self
 

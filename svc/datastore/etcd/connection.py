@@ -133,7 +133,14 @@ class EtcdConnection:
         )
 
     def txn(self, request: Message, seconds: float, operation: int) -> Message:
-        """Return the answer to a transaction: a GET, a WRITE, or a PROBE, which is never applied."""
+        """Return the answer to a transaction: a GET, a WRITE, or a PROBE, which is never applied.
+
+        Do not send a WRITE after the deadline: the process may have been paused since the caller has looked.
+        """
+        if operation == WRITE and deadline.is_over():
+            late = NoResponse(f"{_transaction(request)} was not sent to {self.place}", details="the time of the call is over")
+            late.unreachable = True
+            raise late
         return self._call(operation, lambda server: server.txn(request, timeout=seconds), lambda: _transaction(request))
 
     def compact(self, revision: int, seconds: float) -> Message:

@@ -1,7 +1,8 @@
 """Watches of etcd that continue when connections break, servers restart and history is compacted.
 
 The watch of a query lists the present entries and continues from the next revision. After a broken connection it continues
-after the last revision that it has received. If etcd has compacted that revision, it lists again.
+after the last revision that it has received. If etcd has compacted that revision, it lists again. It does so too if etcd has
+the data of an earlier snapshot: such an etcd would report nothing before its revisions reach the former ones again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from svc.model.errors import SvcError
 MAX_BACKOFF = 5.0  # seconds
 
 Span = tuple[bytes, bytes]  # first key, and the key after the last one
+Origin = tuple[int, int]  # the cluster ID, and how often the session has seen its revisions run backwards
 Read = Callable[[Message], Event | None]
 Pages = Callable[[], Iterator[tuple[int, Sequence[Entry]]]]  # a revision, and the entries at it in parts
 
@@ -65,16 +67,32 @@ class QueryWatch(SpanWatch):
         self._pages = pages
         self._read = read
         self._next = 0  # the revision to continue from; 0 to list first
+        self._origin: Origin | None = None  # of the data that were listed
         self._present = PresentKeys()
 
     def _attempt(self) -> Iterator[Sequence[Event]]:
         if not self._next:
+            self._origin = None
             yield from self._list()
         try:
             for answer in self._answers(revision=self._next):
+                if answer.created and self._is_restored(answer):
+                    self._next = 0
+                    return
                 yield self._events(answer)
         except Compacted:
             self._next = 0
+
+    def _is_restored(self, answer: Message) -> bool:
+        """Return whether the data are others than those that were listed. A server that lags behind has an old revision too."""
+        origin = (int(answer.header.cluster_id), self._connection.position.setbacks)
+        before, self._origin = self._origin or origin, origin
+        if origin != before:
+            return True
+        if answer.header.revision + 1 >= self._next:
+            return False
+        request = rpc.RangeRequest(key=self._span[0], count_only=True)
+        return bool(self._connection.budget().range(request).header.revision + 1 < self._next)
 
     def _list(self) -> Iterator[Sequence[Event]]:
         self._present.begin_listing()

@@ -241,6 +241,8 @@ class Client:
             self.meter.failed(request.operation, is_up=status < 500 and status not in (401, 429))
 
     def _attempt(self, request: _Request, credentials: Credentials, until: float) -> _Answer:
+        if not request.is_read and deadline.is_over():  # the process may have been paused since the caller has looked
+            raise Unreachable(f"{request} was not sent", details="the time of the call is over", maybe_applied=False)
         with self._send(request, until, credentials) as reply:
             try:
                 answer = _Answer(reply.status, reply.data, reply.headers.get("Retry-After", ""))

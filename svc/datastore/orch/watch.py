@@ -78,6 +78,8 @@ class CollectionWatch(Reconnecting[Change]):
 
     def _attempt(self) -> Iterator[Change]:
         collection = self._collection()
+        if self._revision and self._is_restored(collection):
+            self._revision = ""
         if not self._revision:
             yield from self._begin(collection)
         stream = self._open(collection)
@@ -87,6 +89,10 @@ class CollectionWatch(Reconnecting[Change]):
                 yield from self._changes(collection, stream)
         finally:
             stream.release()
+
+    def _is_restored(self, collection: Collection) -> bool:  # noqa: ARG002
+        """Return whether the server has older data than this watch has seen."""
+        return False
 
     def _begin(self, collection: Collection) -> Iterator[Change]:
         listing = self._client.list(collection.path, **collection.params)
@@ -126,6 +132,16 @@ class WholeObjectWatch(CollectionWatch):
         self._newest = 0  # the highest revision of a list or a change
         self.setbacks = 0
         """The number of lists whose revision was below an earlier one: the data of the server were replaced by older ones."""
+
+    def is_contact(self, step: Change) -> bool:
+        """A listing that begins has not asked the server, and one that has not ended is not complete."""
+        return step[0] not in (BEGUN, PAGE)
+
+    def _is_restored(self, collection: Collection) -> bool:
+        """Ask the server before a stream continues: from a later revision than the present one, it would report nothing."""
+        self._newest = max(self._newest, _number(self._revision))
+        first = self._client.get(collection.path, **{**collection.params, "limit": "1"})
+        return 0 < _number(revision_of(first)) < self._newest
 
     def _begin(self, collection: Collection) -> Iterator[Change]:
         yield BEGUN, ()

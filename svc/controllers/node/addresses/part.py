@@ -40,6 +40,7 @@ PRESENT = ""  # the item that stands for the addresses of all nodes that exist; 
 CONDITION = "AddressRelease"
 _LOOK_SECONDS = 10.0  # minimum time between two looks while objects change
 _LOST_SECONDS = 60.0  # between two questions whether a lost node is gone
+_LONGEST_LAG = 60.0  # seconds; a table without the right `watch` is listed more often
 _LONGEST_SECONDS = 300.0  # between two looks without a grace period
 
 log = logging.getLogger("svc.controllers")
@@ -105,6 +106,7 @@ class Addresses(Controller[str]):
 
     def settle(self, item: str) -> None:
         """Release what is leaked, after live reads. Do nothing after a stop that is not acknowledged."""
+        self._require_current()
         self._readiness.require_by_own_read()
         if not self._may_release():
             return
@@ -112,6 +114,12 @@ class Addresses(Controller[str]):
             self._release_present()
         elif self._gone.is_gone(item):
             self._release_node(item)
+
+    def _require_current(self) -> None:
+        """Raise Unsettled if a table may lack changes: any pod or endpoint may show an address, not only that of its owner."""
+        for table in self._tables:
+            if (lag := table.lag) > _LONGEST_LAG:
+                raise Unsettled(f"nothing is released, because the watch of {table.what} has been interrupted for {lag:.0f} s")
 
     def families(self) -> Iterable[Sample]:
         from svc.controllers.node.addresses.metrics import families, read_pools  # only if metrics are served
