@@ -10,7 +10,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from svc.controllers.nodes import read_kube_name, read_kube_node
-from svc.datastore.api import Backend
+from svc.datastore.api import Backend, StoreError
 from svc.datastore.orch.client import Client
 from svc.model.keys import NodeClaimKey
 from svc.names import Names
@@ -56,7 +56,12 @@ class GoneNodes:
         A part that removes something of the node deletes the claim of this revision first: that fails if the agent is back.
         """
         asked = self._clock()
-        claim = self._revision_of_claim(name)
+        try:
+            claim = self._revision_of_claim(name)
+        except StoreError:  # the agent cannot renew its claim either, so that this time shows nothing
+            with self._lock:
+                self._seen.pop(name, None)
+            raise
         kube_name = read_kube_name(self._names, self._store, name)
         # read last: a node that was created again in the meantime is not gone
         is_missing = bool(kube_name) and read_kube_node(self._client, kube_name) is None
