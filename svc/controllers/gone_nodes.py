@@ -1,7 +1,7 @@
 """Which nodes are gone: neither Kubernetes has them, nor does their agent run.
 
 An agent keeps the claim on the name of its node for as long as it runs. So a claim that moves shows a live machine, also if
-somebody has deleted its Node, or if this process reads the nodes of another cluster.
+its Node was deleted, or if this process reads the nodes of another cluster.
 """
 
 import time
@@ -45,7 +45,7 @@ class GoneNodes:
     def is_gone(self, name: str) -> bool:
         """Return whether Kubernetes has no such node, and its claim has not moved for 10 minutes of observation.
 
-        A Node of the datastore that is none of Kubernetes is never gone. Raise StoreError if anything cannot be read, and
+        A Node of the datastore without a node of Kubernetes in `orchRefs` is never gone. Raise StoreError if anything cannot be read, and
         PeerError if the Node is malformed.
         """
         return self.claim_if_gone(name) is not None
