@@ -45,8 +45,8 @@ class GoneNodes:
     def is_gone(self, name: str) -> bool:
         """Return whether Kubernetes has no such node, and its claim has not moved for 10 minutes of observation.
 
-        A Node of the datastore without a node of Kubernetes in `orchRefs` is never gone. Raise StoreError if anything cannot be read, and
-        PeerError if the Node is malformed.
+        A Node of the datastore without a node of Kubernetes in `orchRefs` is never gone. Raise StoreError if anything cannot be
+        read, and PeerError if the Node is malformed.
         """
         return self.claim_if_gone(name) is not None
 
