@@ -6,7 +6,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-TIMEOUT_SECONDS = 30.0  # far longer than any successful wait
+TIMEOUT_SECONDS = 60.0  # far longer than any successful wait
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
