@@ -49,7 +49,7 @@ types: $(VENV)/.installed
 	$(BIN)/stubtest --allowlist tests/harness/stubtest.allow $(addprefix svc._core.,bitmap cidr netns rtnl)
 
 quick: lint ## lint, unit tests, and the contract tests that need no server: for every change
-	$(PYTEST) -m "not server and not slow" tests/unit tests/contract
+	$(PYTEST) -m "not server and not slow and not long" tests/unit tests/contract
 
 unit: $(VENV)/.installed ## run the unit tests
 	$(PYTEST) tests/unit
@@ -76,11 +76,12 @@ sanitize: $(VENV)/.installed ## test the compiled core and the executable with t
 simulate: $(VENV)/.installed ## run simulated schedules of calls, kills and faults
 	PYTHONPATH=tests $(BIN)/python -m simulation --schedules $(SCHEDULES) --seed $(SEED)
 
-faults: $(VENV)/.installed kube-programs ## kill a node at random while it adds and deletes containers, also with a faulty datastore
+faults: $(VENV)/.installed kube-programs ## kill nodes at random and controllers at each write, take servers away and restore them
 	for store in embedded etcdv3 etcdv3-leaders orch; do for troubles in "" --troubles; do \
 	    PYTHONPATH=tests $(BIN)/python -m faults --store $$store --kills $$(($(KILLS) / 8)) --seed $(SEED) $$troubles \
 	        || [ $$? -eq 77 ] || exit 1; \
 	done; done
+	$(BIN)/pytest -m long tests/e2e
 
 fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled core and the executable with the address sanitizer
 	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --seed $(SEED)

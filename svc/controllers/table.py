@@ -162,8 +162,6 @@ class ApiTable(Table[K, Row]):
             if step is None:
                 self._note_interruption()
                 continue
-            if self._watch.is_contact(step):
-                self._interrupted_since = None
             kind, data = step
             if kind == BEGUN:
                 self._begin_listing()
@@ -177,6 +175,8 @@ class ApiTable(Table[K, Row]):
                 self._note(self._read(data)[0], None)
             elif kind != OPENED:
                 self._note(*self._read(data))
+            if self._watch.is_contact(step):  # once the rows show it
+                self._interrupted_since = None
 
 
 class StoreTable(Table[Any, Row]):
@@ -233,8 +233,8 @@ class StoreTable(Table[Any, Row]):
             self._list(event.key, row)
 
     def _listed(self) -> None:
-        self._interrupted_since = None
         if self._listing is None:  # the watch has reported what it lists again as changes
             self._tell(self.snapshot().keys())
         else:
             self._end_listing()
+        self._interrupted_since = None

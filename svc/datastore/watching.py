@@ -128,12 +128,12 @@ class EventStream(Watch):
         self._events = _events_of(self._noted(watch), events, ends_listing, listed)
 
     def _noted(self, watch: Reconnecting[Step]) -> Iterator[Step]:
-        """Yield the steps of a watch, and note since when it is interrupted."""
+        """Yield the steps of a watch, and note since when it is interrupted. Its reader ends that by taking the next step."""
         for step in watch.steps():
             if step is not None:
+                yield step
                 if watch.is_contact(step):
                     self.interrupted_since = None
-                yield step
             elif self.interrupted_since is None:
                 self.interrupted_since = time.monotonic()
 

@@ -34,7 +34,7 @@ from harness.polling import eventually, wait_until
 from harness.services import Services, in_namespace, store_for_services
 from svc.datastore.api import Backend
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 Work = Callable[[AddressCluster], None]
 ONLY_IN_ETCD = (node_labels,)

@@ -21,7 +21,7 @@ from harness.orch import RBAC
 from harness.polling import wait_until
 from harness.services import Services, in_namespace
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 OUTAGE_SECONDS = float(os.environ.get("SVC_OUTAGE_SECONDS", "40"))
 """Longer than the Lease, than the grace period, and than the longest back-off of a watch (30 s)."""

@@ -22,7 +22,7 @@ from svc.controllers.node.addresses.part import CONDITION
 from svc.model.controllers_configuration import KEY
 from svc.names import DEFAULT
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 NETWORK = DEFAULT.network
 _ROUND = "a full round of Addresses took"  # in the log

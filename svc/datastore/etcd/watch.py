@@ -70,6 +70,10 @@ class QueryWatch(SpanWatch):
         self._origin: Origin | None = None  # of the data that were listed
         self._present = PresentKeys()
 
+    def is_contact(self, step: Sequence[Event]) -> bool:  # noqa: ARG002 it depends on the steps before
+        """A listing that has not ended is not complete."""
+        return self._next > 0
+
     def _attempt(self) -> Iterator[Sequence[Event]]:
         if not self._next:
             self._origin = None

@@ -65,6 +65,7 @@ class Addresses(Controller[str]):
         super().__init__(shared, watched)
         self._clock, self._wall_clock = clock, wall_clock
         self._candidates, self._survey, self._facts = Candidates(), Survey(), Facts({})
+        self._gap = ""  # why the facts may lack changes
         self._networks: frozenset[str] = frozenset()
         self._usual_network = handle_of(shared.names, shared.names.network, "")
         self._readiness = DatastoreReadiness(store)
@@ -89,6 +90,7 @@ class Addresses(Controller[str]):
         now, grace = self._clock(), self._grace
         with self._planning:
             self._look_due = math.inf  # before the tables are read: a later change asks for another look
+        self._gap = self._found_gap()  # before the tables are read: one that ends later does not count as closed
         self._facts = self._read_tables()
         self._survey = survey(self._facts, all_held(self._blocks.snapshot().values()), self._usual_network)
         self._networks = self._survey.networks
@@ -106,7 +108,8 @@ class Addresses(Controller[str]):
 
     def settle(self, item: str) -> None:
         """Release what is leaked, after live reads. Do nothing after a stop that is not acknowledged."""
-        self._require_current()
+        if gap := self._gap or self._found_gap():
+            raise Unsettled(f"nothing is released, because {gap}")
         self._readiness.require_by_own_read()
         if not self._may_release():
             return
@@ -115,11 +118,12 @@ class Addresses(Controller[str]):
         elif self._gone.is_gone(item):
             self._release_node(item)
 
-    def _require_current(self) -> None:
-        """Raise Unsettled if a table may lack changes: any pod or endpoint may show an address, not only that of its owner."""
+    def _found_gap(self) -> str:
+        """Say which table may lack changes: any pod or endpoint may show an address, not only that of its owner."""
         for table in self._tables:
             if (lag := table.lag) > _LONGEST_LAG:
-                raise Unsettled(f"nothing is released, because the watch of {table.what} has been interrupted for {lag:.0f} s")
+                return f"the watch of {table.what} has been interrupted for {lag:.0f} s"
+        return ""
 
     def families(self) -> Iterable[Sample]:
         from svc.controllers.node.addresses.metrics import families, read_pools  # only if metrics are served
