@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
-WORKERS ?= $(shell expr $$(nproc) + 5)
+WORKERS ?= $(shell expr $$(nproc) + 3)
 SCHEDULES ?= 1000000
 SEED ?= 0
 INPUTS ?= 1000000
