@@ -20,6 +20,8 @@ from harness.leftovers import HANDLE_OF_LIVE, PATIENCE, add_pools_of_services, c
 from harness.orch import RBAC
 from harness.polling import wait_until
 from harness.services import Services, in_namespace
+from svc.datastore.api import StoreError
+from svc.model.keys import ResourceQuery
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
@@ -77,6 +79,15 @@ def require_work(case: Case, process: Process, number: int) -> None:
     assert process.status is None
 
 
+def is_served(case: Case) -> bool:
+    """Return whether the datastore answers. An API server that starts serves custom resources last."""
+    try:
+        case.addresses.store.list(ResourceQuery("IPPool"))
+    except StoreError:
+        return False
+    return True
+
+
 def outlast(case: Case, process: Process, stop: Callable[[], None], restart: Callable[[], None]) -> None:
     require_work(case, process, 0)
     released = process.text.count(": released ")
@@ -84,6 +95,7 @@ def outlast(case: Case, process: Process, stop: Callable[[], None], restart: Cal
     time.sleep(OUTAGE_SECONDS)  # the subject of the test
     assert process.text.count(": released ") == released
     restart()
+    wait_until(lambda: is_served(case))
     require_work(case, process, 1)
 
 
