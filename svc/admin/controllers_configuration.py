@@ -14,7 +14,7 @@ from svc.model.field_errors import FieldError
 from svc.model.resource import Resource
 from svc.model.selector import parse
 
-SHORTEST_PERIOD: Final = 1.0  # seconds between full rounds
+SHORTEST_PERIOD: Final = 1.0  # seconds between full rounds, and between compactions
 _TEMPLATE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -44,7 +44,7 @@ def check(spec: Mapping[str, Any], *, has_copies: bool, open_ended: bool = False
     known: dict[str, Rule] = {
         shape.LEVEL: one_of(shape.LEVELS),
         shape.HEALTH: switch,
-        shape.COMPACTION: _duration,
+        shape.COMPACTION: _compaction,
         shape.METRICS_PORT: _port,
         shape.DEBUG_PORT: _port,
         shape.SECTIONS: partial(inside, sections),
@@ -58,6 +58,13 @@ def period(where: str, value: Any) -> Found:
     yield from found
     if not found and parse_duration(value) < SHORTEST_PERIOD:
         yield FieldError(where, value, "is too short", f"give at least {SHORTEST_PERIOD:g}s, such as 5m")
+
+
+def _compaction(where: str, value: Any) -> Found:
+    found = list(_duration(where, value))
+    yield from found
+    if not found and 0 < parse_duration(value) < SHORTEST_PERIOD:
+        yield FieldError(where, value, "is too short", f"give at least {SHORTEST_PERIOD:g}s, such as 10m, or 0 for none")
 
 
 def _host_endpoint(inside: Any) -> dict[str, Rule]:

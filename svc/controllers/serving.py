@@ -39,7 +39,7 @@ class _Port:
         if port == self._port and not self.problem:
             return
         self.close()
-        self.problem, self._port = "", port
+        earlier, self.problem, self._port = self.problem, "", port
         if not port:
             return
         server = TextServer(self._write, self._path, self._path.removeprefix("/"))
@@ -47,9 +47,10 @@ class _Port:
             self._listen(server, port)
         except OSError as error:
             server.close()
-            self._report(
-                f"spec.{self._field} = {port} cannot be served: {os.strerror(error.errno or 0)}: give a port that is free"
-            )
+            reason = os.strerror(error.errno or 0)
+            self.problem = f"spec.{self._field} = {port} cannot be served: {reason}: give a port that is free"
+            if self.problem != earlier:  # the next attempts follow every few seconds
+                log.warning("%s", self.problem)
             return
         server.start()
         self._server = server
@@ -68,10 +69,6 @@ class _Port:
         for host in others:
             with suppress(OSError):
                 server.listen_on(host, port)
-
-    def _report(self, problem: str) -> None:
-        log.warning("%s", problem)
-        self.problem = problem
 
 
 class Serving:

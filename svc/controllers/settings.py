@@ -181,6 +181,12 @@ def _period(text: str) -> str:
     return text
 
 
+def _compaction(text: str) -> str:
+    if 0 < parse_duration(_duration(text)) < SHORTEST_PERIOD:
+        raise _Invalid("is too short", f"give at least {SHORTEST_PERIOD:g}s, such as 10m, or 0 for none")
+    return text
+
+
 def _readable(text: str) -> str:
     if not os.access(text, os.R_OK):
         raise _Invalid("cannot be read", "name a kubeconfig file that this process may read, or leave it out inside a pod")
@@ -198,7 +204,7 @@ def _in_node(fields: Json) -> Json:
 _FIELDS: Final[dict[str, Callable[[str], Json]]] = {  # by variable: the fields of a spec that its text sets
     "LOG_LEVEL": lambda text: {shape.LEVEL: _word(text, _LEVELS)},
     "RECONCILER_PERIOD": lambda text: {shape.SECTIONS: {name: {shape.PERIOD: _period(text)} for name in shape.CONTROLLERS}},
-    "COMPACTION_PERIOD": lambda text: {shape.COMPACTION: _duration(text)},
+    "COMPACTION_PERIOD": lambda text: {shape.COMPACTION: _compaction(text)},
     "HEALTH_ENABLED": lambda text: {shape.HEALTH: _word(text, _SWITCHES)},
     "SYNC_NODE_LABELS": lambda text: _in_node({"syncLabels": _word(text, _SWITCHES)}),
     "AUTO_HOST_ENDPOINTS": lambda text: _in_node({"hostEndpoint": {"autoCreate": _word(text, _SWITCHES)}}),

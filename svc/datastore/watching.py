@@ -48,10 +48,11 @@ class Reconnecting(Generic[Step]):
         while not self._closed.is_set():
             try:
                 for step in self._attempt():
-                    if interrupted:
-                        _log.info("the watch of %s continues", self._what)
-                    interrupted = False
-                    backoff.reset()
+                    if self.is_contact(step):  # other steps come before the server has answered
+                        if interrupted:
+                            _log.info("the watch of %s continues", self._what)
+                        interrupted = False
+                        backoff.reset()
                     yield step
             except SvcError as failure:
                 self._report(failure, interrupted=interrupted)

@@ -319,7 +319,7 @@ def test_history_of_etcd_is_compacted_by_the_leader(controllers: Cluster, copies
     etcd = copies.site.running
     leader = controllers.start(COMPACTION_PERIOD="1s")
     leader.await_lead()
-    other = controllers.start(COMPACTION_PERIOD="100ms", LOG_LEVEL="debug")
+    other = controllers.start(COMPACTION_PERIOD="1s", LOG_LEVEL="debug")
     first = etcd.put("/svc-test", "1")
     etcd.put("/svc-test", "2")
     wait_until(lambda: not etcd.has_history(first))
@@ -338,6 +338,8 @@ def test_missing_rights_are_reported(controllers: Cluster, copies: Copies, tmp_p
     process = controllers.start(KUBECONFIG=str(kubeconfig))
     process.await_line("the election is interrupted: GET /apis/coordination")
     process.await_line("the watch of /apis/networking.k8s.io/v1/networkpolicies is interrupted")
+    assert "grant it to the user of svc-controllers" in process.text
+    assert "administrator" not in process.text
     assert process.terminate() == 0
 
 

@@ -166,7 +166,7 @@ def test_compaction_follows_the_configuration(controllers: Cluster, cli: Cli, si
     first = site.running.put("/svc-test", "1")
     site.running.put("/svc-test", "2")
     assert site.running.has_history(first)
-    apply(cli, etcdV3CompactionPeriod="100ms")
+    apply(cli, etcdV3CompactionPeriod="1s")
     wait_until(lambda: not site.running.has_history(first))
     site.running.erase("/svc-test")
     assert process.terminate() == 0

@@ -108,6 +108,7 @@ def test_variable_with_the_prefix_is_preferred(names: Any) -> None:
         ("RECONCILER_PERIOD", "5", ["is not a duration", "5m"]),
         ("RECONCILER_PERIOD", "-5m", ["is not a duration"]),
         ("COMPACTION_PERIOD", "ten", ["is not a duration", "h"]),
+        ("COMPACTION_PERIOD", "1ms", ["is too short: give at least 1s, such as 10m, or 0 for none"]),
         ("HEALTH_ENABLED", "yes", ["is not known", "enabled, true, disabled, false"]),
         ("SYNC_NODE_LABELS", "2", ["is not known"]),
         ("AUTO_HOST_ENDPOINTS", "on", ["is not known"]),

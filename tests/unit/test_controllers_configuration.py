@@ -56,6 +56,7 @@ def of_environment(**variables: str) -> Overrides:
         ({"healthChecks": True}, "spec.healthChecks = true is not known: give one of Enabled, Disabled"),
         ({"etcdV3CompactionPeriod": 10}, "spec.etcdV3CompactionPeriod = 10 is a number: give a string"),
         ({"etcdV3CompactionPeriod": "ten"}, "spec.etcdV3CompactionPeriod = 'ten' is not a duration: give one such as 90s"),
+        ({"etcdV3CompactionPeriod": "1ns"}, "spec.etcdV3CompactionPeriod = '1ns' is too short: give at least 1s, such as 10m"),
         ({"prometheusMetricsPort": 65536}, "spec.prometheusMetricsPort = 65536 is not a port: give 1 to 65535, or 0 for none"),
         ({"debugProfilePort": "9095"}, "spec.debugProfilePort = '9095' is not a port"),
         ({"controllers": []}, "spec.controllers = [] is an array: give an object"),

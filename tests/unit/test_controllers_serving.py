@@ -71,10 +71,11 @@ def test_port_in_use_is_reported_and_tried_again(serving: Any, caplog: pytest.Lo
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         serving.live.replace(Configuration(metrics_port=port))
-        for _ in range(2):
+        for _ in range(3):
             serving.step()
         problem = f"spec.prometheusMetricsPort = {port} cannot be served: Address already in use: give a port that is free"
         assert serving.conditions.all() == (Condition(SERVED, "False", "PortUnavailable", problem),)
+        assert caplog.messages == [problem]  # once, not with each attempt
     serving.step()
     assert "metrics" in fetch("127.0.0.1", port, "/metrics")
     assert [each.status for each in serving.conditions.all()] == ["True"]
