@@ -78,14 +78,17 @@ def attachments_of(names: Names, pod: Json) -> Iterator[tuple[str, list[str]]]:
 
 
 def network_status_addresses(pod: Json) -> Iterator[str]:
-    """Yield the addresses that a meta plugin reports of a pod's interfaces. A malformed annotation has none."""
+    """Yield the addresses that a meta plugin reports of a pod's interfaces. A malformed annotation has none.
+
+    Whoever may change the pod can write anything into it. So only texts count: that of a deeply nested value cannot be made.
+    """
     try:
         found = orjson.loads((pod["metadata"].get("annotations") or {}).get(NETWORK_STATUS) or "[]")
     except ValueError:
         return
     for interface in found if isinstance(found, list) else ():
         given = interface.get("ips") if isinstance(interface, dict) else None
-        yield from map(str, given if isinstance(given, list) else ())
+        yield from (text for text in (given if isinstance(given, list) else ()) if isinstance(text, str))
 
 
 def is_finished(pod: Json) -> bool:

@@ -19,6 +19,7 @@ from svc.ipam import blocks
 from svc.ipam.blocks import RESERVED_HANDLE
 from svc.model.ipam import Attribute
 from svc.model.keys import BlockKey, ResourceKey
+from svc.model.pod_endpoint import NETWORK_STATUS
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
@@ -165,6 +166,36 @@ def test_pod_with_a_malformed_address_is_unreadable() -> None:
     assert row._replace(copied=b"") == PodRow("u1", "node1", False, is_unreadable=True)
 
 
+@pytest.mark.parametrize(
+    "nested",
+    ["[" * 1015 + "]" * 1015, '{"a":' * 1015 + "1" + "}" * 1015, "5", "null"],
+    ids=["lists", "objects", "number", "null"],
+)
+def test_network_status_of_another_form_shows_nothing(nested: str) -> None:
+    """A user of the cluster can write it. An exception would end the watch of all pods, and the program with it."""
+    _, row = read_pod(DEFAULT, pod(annotations={NETWORK_STATUS: f'[{{"ips": [{nested}, "10.0.0.1"]}}]'}))
+    assert row is not None
+    assert row.addresses == ("10.0.0.1",)
+
+
+def test_pod_that_shows_too_many_addresses_is_unreadable() -> None:
+    """It would take memory, and keep leaked addresses of others."""
+    notes = {f"{DEFAULT.annotation_prefix}/podIPs": ",".join(f"10.0.{number // 256}.{number % 256}" for number in range(257))}
+    _, row = read_pod(DEFAULT, pod(annotations=notes))
+    assert row is not None
+    assert row._replace(copied=b"") == PodRow("u1", "node1", False, is_unreadable=True)
+
+
+def test_container_that_is_the_end_of_a_handle_means_nothing() -> None:
+    """Otherwise it would be the container in one network, and another container in all other networks."""
+    prefix = DEFAULT.annotation_prefix
+    notes = {f"{prefix}/podIPs.net2": "10.0.0.3", f"{prefix}/containerID.net2": "green.c1"}
+    _, row = read_pod(DEFAULT, pod(annotations=notes))
+    assert row is not None
+    green = HELD._replace(address="10.0.0.3", handle="green.c1", since=LATER)
+    assert verdict(HELD, row, siblings=[HELD, green]) == (VALID, "")
+
+
 @pytest.mark.parametrize("spec", [{"nodeName": ""}, {"hostNetwork": True}])
 def test_pod_without_an_address_of_its_own_has_no_row(spec: dict[str, Any]) -> None:
     assert read_pod(DEFAULT, pod(spec=spec))[1] is None
@@ -221,9 +252,20 @@ def test_handle_with_a_live_address_is_kept() -> None:
 def test_network_is_learned_from_a_pod_and_from_an_own_endpoint() -> None:
     shown = HELD._replace(handle="blue.c1")
     former = HELD._replace(address="10.0.0.2", handle="red.c2", pod="default/old")
-    found = look([shown, former], {"default/web": RUNNING._replace(containers=("c1",))}, endpoint("c2", pod="default/old"))
+    row = RUNNING._replace(addresses=("10.0.0.1",), containers=("c1",), wired=1)
+    found = look([shown, former], {"default/web": row}, endpoint("c2", "10.0.0.2", pod="default/old"))
     assert found.networks == {"pods.", "blue.", "red."}
     assert set(found.leaked) == {"10.0.0.2"}
+
+
+def test_network_is_not_learned_from_the_endpoint_of_another_network() -> None:
+    """The second network of the pod is one in the IPAM role: the meta plugin reports its address, and no endpoint has it."""
+    first, second = HELD, HELD._replace(address="10.1.0.1", handle="macvlan.c1")
+    gone = HELD._replace(address="10.1.0.2", handle="macvlan.c9", pod="default/gone")
+    row = RUNNING._replace(addresses=("10.0.0.1", "10.1.0.1"), containers=("c1",), wired=1)
+    found = look([first, second, gone], {"default/web": row}, endpoint("c9", "10.0.0.9", pod="default/gone"))
+    assert found.networks == {"pods."}
+    assert found.leaked == {}
 
 
 def test_usual_network_counts_unless_its_pods_have_no_endpoints() -> None:
@@ -236,7 +278,9 @@ def test_usual_network_counts_unless_its_pods_have_no_endpoints() -> None:
 
     assert leaked(former) == {"10.0.0.1"}
     assert leaked(former, present) == set()
-    assert leaked(former, present, row=RUNNING._replace(containers=("c2",))) == {"10.0.0.1"}
+    wired = RUNNING._replace(addresses=("10.0.0.2",), containers=("c2",), wired=1)
+    assert leaked(former, present, row=wired) == {"10.0.0.1"}
+    assert leaked(former, present, row=wired._replace(wired=0)) == set()
     assert leaked(former, present, networks=["pods."]) == {"10.0.0.1"}
 
 

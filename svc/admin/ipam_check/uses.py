@@ -168,7 +168,8 @@ def _read(errors: list[str], read: Callable[[Json, str], Read], data: Json, name
 def _addresses(note: str | None) -> Iterator[Address]:
     for text in _items(note):
         with suppress(ValueError):
-            yield allocated_form(str(text))
+            if isinstance(text, str):
+                yield allocated_form(text)
 
 
 def _items(note: str | None) -> list[Any]:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from svc.admin.ipam_check.owners import POD, TUNNEL, is_of_one, network_of
-from svc.controllers.node.addresses.held import Held
+from svc.controllers.node.addresses.held import Held, is_own
 from svc.controllers.node.addresses.judgement import LEAKED, Facts, containers_of, judge
+from svc.controllers.pods import PodRow
 from svc.values import dataclass
 
 
@@ -68,15 +69,13 @@ def _is_plainly_used(held: Held, facts: Facts, learned: set[str], found: Survey)
     if row is None or row.is_finished or row.node != facts.kube_name(held.node):
         is_judged = held.kind == POD
         if is_judged:
-            _learn_of_own(held, facts, learned)
+            _learn(held, facts, None, learned)
         else:
             found.busy.add(held.node)
         return not is_judged
     containers = containers_of(held.node, row, facts.endpoints_by_pod.get(held.pod, ()))
     is_shown = is_of_one(held.handle, [containers])
-    if is_shown:
-        _learn(held, learned)
-    elif not containers:
+    if not _learn(held, facts, row, learned) and (is_shown or not containers):
         found.bare_networks.add(network_of(held.handle))
     if is_shown or not containers:
         found.busy.add(held.node)
@@ -84,16 +83,16 @@ def _is_plainly_used(held: Held, facts: Facts, learned: set[str], found: Survey)
     return False
 
 
-def _learn_of_own(held: Held, facts: Facts, learned: set[str]) -> None:
-    """Learn that a network has endpoints from the endpoint that the allocation of a former pod still has."""
-    containers = tuple(each.container for each in facts.endpoints_by_pod.get(held.pod, ()))
-    if is_of_one(held.handle, [tuple(filter(None, containers))]):
-        _learn(held, learned)
+def _learn(held: Held, facts: Facts, row: PodRow | None, learned: set[str]) -> bool:
+    """Learn that the network of an allocation has endpoints: one has the address. Return whether that is so.
 
-
-def _learn(held: Held, learned: set[str]) -> None:
-    if network := network_of(held.handle):
+    That the container has an endpoint does not show it: that may be one of another network.
+    """
+    own = (each for each in facts.endpoints_by_pod.get(held.pod, ()) if held.address in each.addresses)
+    is_wired = any(is_own(held, each) for each in own) or (row is not None and held.address in row.addresses[: row.wired])
+    if is_wired and (network := network_of(held.handle)):
         learned.add(network)
+    return is_wired
 
 
 def _by_pod(allocations: Iterable[Held], pods: set[str]) -> Mapping[str, Sequence[Held]]:
