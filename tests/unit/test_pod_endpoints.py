@@ -182,3 +182,18 @@ def test_node_has_the_fields_of_its_annotations() -> None:
         ],
     }
     assert resource.status == {"wireguardPublicKey": "k", "podCIDRs": ["10.1.0.0/24"]}
+
+
+@pytest.mark.parametrize("depth", [300, 1010])
+def test_deeply_nested_annotations_of_a_node_count_as_missing(depth: int) -> None:
+    """Whoever has the rights of a node can write them. What follows from a node must be storable."""
+    nested = "[" * depth + "]" * depth
+    notes = {"labels": f'{{"a": {nested}}}', "annotations": f'{{"a": {nested}}}', "Interfaces": nested}
+    annotations = {f"{CALICO_NAMES.label_prefix}/{name}": text for name, text in notes.items()}
+    found = node_resource(CALICO_NAMES, {"metadata": {"name": "n", "annotations": annotations}})
+    assert (found.labels, found.metadata.get("annotations"), found.spec.get("interfaces")) == ({}, None, None)
+
+
+def test_labels_of_a_node_are_texts() -> None:
+    notes = {f"{CALICO_NAMES.label_prefix}/labels": '{"a": "b", "c": 5, "d": null, "e": {"f": "g"}}'}
+    assert node_resource(CALICO_NAMES, {"metadata": {"name": "n", "annotations": notes}}).labels == {"a": "b"}

@@ -75,9 +75,9 @@ def node_resource(names: Names, node: Json) -> Resource:
         for name, text in (metadata.get("annotations") or {}).items()
         if name.startswith(f"{names.label_prefix}/")
     }
-    labels = _loaded(notes.get("labels"), {}) | (metadata.get("labels") or {})
+    labels = _texts(notes.get("labels")) | (metadata.get("labels") or {})
     kept = {name: metadata[name] for name in _KEPT if metadata.get(name)}
-    shown = ordered(kept | {"labels": labels, "annotations": _loaded(notes.get("annotations"), {})})
+    shown = ordered(kept | {"labels": labels, "annotations": _texts(notes.get("annotations"))})
     return Resource(KIND, shown, _spec(names, node, notes), _status(node, notes))
 
 
@@ -110,10 +110,19 @@ def _status(node: Json, notes: dict[str, str]) -> Json:
     return status | ({"podCIDRs": ranges} if ranges else {})
 
 
+def _texts(text: str | None) -> dict[str, str]:
+    """Return the texts in the JSON object of an annotation: labels and annotations can be nothing else."""
+    return {name: value for name, value in _loaded(text, {}).items() if isinstance(value, str)}
+
+
 def _loaded(text: str | None, default: Any) -> Any:
-    """Return the JSON value of an annotation; the default if it is missing, malformed or of another type."""
+    """Return the JSON value of an annotation; the default if it is missing, malformed or of another type.
+
+    So it is, too, if the value is nested so deeply that it cannot be written: whoever has the rights of the node writes it.
+    """
     try:
         found = orjson.loads(text or "null")
-    except ValueError:
+        orjson.dumps(found)
+    except (ValueError, TypeError):
         return default
     return found if isinstance(found, type(default)) else default
