@@ -9,10 +9,12 @@ from harness.address_cluster import NETWORK, AddressCluster, address_cluster, co
 from harness.address_races import CountingAddresses
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import Site, set_ready
+from harness.ipam_check import spoil
 from harness.kube import Kube
 from harness.polling import wait_until
 from harness.running_controller import Running
 from svc.datastore.orch.client import Client
+from svc.model.keys import HandleKey
 
 pytestmark = pytest.mark.server
 
@@ -170,6 +172,42 @@ def test_leaked_address_is_released(cluster: AddressCluster, client: Client, mak
     address = make(cluster)
     with collecting(cluster, client):
         wait_until(lambda: not cluster.holder(address))
+
+
+def test_leaked_addresses_of_all_interfaces_of_a_pod_are_released(cluster: AddressCluster, client: Client) -> None:
+    """Each network has its own handle, and each interface its own endpoint, of the same container."""
+    for name in ("anchor", "web"):
+        cluster.add_pod(name)
+        cluster.attach(name, name)
+        cluster.attach(name, name, ifname="net1", network="blue")
+    leaked = [f"{NETWORK}.web", "blue.web"]
+    with collecting(cluster, client):
+        cluster.remove_pod("web")
+        wait_until(lambda: not any(map(cluster.has_handle, leaked)))
+    assert [name for name in cluster.endpoints() if "web" in name] == []
+    assert all(map(cluster.has_handle, (f"{NETWORK}.anchor", "blue.anchor")))
+
+
+def test_annotations_of_a_user_do_not_release_the_address_of_a_live_interface(cluster: AddressCluster, client: Client) -> None:
+    """The user of a pod removes the annotation of one interface, and names the handle of another one as the container."""
+    for name in ("anchor", "web"):
+        cluster.add_pod(name)
+        first = cluster.attach(name, name)
+        kept = cluster.attach(name, name, ifname="net1", network="blue")
+        cluster.attach(name, name, ifname="net2", network="green")
+    cluster.set_status("web", phase="Running", podIP=first, podIPs=[{"ip": first}])
+    cluster.annotate_pod("web", **{"podIPs.net1": "", "containerID": "green.web", "containerID.net2": "green.web"})
+    collect_beside(cluster, client)
+    assert cluster.holder(kept) == "blue.web"
+
+
+def test_damaged_handle_does_not_keep_the_addresses_of_others(cluster: AddressCluster, client: Client) -> None:
+    damaged = cluster.assign(f"{NETWORK}.a", "gone")
+    spoil(cluster.site, HandleKey(f"{NETWORK}.a"), None)
+    others = [cluster.assign(f"{NETWORK}.{name}", "gone") for name in "bcd"]
+    with collecting(cluster, client):
+        wait_until(lambda: not any(map(cluster.holder, others)))
+    assert cluster.holder(damaged) == f"{NETWORK}.a"
 
 
 def test_nothing_is_released_without_a_grace_period(cluster: AddressCluster, client: Client) -> None:

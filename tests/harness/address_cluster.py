@@ -66,6 +66,11 @@ class AddressCluster:
     def set_status(self, name: str, **status: Any) -> None:
         self.kube.call("PATCH", f"{PODS}/{name}/status", {"status": status}, MERGE)
 
+    def annotate_pod(self, pod: str, **notes: str) -> None:
+        """Set annotations of a pod with the prefix of svc."""
+        found = {f"{DEFAULT.annotation_prefix}/{name}": text for name, text in notes.items()}
+        self.kube.call("PATCH", f"{PODS}/{pod}", {"metadata": {"annotations": found}}, MERGE)
+
     # what nodes do
 
     def assign(

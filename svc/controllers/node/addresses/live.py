@@ -67,12 +67,16 @@ class LiveCheck:
     def _with_endpoints(
         self, held: Sequence[Held], reason: str, entries: Sequence[Entry[Resource]], rows: Sequence[EndpointRow]
     ) -> Confirmed | str:
-        """Return the handle with its own endpoints. Another program must not find an endpoint with a free address."""
+        """Return the handle with its own endpoints. Another program must not find an endpoint with a free address.
+
+        The endpoints of the container in other networks have none of the addresses. They end with the handles of these.
+        """
         addresses = {each.address for each in held}
-        own = [(entry, row) for entry, row in zip(entries, rows, strict=True) if is_own(held[0], row)]
-        if any(not addresses.issuperset(row.addresses) for _, row in own):
+        own = [(entry, set(row.addresses)) for entry, row in zip(entries, rows, strict=True) if is_own(held[0], row)]
+        ending = [(entry, shown) for entry, shown in own if not shown or shown & addresses]
+        if any(shown - addresses for _, shown in ending):
             return "its endpoint has further addresses"
-        return Confirmed(held[0].handle, held, reason, tuple(Delete(entry.key, entry.revision) for entry, _ in own))
+        return Confirmed(held[0].handle, held, reason, tuple(Delete(entry.key, entry.revision) for entry, _ in ending))
 
     def _node(self, node: str) -> tuple[str, bool]:
         """Return the name of a node in Kubernetes, and whether it exists there."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from svc._core.cidr import Address
 from svc.controllers.node.addresses.held import Held
 from svc.controllers.node.addresses.live import Confirmed
-from svc.datastore.api import Backend, KeyedError
+from svc.datastore.api import Backend, KeyedError, UndecodableEntry
 from svc.ipam.requests import ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.errors import CallerError
@@ -25,7 +25,10 @@ class Releaser:
         self._ipam = IpamService(store, Host(names.controllers, VIRTUAL))  # a host without blocks
 
     def release(self, confirmed: Sequence[Confirmed]) -> Iterator[tuple[Confirmed, str]]:
-        """Release handles, and yield each with the reason if it was kept. Raise SvcError if the datastore fails."""
+        """Release handles, and yield each with the reason if it was kept. Raise SvcError if the datastore fails.
+
+        A damaged document keeps the handles that need it, and no others.
+        """
         for group in _groups(confirmed):
             refusal = self._attempt(group)
             if refusal and len(group) > 1:
@@ -41,8 +44,9 @@ class Releaser:
         """Release all handles of a group, or none; without transactions perhaps some. Return the reason of a refusal."""
         targets = [ReleaseTarget(Address(held.address), held.handle, held.sequence) for each in group for held in each.held]
         try:
-            self._ipam.release_whole_handles(targets, [write for each in group for write in each.deletions])
-        except (CallerError, KeyedError) as refusal:
+            deletions = dict.fromkeys(write for each in group for write in each.deletions)  # two handles may share one
+            self._ipam.release_whole_handles(targets, tuple(deletions))
+        except (CallerError, KeyedError, UndecodableEntry) as refusal:
             return str(refusal)
         return ""
 
