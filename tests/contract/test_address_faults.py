@@ -1,5 +1,6 @@
 """Faults of the API server and of the datastore beside the release of leaked addresses: nothing live is released."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,12 +10,18 @@ from harness.address_cluster import NETWORK, AddressCluster, address_cluster, co
 from harness.address_races import CountingAddresses
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import Site, session, set_ready
+from harness.driven_part import driven
 from harness.kube import Kube
 from harness.polling import wait_until
 from harness.running_controller import Running
-from svc.datastore.api import Backend, Entry, Write
+from svc.admin.release_record import record_of
+from svc.controllers.configuration import Configuration
+from svc.controllers.controller import Unsettled
+from svc.controllers.node.addresses.part import _LONGEST_LAG, CONDITION, PRESENT, Addresses
+from svc.datastore.api import Backend, Entry, StoreError, Write
 from svc.datastore.orch.client import Client
 from svc.model.keys import BlockKey
+from svc.names import DEFAULT
 
 pytestmark = pytest.mark.server
 
@@ -157,6 +164,18 @@ def test_busy_server_is_asked_again_after_the_time_that_it_requests(
     assert cluster.holder(live) == f"{NETWORK}.c1"
 
 
+def test_no_further_pod_is_read_after_the_end_of_the_lead(cluster: AddressCluster, client: Client, proxy: ApiProxy) -> None:
+    """A server that does not answer takes some seconds for each pod, and a mass of leaks has many."""
+    for number in range(6):
+        cluster.assign(f"{NETWORK}.c{number}", f"gone{number}")
+    proxy.arm(late := Order(Fate.LATE, PODS_ONE_BY_ONE, times=6, seconds=0.5))
+    with collecting(cluster, client) as made:
+        wait_until(lambda: late.times < 6)
+        made.election.resign()
+        wait_until(lambda: made.part._work is None)
+        assert late.times >= 4
+
+
 def test_table_that_is_not_current_releases_nothing(
     cluster: AddressCluster, client: Client, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +197,25 @@ def test_table_that_is_not_current_releases_nothing(
         order.times = 0
         wait_until(lambda: not cluster.holder(leaked))
         assert cluster.holder(address)
+
+
+def test_look_at_tables_that_were_not_current_releases_nothing(cluster: AddressCluster, client: Client, site: Site) -> None:
+    """The stream is open again before the release, and what it has missed comes later."""
+    address = cluster.assign(f"{NETWORK}.c1", "gone")
+    with session(site) as own, driven(client, own, Addresses, Configuration(leak_grace_seconds=1.0)) as made:
+        part, pods = made.part, made.shared.tables.pods
+        made.await_tables()
+        assert list(part.round_items()) == [PRESENT]  # the condition is not shown yet
+        made.clock.now += 1
+        pods._interrupted_since = time.monotonic() - 2 * _LONGEST_LAG
+        assert list(part.round_items()) == [PRESENT]
+        pods._interrupted_since = None
+        with pytest.raises(Unsettled, match="has been interrupted"):
+            part.settle(PRESENT)
+        assert cluster.holder(address)
+        assert list(part.round_items()) == [PRESENT]
+        part.settle(PRESENT)
+        assert not cluster.holder(address)
 
 
 # the lock
@@ -224,3 +262,32 @@ def test_lock_in_the_middle_of_a_round_ends_the_writes_until_the_unlock(
             assert list(filter(cluster.holder, leaked)) == left
             set_ready(cluster.store)
             wait_until(lambda: not any(map(cluster.holder, leaked)))
+
+
+class Failing:
+    """A session whose next writes of blocks fail, as if the datastore did not answer."""
+
+    update = Backend.update
+
+    def __init__(self, inner: Backend, failures: int) -> None:
+        self._inner = inner
+        self.failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        if self.failures and any(isinstance(write.key, BlockKey) for write in writes):
+            self.failures -= 1
+            raise StoreError("the datastore does not answer")
+        return self._inner.write(writes, durable=durable)
+
+
+def test_releases_that_fail_are_recorded_once(cluster: AddressCluster, client: Client, site: Site) -> None:
+    """Otherwise a short outage of the datastore would use up the limit, and look like a mass of leaks."""
+    leaked = [cluster.assign(f"{NETWORK}.c{number}", f"gone{number}") for number in range(6)]
+    with session(site) as own, collecting(cluster, client, store=(failing := Failing(own, 2))) as made:
+        wait_until(lambda: not any(map(cluster.holder, leaked)))
+        assert failing.failures == 0
+        assert {each.reason for each in made.shared.conditions.all() if each.kind == CONDITION} == {"Running"}
+    assert sum(record_of(DEFAULT, cluster.settings()).released.values()) == len(leaked)

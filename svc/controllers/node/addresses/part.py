@@ -15,7 +15,7 @@ from typing import Any
 
 from svc._core.cidr import Address
 from svc.admin.ipam_check.uses import Uses
-from svc.admin.release_record import MASS, SETBACK, Record, Stop, acknowledged_id, limit, record_of
+from svc.admin.release_record import HOUR, MASS, SETBACK, Record, Stop, acknowledged_id, limit, record_of
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.attach.handles import handle_of
 from svc.controllers.conditions import FALSE, TRUE, Condition
@@ -66,6 +66,7 @@ class Addresses(Controller[str]):
         self._clock, self._wall_clock = clock, wall_clock
         self._candidates, self._survey, self._facts = Candidates(), Survey(), Facts({})
         self._gap = ""  # why the facts may lack changes
+        self._recorded: dict[tuple[str, int | None], float] = {}  # when the releases of candidates were recorded
         self._networks: frozenset[str] = frozenset()
         self._usual_network = handle_of(shared.names, shared.names.network, "")
         self._readiness = DatastoreReadiness(store)
@@ -95,6 +96,8 @@ class Addresses(Controller[str]):
         self._survey = survey(self._facts, all_held(self._blocks.snapshot().values()), self._usual_network)
         self._networks = self._survey.networks
         self._candidates.observe(now, self._survey.suspects)
+        present = {_identity(held) for held in self._survey.suspects.values()}
+        self._recorded = {each: at for each, at in self._recorded.items() if each in present and now - at < HOUR}
         self._looked_at = now
         self._plan_look(now, grace / 2 if grace > 0 else _LONGEST_SECONDS)
         if (due := self._candidates.next_due(now, grace)) is not None:
@@ -226,20 +229,28 @@ class Addresses(Controller[str]):
     # releases
 
     def _release_present(self) -> None:
-        """Release the confirmed candidates, unless they are too many: then none of them."""
+        """Release the confirmed candidates, unless they are too many: then none of them.
+
+        A release that fails after it was recorded, as while the datastore does not answer, is not recorded again.
+        """
         wanted = self._confirmed(self._clock())
         total, left = self._survey.total, self._ledger.left(self._survey.total)
         ready, failures = self._read_live(wanted, left)
         if self._has_gone_back():
             return
-        count = sum(len(each.held) for each in ready)
-        if count > left or (count and not self._ledger.reserve(count, total)):
+        further = [identity for each in ready for identity in self._unrecorded(each.held)]
+        if len(further) > left or (ready and not self._ledger.reserve(len(further), total)):
             number = sum(map(len, wanted.values()))
             problem = f"{number} of {total} addresses look leaked, and {left} of {limit(total)} may still be released this hour"
             self._show(self._stop(MASS, number, problem))
             return
+        self._recorded |= dict.fromkeys(further, self._clock())
         self._release(ready)
         _raise_first(failures)
+
+    def _unrecorded(self, held: Iterable[Held]) -> list[tuple[str, int | None]]:
+        """Return the allocations whose release is not recorded yet."""
+        return [identity for each in held if (identity := _identity(each)) not in self._recorded]
 
     def _release_node(self, node: str) -> None:
         """Release the addresses of a node that is gone, those of its tunnels last."""
@@ -247,10 +258,10 @@ class Addresses(Controller[str]):
         ready, failures = self._read_live(wanted)
         if self._has_gone_back():
             return
-        self._release(ready)
+        released = self._release(ready)
         _raise_first(failures)
         held = {each.address for each in self._survey.suspects.values() if each.node == node}
-        is_empty = node not in self._survey.busy and held <= {each.address for one in ready for each in one.held}
+        is_empty = node not in self._survey.busy and held <= released
         if is_empty and self._survey.tunnels.get(node) and self._gone.is_gone(node):
             self._release_tunnels(node)
 
@@ -263,6 +274,7 @@ class Addresses(Controller[str]):
         count, shared = 0, self.shared
         live = LiveCheck(shared.client, shared.store, shared.names, stores_endpoints=self._endpoints is not None)
         for held in wanted.values():
+            shared.election.require()  # a server that does not answer takes some seconds for each pod
             try:
                 found = live.confirm(held, self._facts, self._survey.siblings)
             except SvcError as failure:
@@ -272,20 +284,24 @@ class Addresses(Controller[str]):
                 self._keep(held, found)
                 continue
             ready.append(found)
-            count += len(held)
+            count += len(self._unrecorded(held))
             if most is not None and count > most:
                 break
         return ready, failures
 
-    def _release(self, ready: Sequence[Confirmed]) -> None:
+    def _release(self, ready: Sequence[Confirmed]) -> set[str]:
+        """Release handles. Return the addresses that are free then: the datastore may show that some must be kept."""
+        released: set[str] = set()
         for each, refusal in self._releaser.release(ready):
             if refusal:
                 self._keep(each.held, refusal)
                 continue
             self._candidates.forget(held.address for held in each.held)
             self._count(each.held)
+            released.update(held.address for held in each.held)
             shown = ", ".join(held.address for held in each.held)
             log.info("controller %s: released %s of %s: %s", self.name, shown, each.handle, each.reason)
+        return released
 
     def _release_tunnels(self, node: str) -> None:
         uses = self._tunnels()
@@ -313,6 +329,11 @@ class Addresses(Controller[str]):
     def _count(self, held: Iterable[Held]) -> None:
         for each in held:
             self.reclaimed[each.address, each.node] += 1
+
+
+def _identity(held: Held) -> tuple[str, int | None]:
+    """Return what no other allocation has."""
+    return held.address, held.sequence
 
 
 def _raise_first(failures: Sequence[SvcError]) -> None:
