@@ -17,7 +17,7 @@ from svc.controllers.controller import Shared
 from svc.controllers.gone_nodes import QUIET_SECONDS
 from svc.controllers.node.ipam_hosts import IpamHosts
 from svc.controllers.node.node_deletion import NodeDeletion
-from svc.datastore.api import Backend, Create, Entry, StoreError, Update, Write
+from svc.datastore.api import Backend, Conflict, Create, Entry, StoreError, Update, Write
 from svc.datastore.orch.client import Client
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
@@ -225,6 +225,23 @@ def test_agent_that_claims_its_name_after_the_judgement_keeps_everything(case: C
     case.lose_node(part)
     case.settle_twice(part)
     assert case.left() == before
+
+
+def test_endpoint_that_is_written_after_the_deletion_of_the_claim_stays(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is created again, and a pod of the same name has an ADD there, while the process is paused."""
+    key = case.put_endpoint("web-0")
+    part = case.run()
+    wait_until(lambda: key in part.shared.tables.endpoints.snapshot())
+
+    def delete_and_pause(backend: Backend, name: str, revision: str) -> None:
+        delete_claim(backend, name, revision)
+        case.put_endpoint("web-0")
+
+    monkeypatch.setattr("svc.controllers.node.node_deletion.delete_claim", delete_and_pause)
+    case.lose_node(part)
+    with suppress(Conflict):
+        case.settle_twice(part)
+    assert case.store.find(key) is not None
 
 
 def test_node_of_no_kubernetes_stays(case: Case) -> None:

@@ -51,12 +51,13 @@ class NodeDeletion(Controller[str]):
         claim = None if entry is None else self._gone.claim_if_gone(item)
         if entry is None or claim is None or self._has_addresses(item):
             return
+        leftovers = list(self._leftovers(item))  # before the claim goes: what an agent writes later has another revision
         try:  # fails if the agent of the node has renewed its claim since
             delete_claim(self._store, item, claim)
         except Conflict:
             return
         self._gone.note_deleted_claim(item, claim)
-        for found in self._leftovers(item):
+        for found in leftovers:
             self._store.write([Delete(found.key, found.revision)], durable=True)
             log.info("controller %s: deleted %s, whose node %s is gone", self.name, _shown(found.key), item)
         remove_host(self._store, item, read_remains(self.shared.tables, self._store, item).affinities)
