@@ -14,7 +14,8 @@ from harness.kube import Kube
 from harness.polling import eventually, wait_until
 from harness.running_controller import Running, running
 from harness.services import NAMESPACE, Services, await_served, held, in_namespace, store_for_services
-from svc._core.cidr import Address
+from svc._core.cidr import Address, Cidr
+from svc.attach.datastore_ready import KEY as READINESS
 from svc.controllers.configuration import Configuration
 from svc.controllers.loadbalancer.service_addresses import ServiceAddresses
 from svc.datastore.api import Backend
@@ -315,6 +316,47 @@ def test_lost_addresses_are_assigned_again(run: Callable[..., Running], services
     services.make("second")
     found.lead()
     await_served(services, store, address)
+    assert eventually(lambda: services.shown("second"), bool) != (address,)
+
+
+def test_lost_address_is_not_given_to_a_service_that_has_its_turn_first(
+    run: Callable[..., Running], services: Services, store: Backend, proxy: ApiProxy
+) -> None:
+    """The datastore was restored, and each new address may be one that it has lost."""
+    (first,) = take(IpamService(store, LOAD_BALANCERS), "lb-former", use=LOAD_BALANCER)
+    block = Cidr.masked(f"{first}/30")
+    IpamService(store, LOAD_BALANCERS).release(Release("lb-former"))
+    services.make()
+    services.show(*(str(block.address(ordinal)) for ordinal in range(block.size)))
+    proxy.arm(Order(Fate.ANSWERED, "^GET .*services/web$", times=2))
+    run()
+    services.make("second")
+    (address,) = eventually(lambda: services.shown("second"), bool)
+    assert Address(address) not in block
+
+
+def test_nothing_is_assigned_while_nodes_claim_addresses_that_the_datastore_has_lost(
+    run: Callable[..., Running],
+    services: Services,
+    store: Backend,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pool may serve both, and a block that a node has claimed since the backup looks free."""
+    monkeypatch.setattr("svc.attach.store_identity.HOLD_SECONDS", 2.0)
+
+    def identify(guid: str) -> None:
+        information = store.get(READINESS).value
+        put(store, READINESS, replace(information, spec=information.spec | {"clusterGUID": guid}))
+
+    identify("first")
+    services.make()
+    run()
+    (address,) = eventually(services.shown, bool)
+    await_served(services, store, address)
+    identify("restored")
+    services.make("second")
+    await_refusal(caplog, "has lost data", "second")
     assert eventually(lambda: services.shown("second"), bool) != (address,)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from svc._core.cidr import Address, Cidr
+from svc.attach.datastore_ready import DatastoreReadiness
 from svc.controllers.controller import Controller, Shared, Unsettled
 from svc.controllers.election import NotLeading
 from svc.controllers.live_reads import find_object
@@ -44,6 +45,7 @@ class ServiceAddresses(Controller[str]):
         self._names = shared.names
         self._ipam = IpamService(shared.store, LOAD_BALANCERS)
         self._status = ServiceStatus(shared)
+        self._readiness = DatastoreReadiness(shared.store)
         self._services = ApiTable(shared.client, "/api/v1/services", partial(read_service, shared.names), shared.fail)
         self._blocks, self._pools = shared.tables.blocks, shared.tables.pools
         self._allocations = ServiceAllocations(self._blocks)
@@ -128,6 +130,7 @@ class ServiceAddresses(Controller[str]):
         return self._assigned(item, row, wanted)
 
     def _assigned(self, item: str, row: ServiceRow, wanted: Address | int) -> Address:
+        self._require_no_hold()
         request = Assign(row.handle, self._attributes(item), use=LOAD_BALANCER, max_per_handle=1)
         if isinstance(wanted, Address):
             request = replace(request, addresses=(wanted,))
@@ -135,9 +138,25 @@ class ServiceAddresses(Controller[str]):
             named = dict(row.request.pools)
             labels = {} if wanted in named else self._namespace_labels(item)
             request = replace(request, versions=(wanted,), pools=named, namespace_labels=labels)
+            self._ipam.avoid(self._lost_by_others(item))
         (found,) = self._ipam.assign(request).addresses
         log.info("controller %s: %s has address %s", self.name, item, found)
         return found
+
+    def _require_no_hold(self) -> None:
+        """Raise Unsettled while nodes claim the addresses of their pods again, because the datastore has lost data."""
+        self._readiness.require()
+        if seconds := self._readiness.identity.held_seconds(self._ipam.has_pools):
+            raise Unsettled(f"the datastore has lost data: nodes claim the addresses of their pods again for {seconds:.0f} s")
+
+    def _lost_by_others(self, item: str) -> list[Address]:
+        """Return the addresses that other services show and do not hold, as after a restore of the datastore.
+
+        Clients use them. They are for these services, which may have their turn later.
+        """
+        shown = {text for service, row in self._services.snapshot().items() if service != item for text in row.ingress if text}
+        held = self._allocations.addresses()
+        return [address for text in shown if (address := Address(text)) not in held]
 
     def _attributes(self, item: str) -> dict[str, str]:
         namespace, _, name = item.partition("/")

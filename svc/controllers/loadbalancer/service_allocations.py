@@ -36,6 +36,11 @@ class ServiceAllocations:
         with self._lock:
             return set(self._blocks_of)
 
+    def addresses(self) -> set[Address]:
+        """Return the addresses of all services."""
+        with self._lock:
+            return {served.address for found in self._in_block.values() for served in found}
+
     def of(self, service: str) -> dict[str, set[Address]]:
         """Return the addresses of a service by handle."""
         found: defaultdict[str, set[Address]] = defaultdict(set)
