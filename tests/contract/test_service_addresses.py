@@ -142,9 +142,7 @@ def test_two_services_that_request_one_address(
     run()
     await_served(services, store, "10.66.0.9", name="first")
     services.make("second", {"loadBalancerIPs": ["10.66.0.9"]})
-    await_refusal(
-        caplog, f"address '10.66.0.9' is already assigned: it is held by handle '{services.handle('first')}'", "second"
-    )
+    await_refusal(caplog, f"address '10.66.0.9' belongs to service {NAMESPACE}/first: request another one", "second")
     assert services.shown("second") == ()
     services.delete("first")
     await_served(services, store, "10.66.0.9", name="second")
@@ -379,6 +377,41 @@ def test_status_that_another_program_has_changed_is_corrected(
     (address,) = eventually(services.shown, bool)
     services.show("192.0.2.1")
     await_served(services, store, address)
+
+
+def test_status_of_another_program_stays_without_pools_for_services(
+    run: Callable[..., Running], services: Services, store: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A provider of load balancers serves the services without a class. It is left alone until a pool is for services."""
+    remove_pools(store)
+    services.make()
+    services.show("192.0.2.1")
+    services.make("fixed", loadBalancerIP="192.0.2.2")
+    services.show("192.0.2.2", name="fixed")
+    run()
+    await_refusal(caplog, "address '192.0.2.2' is not in any enabled IP pool", "fixed")
+    assert services.shown("fixed") == ("192.0.2.2",)
+    assert services.shown() == ("192.0.2.1",)
+    assert f"{NAMESPACE}/web is tried again" not in caplog.text
+    put_pool(store, "lb4", "10.66.0.0/28", blockSize=30, allowedUses=[LOAD_BALANCER])
+    (address,) = eventually(services.shown, lambda shown: shown != ("192.0.2.1",))
+    await_served(services, store, address)
+    assert services.shown("fixed") == ("192.0.2.2",)
+
+
+def test_stale_address_of_a_pool_for_services_is_hidden(
+    run: Callable[..., Running], services: Services, caplog: pytest.LogCaptureFixture
+) -> None:
+    services.make(annotations={"loadBalancerIPs": ["192.0.2.1"]})
+    services.show("10.66.0.9", "192.0.2.1")
+    run()
+    await_refusal(caplog, "address '192.0.2.1' is not in any enabled IP pool")
+    assert services.shown() == ("192.0.2.1",)
+
+
+def remove_pools(store: Backend) -> None:
+    for name in ("lb4", "lb4b", "lb6"):
+        remove(store, ResourceKey("IPPool", name))
 
 
 def test_lost_handle_does_not_double_the_address(run: Callable[..., Running], services: Services, store: Backend) -> None:

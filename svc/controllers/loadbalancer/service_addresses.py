@@ -3,11 +3,15 @@
 The handle of the addresses follows from the UID of the service, so that a repetition finds what an interrupted attempt has
 assigned. The status shows an address only while the service holds it: it is shown after the assignment, and hidden before the
 release.
+
+Another program may serve the services without a class. So while a service has no address of svc, what its status shows stays,
+except addresses of the pools for services.
 """
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -84,10 +88,12 @@ class ServiceAddresses(Controller[str]):
         if row.problem:
             raise Unsettled(row.problem)
         held = self._held(item, row.handle, recorded)
+        if not held and self._is_not_served(row):
+            return
         pools = self._pools_by_name(self.shared.store.list(ResourceQuery("IPPool"))) if row.request.pools else {}
         kept = fitting(row.request, held, pools, row.ingress)
         if len(kept) < len(held):
-            service = self._status.show(service, kept)
+            service = self._show(service, row, kept, held)
         if len(kept) < len(held) or self._is_miscounted(row.handle, len(held)):
             self._release(item, row.handle, held, kept)
         reasons = []
@@ -97,10 +103,29 @@ class ServiceAddresses(Controller[str]):
             except (NotLeading, StoreError):
                 raise
             except SvcError as refusal:
-                reasons.append(str(refusal))
-        self._status.show(service, kept)
+                reasons.append(self._reason(wanted, refusal))
+        self._show(service, row, kept, ())
         if reasons:
             raise Unsettled("; ".join(reasons))
+
+    def _is_not_served(self, row: ServiceRow) -> bool:
+        """Return whether a service has no request of its own, and no pool is for services."""
+        return not row.request.is_explicit and not self._service_pools()
+
+    def _show(self, service: Json, row: ServiceRow, kept: Collection[Address], lost: Iterable[Address]) -> Json:
+        """Have the status show the kept addresses alone. Without any, hide those that are lost or of pools for services."""
+        if kept:
+            return self._status.show(service, kept)
+        shown = [Address(text) for text in row.ingress if text]
+        pools = self._service_pools()
+        return self._status.hide(service, {*lost, *(each for each in shown if any(each in pool for pool in pools))})
+
+    def _reason(self, wanted: Address | int, refusal: SvcError) -> str:
+        """Return why an address was not assigned. Name the service that has it: its address must not be released by hand."""
+        owner = self._allocations.service_with(wanted) if isinstance(wanted, Address) else ""
+        if not owner:
+            return str(refusal)
+        return f"address {str(wanted)!r} belongs to service {owner}: request another one, or change that service"
 
     def _held(self, item: str, handle: str, recorded: set[Address]) -> set[Address]:
         """Return the addresses of the handle, read now. Mend a handle that was lost, so that none is assigned in addition."""
@@ -193,18 +218,26 @@ class ServiceAddresses(Controller[str]):
         if row is None:
             return bool(allocated)
         held = allocated.pop(row.handle, set())
+        if not held and not allocated and not row.problem and self._is_not_served(row):
+            return False
         if allocated or row.problem or len(row.ingress) != len(held) or set(row.ingress) != {str(each) for each in held}:
             return True
         kept = fitting(row.request, held, pools, row.ingress)
         return len(kept) != len(held) or bool(missing(row.request, kept))
 
+    def _service_pools(self) -> list[Cidr]:
+        """Return the CIDRs of the pools for services, as far as the table shows; also of disabled ones."""
+        return [pool.cidr for pool in _readable(self._pools.snapshot().values()) if LOAD_BALANCER in pool.allowed_uses]
+
     def _pools_by_name(self, entries: Iterable[Entry[Resource]]) -> dict[str, Cidr]:
         """Return the CIDRs of the pools, by name and by CIDR. Skip unreadable ones."""
         found = {}
-        for entry in entries:
-            try:
-                pool = Pool.from_resource(entry.value)
-            except ValueError:
-                continue
+        for pool in _readable(entries):
             found[pool.name] = found[str(pool.cidr)] = pool.cidr
         return found
+
+
+def _readable(entries: Iterable[Entry[Resource]]) -> Iterator[Pool]:
+    for entry in entries:
+        with suppress(ValueError):
+            yield Pool.from_resource(entry.value)

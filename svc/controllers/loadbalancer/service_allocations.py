@@ -51,6 +51,12 @@ class ServiceAllocations:
                         found[served.handle].add(served.address)
         return dict(found)
 
+    def service_with(self, address: Address) -> str:
+        """Return the service that has an address; empty if none is known."""
+        with self._lock:
+            found = (served.service for block in self._in_block.values() for served in block if served.address == address)
+            return next(found, "")
+
     def _replace(self, key: Any, now: tuple[Served, ...]) -> set[str]:
         before = self._in_block.pop(key, ())
         if before == now == ():

@@ -39,13 +39,12 @@ class ServiceStatus:
             return service
         return self._write(service, [shown.get(text, {"ip": text}) for text in wanted])
 
-    def hide(self, service: Json, addresses: Iterable[Address]) -> None:
-        """Have the status show none of these addresses. Entries of other programs stay."""
+    def hide(self, service: Json, addresses: Iterable[Address]) -> Json:
+        """Have the status show none of these addresses. Entries of other programs stay. As `show` otherwise."""
         hidden = {str(address) for address in addresses}
         pairs = list(zip(shown_addresses(service), ingress_of(service), strict=True))
         left = [entry for text, entry in pairs if text not in hidden]
-        if len(left) < len(pairs):
-            self._write(service, left)
+        return self._write(service, left) if len(left) < len(pairs) else service
 
     def _write(self, service: Json, ingress: list[Json]) -> Json:
         metadata = service["metadata"]
