@@ -20,6 +20,7 @@ K = TypeVar("K", bound=Hashable)
 Row = TypeVar("Row")
 Fail = Callable[[str], None]  # is called with the reason if a thread ends because of a bug
 
+GAP_SECONDS = 15.0  # of an interruption after which the objects are listed again
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 30.0  # seconds before a query is watched again
 
 log = logging.getLogger("svc.controllers")
@@ -161,6 +162,8 @@ class ApiTable(Table[K, Row]):
         for step in self._watch.steps():
             if step is None:
                 self._note_interruption()
+                if self.lag >= GAP_SECONDS:  # a stream does not say when it has reported all that was missed
+                    self._watch.list_again()
                 continue
             kind, data = step
             if kind == BEGUN:
@@ -221,6 +224,7 @@ class StoreTable(Table[Any, Row]):
     def _begun(self) -> Watch:
         self._begin_listing()
         watch = self._events = self._store.watch(self._query, self._listed)
+        watch.longest_gap = GAP_SECONDS
         if self._stopping.is_set():
             watch.close()
         return watch

@@ -14,6 +14,7 @@ A revision is an opaque string. It changes with every change of its key's value.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -120,10 +121,12 @@ class Event:
 class Watch(Iterator[Event], Protocol):
     """Events of a query. One thread iterates; `close`, from any thread, ends the iteration.
 
-    `interrupted_since` is since when (monotonic time) changes may be missing; None while they are reported as they come.
+    `interrupted_since` is since when (monotonic time) changes may be missing; None while they are reported as they come. After
+    an interruption of `longest_gap` seconds a watch of a remote store reports every present entry again.
     """
 
     interrupted_since: float | None = None
+    longest_gap: float = math.inf
 
     def close(self) -> None: ...
 

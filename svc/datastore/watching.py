@@ -1,6 +1,7 @@
 """Shared parts of the watches of all stores: the reconnecting loop, the events of a query, and the keys reported so far."""
 
 import logging
+import math
 import threading
 import time
 import weakref
@@ -67,6 +68,9 @@ class Reconnecting(Generic[Step]):
         """Return whether a step means that a resource may have changed."""
         return True
 
+    def list_again(self) -> None:
+        """List the present objects in the next attempt. The iterating thread calls this between two attempts."""
+
     def is_contact(self, step: Step) -> bool:  # noqa: ARG002 by default, every step is one
         """Return whether a step shows that the server answers."""
         return True
@@ -115,8 +119,12 @@ class Reconnecting(Generic[Step]):
 class EventStream(Watch):
     """Events of a query, derived from the steps of a watch.
 
-    `listed` is called after the last event of each complete listing, in the thread that iterates.
+    `listed` is called after the last event of each complete listing, in the thread that iterates. After an interruption of
+    `longest_gap` seconds the watch lists the present objects, instead of reporting what it has missed: only a listing shows
+    when everything was reported.
     """
+
+    longest_gap = math.inf
 
     def __init__(
         self,
@@ -135,8 +143,11 @@ class EventStream(Watch):
                 yield step
                 if watch.is_contact(step):
                     self.interrupted_since = None
-            elif self.interrupted_since is None:
-                self.interrupted_since = time.monotonic()
+                continue
+            now = time.monotonic()
+            since = self.interrupted_since = now if self.interrupted_since is None else self.interrupted_since
+            if now - since >= self.longest_gap:
+                watch.list_again()
 
     def __next__(self) -> Event:
         if self._watch.is_closed:

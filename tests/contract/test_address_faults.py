@@ -181,6 +181,7 @@ def test_table_that_is_not_current_releases_nothing(
 ) -> None:
     """The server answers for each single pod, but neither lists nor watches. So nobody knows which pod shows an address."""
     monkeypatch.setattr("svc.controllers.node.addresses.part._LONGEST_LAG", 0.5)
+    monkeypatch.setattr("svc.controllers.table.GAP_SECONDS", 0.0)
     with collecting(cluster, client, make=CountingAddresses) as made:
         wait_until(lambda: made.part.is_ready)
         proxy.arm(order := Order(Fate.ANSWERED, "GET /api/v1/pods[?]", times=1_000_000, status=403))

@@ -3,6 +3,7 @@
 It applies writes atomically (etcd) or key by key (the Kubernetes API).
 """
 
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -124,6 +125,7 @@ class NoWatch:
     """A watch without any event."""
 
     interrupted_since: float | None = None
+    longest_gap = math.inf
 
     def __iter__(self) -> "NoWatch":
         return self

@@ -1,6 +1,8 @@
 """The tables of a process with all controllers."""
 
+import time
 from collections import Counter
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from svc.controllers.configuration_resource import ConfigurationResource
 from svc.controllers.controller import Shared
 from svc.controllers.election import Election
 from svc.controllers.settings import read
-from svc.controllers.table import StoreTable, Table
+from svc.controllers.table import GAP_SECONDS, ApiTable, StoreTable, Table
 from svc.controllers.tables import Tables
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.orch.client import Client
+from svc.datastore.orch.watch import PagedWatch
 from svc.names import DEFAULT
 
 ETCD = {"ETCD_ENDPOINTS": "http://127.0.0.1:1"}
@@ -48,3 +51,25 @@ def test_each_kind_of_object_has_one_watch(variables: dict[str, str], tmp_path: 
 
 def _source(table: Table[Any, Any]) -> Any:
     return table._query if isinstance(table, StoreTable) else table._what
+
+
+class Interrupted(PagedWatch):
+    """A watch that ends after the first interruption."""
+
+    lists_again = False
+
+    def steps(self) -> Generator[None, None, None]:
+        yield None
+
+    def list_again(self) -> None:
+        self.lists_again = True
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, False), (GAP_SECONDS, True)])
+def test_table_is_listed_again_after_a_long_interruption(seconds: float, expected: bool) -> None:
+    """A stream that continues does not say when it has reported all that was missed."""
+    table: ApiTable[str, int] = ApiTable(Api(), "/api/v1/pods", lambda _: ("", None), pytest.fail)
+    watch = table._watch = Interrupted(Api(), "/api/v1/pods")
+    table._interrupted_since = time.monotonic() - seconds
+    table._follow()
+    assert watch.lists_again is expected

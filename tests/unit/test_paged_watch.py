@@ -82,3 +82,15 @@ def test_a_complete_list_ends_the_interruption(failure: StoreError, caplog: pyte
             watch.close()
     assert server.lists == 4
     assert [text for text in caplog.messages if "continues" in text] == [f"the watch of {PODS} continues"]
+
+
+def test_a_watch_that_shall_list_again_does_not_continue_its_stream() -> None:
+    server = Server(AWAY, 0)
+    watch = PagedWatch(server, PODS)
+    watch._closed = Delays()
+    for step in watch.steps():
+        if step is None and server.lists == 1:
+            watch.list_again()
+        if server.lists == 2:
+            watch.close()
+    assert server.lists == 2

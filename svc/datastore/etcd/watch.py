@@ -74,6 +74,9 @@ class QueryWatch(SpanWatch):
         """A listing that has not ended is not complete."""
         return self._next > 0
 
+    def list_again(self) -> None:
+        self._next = 0
+
     def _attempt(self) -> Iterator[Sequence[Event]]:
         if not self._next:
             self._origin = None

@@ -73,6 +73,9 @@ class CollectionWatch(Reconnecting[Change]):
         self._collection = collection
         self._revision = ""  # to continue from; empty to read the collection first
 
+    def list_again(self) -> None:
+        self._revision = ""
+
     def _is_refusal(self, failure: SvcError) -> bool:
         return failure.status in _REFUSED if isinstance(failure, ApiError) else not isinstance(failure, Unreachable)
 
