@@ -26,6 +26,7 @@ from svc.values import dataclass
 Item = TypeVar("Item", bound=Hashable)
 
 _POLL_SECONDS = 1.0  # maximum time until the thread sees that this process leads no longer
+_REPEAT_SECONDS = 60.0  # between two warnings of different items for one reason, such as a locked datastore
 
 STUCK_SECONDS = 600.0  # after which one item or one comparison of all counts as stuck; its requests have deadlines
 
@@ -91,6 +92,7 @@ class Controller(ABC, Generic[Item]):
         self._round_began = -math.inf
         self._open_round: float | None = None  # when the round began whose items are not all tried
         self._work: tuple[float, str] | None = None  # since when this thread works, and on what
+        self._warned: tuple[Item | None, str, float] = None, "", 0.0  # the last warning: its item, the reason, and when
         self.tally = shared.tally
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -224,4 +226,14 @@ class Controller(ABC, Generic[Item]):
         self.tally.failed += 1
         with self._changed:
             delay = self._queue.failed(item, time.monotonic())
-        log.warning("controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, str(reason))
+        level = logging.DEBUG if self._is_repeated(item, str(reason)) else logging.WARNING
+        log.log(level, "controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, str(reason))
+
+    def _is_repeated(self, item: Item, reason: str) -> bool:
+        """Return whether the log has just warned of another item for this reason. Thousands of items may share one."""
+        now = time.monotonic()
+        warned, known, since = self._warned
+        if reason == known and item != warned and now - since < _REPEAT_SECONDS:
+            return True
+        self._warned = item, reason, now
+        return False

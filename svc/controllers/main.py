@@ -43,6 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     names = load_profile(options.names)
     settings = read(os.environ, names, options.netconf)
     log_to_stderr(settings.configuration.log_level)
+    logging.getLogger("urllib3.util.retry").setLevel(logging.INFO)  # two lines of each request say nothing
     with closing(open_client(settings.api)) as client:
         from svc.controllers.program import run  # its packages come with an extra, which `open_client` has found
 

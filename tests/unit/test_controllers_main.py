@@ -1,5 +1,6 @@
 """The command line of svc-controllers, and errors that end its start."""
 
+import logging
 import os
 import sys
 
@@ -58,3 +59,13 @@ def test_error_ends_the_start(
 ) -> None:
     assert start(monkeypatch, "run", *arguments) == 1
     assert message in caplog.text
+
+
+def test_debug_log_lacks_lines_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library of HTTP logs how it converts its arguments, twice for each request."""
+    retries = logging.getLogger("urllib3.util.retry")
+    monkeypatch.setattr(retries, "level", logging.NOTSET)
+    monkeypatch.setenv("KUBECONFIG", __file__)  # which is no kubeconfig
+    monkeypatch.setenv("LOG_LEVEL", "debug")
+    assert start(monkeypatch, "run") == 1
+    assert retries.level == logging.INFO
