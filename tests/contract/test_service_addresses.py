@@ -493,6 +493,7 @@ def test_locked_datastore_is_not_changed(
 ) -> None:
     """Neither is the status. No read of the readiness before the lock counts."""
     monkeypatch.setattr("svc.controllers.guarded_store.READY_SECONDS", 0.0)
+    caplog.set_level("DEBUG", "svc.controllers")  # a reason that two services share is a warning once
     services.make("first")
     run()
     (address,) = eventually(lambda: services.shown("first"), bool)

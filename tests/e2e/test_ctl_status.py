@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,8 @@ def test_lock_of_the_embedded_store_is_shown_at_once(own_pods: MakePod, node: No
 @pytest.mark.parametrize("site", ["etcdv3", "orch"], indirect=True)
 def test_lock_is_shown_at_once(site: Site, tmp_path: Path, sandbox: Callable[[], Netns]) -> None:
     """The agent probes the datastore every 30 s, and svcctl reads it now. The screen names the node of the network."""
-    with ClusterNode(tmp_path / "node", "node1", site) as node:
+    with ClusterNode(tmp_path / "node", "node1", site) as node, ExitStack() as stack:
+        stack.callback(site.clear)
         furnish(site, "node1")
         site.add_pod("web-0")
         pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
@@ -171,7 +172,6 @@ def test_lock_is_shown_at_once(site: Site, tmp_path: Path, sandbox: Callable[[],
             assert ("the datastore is locked" in texts(document)) is not is_ready
             assert document["nodes"] == ["node1"]
         pod.delete()
-        site.clear()
 
 
 def test_narrow_terminal_without_utf_8(own_pods: MakePod, node: Node) -> None:
