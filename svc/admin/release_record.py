@@ -136,7 +136,7 @@ def with_record(names: Names, resource: Resource, record: Record) -> Resource:
 
 
 def present_stop(store: Backend, names: Names) -> Stop:
-    """Return the present stop of the releases. Raise CallerError if there is none, StoreError."""
+    """Return the present stop of the releases. Raise CallerError without a stop, StoreError."""
     entry = store.find(KEY)
     return _stop_of(names, None if entry is None else entry.value)
 
@@ -168,7 +168,7 @@ def _stop_of(names: Names, resource: Resource | None) -> Stop:
     except ValueError as error:
         raise CallerError(f"annotation {record_annotation(names)} cannot be read: {error}", details=REMEDY) from error
     if stop is None:
-        raise CallerError("there is no stop to acknowledge", details="the controllers release leaked addresses by themselves")
+        raise CallerError("no stop awaits acknowledgement", details="the controllers release leaked addresses by themselves")
     return stop
 
 

@@ -109,7 +109,7 @@ class ConfigurationResource(Controller[ResourceKey]):
             found = self.shared.store.find(key)
         except UndecodableEntry as error:
             with self._applying:
-                self._seen = None  # so that the corrected object is decided upon, whatever it has
+                self._seen = None  # so that the corrected object is judged, also if it equals the last valid one
                 self._set((error.as_text(),), "Undecodable")
             raise
         self._apply()  # in case the table had the corrected object before the error was reported

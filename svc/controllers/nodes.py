@@ -31,7 +31,7 @@ def read_node(node: Json) -> tuple[str, KubeNode]:
 
 
 def kube_name(names: Names, node: Resource) -> str:
-    """Return the name that a Node of the datastore has in Kubernetes; empty if it is none of Kubernetes.
+    """Return the name that a Node of the datastore has in Kubernetes; empty if Kubernetes never had it.
 
     Raise ValueError if `spec.orchRefs` has another form.
     """
@@ -52,7 +52,7 @@ def known_kube_name(names: Names, node: Resource) -> str:
 
 
 def read_kube_name(names: Names, store: Backend, name: str) -> str:
-    """Return the name that a node of the datastore has in Kubernetes; empty if it is none of Kubernetes.
+    """Return the name that a node of the datastore has in Kubernetes; empty if Kubernetes never had it.
 
     A node without a Node in the datastore has the same name there. Raise StoreError, and PeerError if the Node is malformed.
     """

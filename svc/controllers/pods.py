@@ -10,7 +10,7 @@ from svc.names import Names
 
 Json = dict[str, Any]
 
-_MOST_ADDRESSES = 256  # of one pod. Annotations have room for tens of thousands, and whoever may change the pod writes them
+_MOST_ADDRESSES = 256  # of one pod. Annotations have room for tens of thousands, and any user of the pod may write them
 
 
 class PodRow(NamedTuple):
@@ -49,7 +49,7 @@ def read_pod(names: Names, pod: Json) -> tuple[str, PodRow | None]:
 def _attached(names: Names, pod: Json) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Return addresses and containers of a pod, and how many addresses are of its endpoints.
 
-    Raise ValueError if one of its addresses is none, or if they are too many.
+    Raise ValueError if an address is malformed, or if they are too many.
 
     IDs of containers have no dot. A text with one could stand for one network of a container, and against its other networks.
     """

@@ -64,7 +64,7 @@ class Table(ABC, Generic[K, Row]):
         return self._what
 
     def get(self, key: K) -> Row | None:
-        """Return the row of a key; None if there is none."""
+        """Return the row of a key, if the table has one."""
         return self._rows.get(key)
 
     def snapshot(self) -> Mapping[K, Row]:
@@ -99,7 +99,7 @@ class Table(ABC, Generic[K, Row]):
         self._began, self._listing = time.monotonic(), {}
 
     def _list(self, key: K, row: Row | None) -> None:
-        """Note an object of a listing; None if it was deleted or is none of the table's."""
+        """Note an object of a listing; None if it was deleted or the table leaves it out."""
         assert self._listing is not None
         if row is None:
             self._listing.pop(key, None)
@@ -116,7 +116,7 @@ class Table(ABC, Generic[K, Row]):
         self._tell(before.keys() | listed.keys())
 
     def _note(self, key: K, row: Row | None) -> None:
-        """Note a changed object; None if it was deleted or is none of the table's."""
+        """Note a changed object; None if it was deleted or the table leaves it out."""
         with self._lock:
             before = self._rows.get(key)
             if row is None:
@@ -137,7 +137,7 @@ class Table(ABC, Generic[K, Row]):
     def _run(self) -> None:
         try:
             self._follow()
-        except Exception as bug:  # otherwise the controllers would decide by rows that nobody keeps current
+        except Exception as bug:  # otherwise the controllers would decide by rows that are not kept current
             log.exception("the watch of %s has failed", self._what)
             self._fail(f"the watch of {self._what}: {bug!r}")
 

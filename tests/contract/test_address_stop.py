@@ -93,7 +93,7 @@ def test_new_leader_shows_a_stop_without_new_leaks_until_it_is_acknowledged(
 
 def test_acknowledgement_lets_the_releases_go_on(cluster: AddressCluster, client: Client, cli: Cli) -> None:
     leaked = leak(cluster, LEAKS)
-    assert "there is no stop to acknowledge" in cli.fails("ipam", "release", "--acknowledge", "--yes")
+    assert "no stop awaits acknowledgement" in cli.fails("ipam", "release", "--acknowledge", "--yes")
     with collecting(cluster, client) as made:
         wait_until(lambda: reason(made) == MASS)
         cli.changes("ipam", "release", "--acknowledge", "--dry-run")

@@ -58,7 +58,7 @@ CASES: dict[str, tuple[tuple[str, str], tuple[Any, ...], dict[str, Any]]] = {
     "IPAM role, running pod": ((UNVERIFIABLE, "its network has no endpoints"), (HELD._replace(handle="o.c1"), RUNNING), {}),
     "no node": ((UNVERIFIABLE, "its node is not recorded"), (HELD._replace(node=""),), {}),
     "no sequence": ((UNVERIFIABLE, "its allocation has no sequence number"), (HELD._replace(sequence=None),), {}),
-    "other orchestrator": ((UNVERIFIABLE, "its node is none of Kubernetes"), (HELD._replace(node="bare"),), {}),
+    "other orchestrator": ((UNVERIFIABLE, "Kubernetes never had its node"), (HELD._replace(node="bare"),), {}),
     # more is valid
     "half-written status": ((VALID, ""), (HELD, RUNNING), {}),
     "address in the status": ((VALID, "a pod shows it"), (HELD, RUNNING._replace(addresses=("10.0.0.1",))), {}),

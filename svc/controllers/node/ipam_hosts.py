@@ -1,7 +1,7 @@
 """What nodes that are gone leave behind: their blocks, and the claims on their names.
 
 They go when no address of the node is left. Another part releases the addresses of its pods and tunnels before. An address that
-only an agent of the node can judge, such as that of a container which is no pod, keeps the node until an administrator releases
+only an agent of the node can judge, such as that of a container without a pod, keeps the node until an administrator releases
 it. A node that is created again starts without anything, and claims new blocks.
 """
 

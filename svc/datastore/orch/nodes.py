@@ -118,7 +118,7 @@ def _texts(text: str | None) -> dict[str, str]:
 def _loaded(text: str | None, default: Any) -> Any:
     """Return the JSON value of an annotation; the default if it is missing, malformed or of another type.
 
-    So it is, too, if the value is nested so deeply that it cannot be written: whoever has the rights of the node writes it.
+    The default also replaces a value that is nested too deeply to be written. Any program with the rights of the node sets it.
     """
     try:
         found = orjson.loads(text or "null")

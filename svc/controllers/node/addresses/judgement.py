@@ -81,7 +81,7 @@ class Facts:
         return frozenset(filter(None, self.nodes.values()))
 
     def kube_name(self, node: str) -> str:
-        """Return the name in Kubernetes of a node of the datastore; empty if it is none of Kubernetes."""
+        """Return the name in Kubernetes of a node of the datastore; empty if Kubernetes never had it."""
         return self.nodes.get(node, node)
 
     def has_lost(self, node: str) -> bool:
@@ -116,7 +116,7 @@ def why_unverifiable(held: Held, facts: Facts) -> str:
     if not held.node:
         return "its node is not recorded"
     if not facts.kube_name(held.node):
-        return "its node is none of Kubernetes"
+        return "Kubernetes never had its node"
     if held.sequence is None:
         return "its allocation has no sequence number"
     return "" if network_of(held.handle) in facts.networks else "its network has no endpoints"

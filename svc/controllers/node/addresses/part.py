@@ -182,7 +182,7 @@ class Addresses(Controller[str]):
     # stops
 
     def _may_release(self) -> bool:
-        """Return whether there is no stop. Make one if a revision ran backwards."""
+        """Return whether releases may be made. Stop them if a revision ran backwards."""
         record, now = self._ledger.read(), self._clock()
         if record.stop is None and self._setbacks.was_recent(now):
             wanted = sum(map(len, self._confirmed(now).values()))
