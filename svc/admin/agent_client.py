@@ -17,6 +17,7 @@ from svc.model.errors import CallerError, Code, PeerError, reason_of
 
 REPLY_SECONDS: Final = 3.0
 _CHUNK: Final = 1 << 16
+_CONNECT_SECONDS: Final = 0.01  # at least
 
 Json = dict[str, Any]
 
@@ -66,7 +67,7 @@ def _checked(state_dir: Path, path: Path, request: bytes, until: float) -> Json:
 def _exchange(path: Path, request: bytes, until: float) -> Json:
     """Return the reply. Raise OSError if none comes in time, OldAgent, or NoAgent for the reply of another program."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        _limit(connection, until)
+        connection.settimeout(max(until - time.monotonic(), _CONNECT_SECONDS))  # late or not: the kernel refuses at once
         connection.connect(str(path))
         with suppress(BrokenPipeError, ConnectionResetError):  # an agent that refuses may answer before it has read all
             connection.sendall(request)

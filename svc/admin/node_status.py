@@ -37,15 +37,22 @@ class Problem:
 class NodeStatus:
     """The status of the node. `pools` returns the name of the datastore, the use of its pools and its readiness.
 
-    `named` returns place, node and networks of the same datastore without a request to it.
+    `named` returns place, node and networks of the same datastore without a request to it. `load` loads its packages.
     """
 
-    def __init__(self, state_dir: Path, socket: Path, pools: Callable[[], Json], named: Callable[[], Json]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        socket: Path,
+        pools: Callable[[], Json],
+        named: Callable[[], Json],
+        load: Callable[[], None] = lambda: None,
+    ) -> None:
         journal = state_dir / "journal.db"
         self._agent_seconds = 0.0
         self.agent = Source("the agent", lambda: ask(state_dir, socket, "state", seconds=self._agent_seconds))
         self.journal = Source("the journal", lambda: _read_journal(journal))
-        self.datastore = Source("the datastore", pools)
+        self.datastore = Source("the datastore", pools, load)
         self.named = Source("the network configuration", named)
 
     @property

@@ -3,19 +3,31 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from svc.model.errors import PeerError, SvcError, reason_of
 
+READ_SECONDS: Final = 0.15  # that a source has after its preparation, also if that took long on a busy processor
+
+
+def _nothing() -> None:
+    pass
+
 
 class Source:
-    """A place to read. `value` is the last result, None before the first; `failure` is the error of the last attempt."""
+    """A place to read. `value` is the last result, None before the first; `failure` is the error of the last attempt.
 
-    def __init__(self, name: str, read: Callable[[], Any]) -> None:
+    `prepare` runs before `read`, to load packages. It raises nothing.
+    """
+
+    def __init__(self, name: str, read: Callable[[], Any], prepare: Callable[[], None] = _nothing) -> None:
         self.name = name
         self.value: Any = None
         self.failure: SvcError | None = None
         self._read = read
+        self._prepare = prepare
+        self._prepared = threading.Event()
+        self._prepared_at = 0.0
         self._began = 0.0
         self._ended = threading.Event()
         self._ended.set()
@@ -34,10 +46,13 @@ class Source:
             threading.Thread(target=self._run, name=self.name, daemon=True).start()
         except RuntimeError as failure:
             self.failure = PeerError(f"{self.name} cannot be read: {failure}", details="end other processes")
+            self._prepared.set()
             self._ended.set()
 
     def wait(self, until: float) -> None:
         """Wait for the result until a point of the monotonic clock. If it is late, set a failure that says so."""
+        self._prepared.wait()
+        until = max(until, self._prepared_at + READ_SECONDS)
         if not self._ended.wait(max(0.0, until - time.monotonic())):
             self.value = None
             seconds = time.monotonic() - self._began
@@ -45,6 +60,10 @@ class Source:
 
     def _run(self) -> None:
         value, failure = None, None
+        if not self._prepared.is_set():
+            self._prepare()
+            self._prepared_at = time.monotonic()
+            self._prepared.set()
         try:
             value = self._read()
         except SvcError as error:

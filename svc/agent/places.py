@@ -73,18 +73,21 @@ class UpgradeCheck:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._running = svc.__version__
-        self._seen = self._reported = file_version(svc.__file__)
+        self._started_with = self._seen = self._reported = file_version(svc.__file__)
 
     def run(self) -> None:
-        """Check the disk. Metadata are read at the second check after a change, because pip writes them last."""
+        """Check the disk. Read the version at the second check after a change, and then again: pip writes it last."""
         found, seen = file_version(svc.__file__), self._seen
         self._seen = found
-        if found != seen or found == self._reported:
+        if found != seen or found == self._started_with:
             return
-        self._reported = found
-        installed = svc.installed_version() if found else "none"
-        self._context.restart_reason = (
-            f"the agent runs version {self._running}, and version {installed} has been installed since: restart svc-agent"
-        )
-        self._context.metrics.count("package_changes_total")
-        log.warning("%s", self._context.restart_reason)
+        self._report(svc.installed_version() if found else "none")
+        if found != self._reported:
+            self._reported = found
+            self._context.metrics.count("package_changes_total")
+
+    def _report(self, installed: str) -> None:
+        reason = f"the agent runs version {self._running}, and version {installed} has been installed since: restart svc-agent"
+        if reason != self._context.restart_reason:
+            self._context.restart_reason = reason
+            log.warning("%s", reason)

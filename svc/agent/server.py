@@ -116,7 +116,8 @@ class Agent:
         self._open_telemetry(stack)
         with suppress(SvcError):
             self._context.networks.load()
-        own_version()  # read it before an upgrade can replace it on the disk
+        own_version()  # read it, and the package's state, before an upgrade can replace them on the disk
+        self._upgrade_check = UpgradeCheck(self._context)
         self._begin_recovery()
         with _blaming("--socket", settings.socket, _SOCKET):
             introspection = IntrospectionServer(self._load_introspection)
@@ -151,7 +152,7 @@ class Agent:
             Task("readiness", PERIOD_SECONDS, probe),
             Task("reconciliation", reconciliation.LOOK_SECONDS, self._reconciliation.look),
             Task("garbage", garbage.SECONDS, GarbageCollector(self._workers.report).run),
-            Task("installed version", CHECK_SECONDS, UpgradeCheck(context).run),
+            Task("installed version", CHECK_SECONDS, self._upgrade_check.run),
             Task("directories", PLACES_SECONDS, places.check),
             *self._telemetry.tasks(),
         )

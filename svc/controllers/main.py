@@ -16,7 +16,6 @@ from svc.model.shortage import shortage
 from svc.netconf.names_profiles import load_profile
 
 ARENAS = 2  # of malloc; otherwise the thread of each table keeps the memory of its largest page
-RIGHTS = "grant it to the user of svc-controllers: docs/controllers.md, section Rights, lists what each controller needs"
 
 log = logging.getLogger("svc.controllers")
 
@@ -35,16 +34,14 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from svc.controllers.settings import read  # a probe needs neither this nor what follows
+    from svc.controllers.settings import RIGHT_REMEDY, read  # a probe needs neither this nor what follows
     from svc.datastore.open import open_client
-    from svc.datastore.orch.error_hints import set_missing_right_remedy
 
-    set_missing_right_remedy(RIGHTS)
     names = load_profile(options.names)
     settings = read(os.environ, names, options.netconf)
     log_to_stderr(settings.configuration.log_level)
     logging.getLogger("urllib3.util.retry").setLevel(logging.INFO)  # two lines of each request say nothing
-    with closing(open_client(settings.api)) as client:
+    with closing(open_client(settings.api, right_remedy=RIGHT_REMEDY)) as client:
         from svc.controllers.program import run  # its packages come with an extra, which `open_client` has found
 
         return run(settings, names, client)

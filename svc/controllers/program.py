@@ -20,7 +20,7 @@ from svc.controllers.guarded_store import guarded
 from svc.controllers.health import Health
 from svc.controllers.leader_lease import LeaderLease
 from svc.controllers.serving import Serving
-from svc.controllers.settings import Settings
+from svc.controllers.settings import RIGHT_REMEDY, Settings
 from svc.controllers.tables import Tables
 from svc.controllers.telemetry import Telemetry
 from svc.datastore.open import open_backend
@@ -51,7 +51,7 @@ def run(settings: Settings, names: Names, client: Client) -> int:
     live, conditions = Live(settings.configuration, is_known=False), Conditions()
     live.on_change(lambda configuration: logging.getLogger().setLevel(configuration.log_level))
     with end_signals() as end, ExitStack() as stack:
-        store = stack.enter_context(closing(open_backend(settings.datastore, Path(), names)))
+        store = stack.enter_context(closing(open_backend(settings.datastore, Path(), names, right_remedy=RIGHT_REMEDY)))
         log.info("the datastore is %s", store.place)
         if settings.has_copies:
             stack.enter_context(_compacting(cast("EtcdStore", store), election, live))

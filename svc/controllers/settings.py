@@ -30,6 +30,7 @@ POLICY, NAMESPACE, ACCOUNT = "policy", "namespace", "serviceaccount"
 WORKLOAD, NODE, LOAD_BALANCER = "workloadendpoint", "node", "loadbalancer"
 CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT, WORKLOAD, NODE, LOAD_BALANCER)
 ETCD, ORCH = "etcdv3", "orch"  # kinds of datastores, as in the settings of a session
+RIGHT_REMEDY: Final = "grant it to the user of svc-controllers: docs/controllers.md, section Rights, lists what each needs"
 
 _SYNONYMS: Final = {"profile": NAMESPACE}
 _SWITCHES: Final = {"enabled": shape.ENABLED, "true": shape.ENABLED, "disabled": shape.DISABLED, "false": shape.DISABLED}

@@ -1,12 +1,21 @@
 """Summary of the datastore that the options of svcctl name."""
 
+from contextlib import suppress
 from typing import Any
 
 from svc.admin.usage import ORPHANS, usage
 from svc.attach.datastore_ready import DatastoreLocked, DatastoreReadiness
 from svc.attach.places import datastore_place
 from svc.ctl.cli_context import CliContext, own_node
+from svc.datastore import open as open_datastore
 from svc.datastore.api import Backend, StoreError
+from svc.model.errors import SvcError
+
+
+def load_packages(context: CliContext) -> None:
+    """Import the packages of the datastore. An error is left to `summary`."""
+    with suppress(SvcError):
+        open_datastore.load_packages(context.target.settings["kind"])
 
 
 def summary(context: CliContext) -> dict[str, Any]:

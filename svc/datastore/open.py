@@ -15,7 +15,9 @@ from svc.model.errors import CallerError
 from svc.names import Names
 
 if TYPE_CHECKING:
+    from svc.datastore.etcd.store import EtcdStore
     from svc.datastore.orch.client import Client
+    from svc.datastore.orch.store import OrchStore
 
 EMBEDDED_FILE = "store.db"
 
@@ -25,8 +27,13 @@ _EXTRAS = {  # by extra: imported package and its distribution
 }
 
 
-def open_backend(settings: dict[str, str], state_dir: Path, names: Names, *, create: bool = True) -> Backend:
-    """Open a session; with `create`, make a missing embedded store. Raise StoreError, and CallerError for invalid settings."""
+def open_backend(
+    settings: dict[str, str], state_dir: Path, names: Names, *, create: bool = True, right_remedy: str = ""
+) -> Backend:
+    """Open a session; with `create`, make a missing embedded store. Raise StoreError, and CallerError for invalid settings.
+
+    `right_remedy` is the fix for a right that the API server denies, in a program whose rights are not those of the plugin.
+    """
     match settings["kind"]:
         case "embedded":
             file = state_dir / EMBEDDED_FILE
@@ -38,23 +45,39 @@ def open_backend(settings: dict[str, str], state_dir: Path, names: Names, *, cre
                 )
             return EmbeddedStore(file, names)
         case "etcdv3":
-            with _extra("etcd"):
-                with whole_imports():
-                    from svc.datastore.etcd.store import EtcdStore  # imported here, because it loads gRPC
-                return EtcdStore(settings, names)
+            with _extra("etcd"):  # the URL of a server can need a package as well
+                return _etcd_store()(settings, names)
         case "orch":
-            with _extra("orch"), whole_imports():
-                from svc.datastore.orch.store import OrchStore  # loading the Kubernetes client takes 25 MiB and 0.3 s
-            return OrchStore(settings, names)
+            return _orch_store()(settings, names, right_remedy)
     raise CallerError(f"datastore_type = {settings['kind']!r} is not known", details='set "etcdv3", "orch" or "embedded"')
 
 
-def open_client(settings: Mapping[str, str]) -> "Client":
+def open_client(settings: Mapping[str, str], *, right_remedy: str = "") -> "Client":
     """Open a session with an API server alone, from the settings of `orch`. Raise CallerError if they are invalid."""
     with _extra("orch"), whole_imports():
         from svc.datastore.orch.auth import ApiAuth
         from svc.datastore.orch.client import Client
-    return Client(ApiAuth(settings))
+    return Client(ApiAuth(settings), right_remedy)
+
+
+def load_packages(kind: str) -> None:
+    """Import what `open_backend` would import for a kind of datastore. Raise CallerError if a package is not installed."""
+    if kind == "etcdv3":
+        _etcd_store()
+    elif kind == "orch":
+        _orch_store()
+
+
+def _etcd_store() -> "type[EtcdStore]":
+    with _extra("etcd"), whole_imports():
+        from svc.datastore.etcd.store import EtcdStore  # imported here, because it loads gRPC
+    return EtcdStore
+
+
+def _orch_store() -> "type[OrchStore]":
+    with _extra("orch"), whole_imports():
+        from svc.datastore.orch.store import OrchStore  # loading the Kubernetes client takes 25 MiB and 0.3 s
+    return OrchStore
 
 
 def require_packages(kind: str) -> None:

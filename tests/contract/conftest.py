@@ -13,13 +13,14 @@ from harness.driven_part import world
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
 from harness.orch import AdministratorStore, install, wipe
+from harness.service_fixtures import services
 from harness.site_fixtures import etcd, etcd_site, home, orch_site, site
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.overlay import Overlay
 from svc.names import DEFAULT, Names
 
-__all__ = ["client", "etcd", "etcd_site", "fast_looks", "home", "orch_site", "proxy", "site", "world"]
+__all__ = ["client", "etcd", "etcd_site", "fast_looks", "home", "orch_site", "proxy", "services", "site", "world"]
 
 OpenStore = Callable[[], Backend]
 

@@ -18,10 +18,11 @@ from harness.host_local import data_dir, held, offer, section
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
+from harness.service_fixtures import services
 from harness.site_fixtures import etcd, etcd_site, home, orch_site, site
 from harness.state import remains
 
-__all__ = ["etcd", "etcd_site", "home", "orch_site", "site"]
+__all__ = ["etcd", "etcd_site", "home", "orch_site", "services", "site"]
 
 MakePod = Callable[..., Pod]
 

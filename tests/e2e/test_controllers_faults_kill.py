@@ -16,7 +16,7 @@ import pytest
 
 from harness.address_cluster import AddressCluster, address_cluster
 from harness.audit import IpamAudit
-from harness.controllers import Cluster, Process, cluster
+from harness.controllers import Cluster, Process, cluster, variables_of
 from harness.datastores import EtcdSite, Site
 from harness.kube import Kube
 from harness.leftovers import (
@@ -50,10 +50,7 @@ class Case:
         self.site, self.kube, self._folder = site, kube, folder
 
     def environment(self, *controllers: str) -> dict[str, str]:
-        place = {"DATASTORE_TYPE": "orch"}
-        if isinstance(self.site, EtcdSite):
-            place = {"ETCD_ENDPOINTS": self.site.running.endpoints}
-        return {"ENABLED_CONTROLLERS": ",".join(controllers), "RECONCILER_PERIOD": "1s", **place}
+        return {"ENABLED_CONTROLLERS": ",".join(controllers), "RECONCILER_PERIOD": "1s", **variables_of(self.site)}
 
     def folder(self, name: str) -> Path:
         (self._folder / name).mkdir()

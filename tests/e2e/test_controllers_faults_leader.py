@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from harness.address_cluster import AddressCluster, address_cluster
-from harness.controllers import LEASE, Cluster, Process, cluster
-from harness.datastores import EtcdSite, Site
+from harness.controllers import LEASE, Cluster, Process, cluster, variables_of
+from harness.datastores import Site
 from harness.kube import Kube
 from harness.leftovers import (
     HANDLE_OF_LIVE,
@@ -26,7 +26,7 @@ from harness.leftovers import (
 )
 from harness.marred_program import PAUSED
 from harness.polling import wait_until
-from harness.services import Services, in_namespace
+from harness.services import Services
 from harness.stopped import await_stop, stop
 from svc.controllers.election import LEASE_SECONDS, RENEW_SECONDS
 from svc.datastore.orch.leases import LEASES
@@ -45,17 +45,8 @@ def made(site: Site, kube: Kube) -> Iterator[AddressCluster]:
 
 
 @pytest.fixture
-def services(kube: Kube) -> Iterator[Services]:
-    with in_namespace(kube) as found:
-        yield found
-
-
-@pytest.fixture
 def controllers(made: AddressCluster, site: Site, kube: Kube, tmp_path: Path) -> Iterator[Cluster]:
-    place = {"DATASTORE_TYPE": "orch"}
-    if isinstance(site, EtcdSite):
-        place = {"ETCD_ENDPOINTS": site.running.endpoints}
-    environment = {"ENABLED_CONTROLLERS": f"{NODE},{LOAD_BALANCER}", "RECONCILER_PERIOD": "1s", **place}
+    environment = {"ENABLED_CONTROLLERS": f"{NODE},{LOAD_BALANCER}", "RECONCILER_PERIOD": "1s", **variables_of(site)}
     with cluster(kube, tmp_path, environment) as found:
         yield found
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.address_cluster import NETWORK, AddressCluster, address_cluster
 from harness.audit import IpamAudit
-from harness.controllers import Cluster, Process, cluster
+from harness.controllers import Cluster, Process, cluster, variables_of
 from harness.datastores import EtcdSite, OrchSite, Site
 from harness.etcd import Cluster as Etcd
 from harness.etcd import cluster as run_etcd
@@ -58,8 +58,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
         prepare(addresses)
         add_pools_of_services(addresses)
         services = stack.enter_context(in_namespace(kube))
-        environment = {"ENABLED_CONTROLLERS": "node,loadbalancer", "RECONCILER_PERIOD": "1s"}
-        environment |= {"ETCD_ENDPOINTS": etcd.endpoints} if request.param == "etcdv3" else {"DATASTORE_TYPE": "orch"}
+        environment = {"ENABLED_CONTROLLERS": "node,loadbalancer", "RECONCILER_PERIOD": "1s", **variables_of(site)}
         yield Case(kube, etcd, addresses, services, stack.enter_context(cluster(kube, tmp_path, environment)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.address_cluster import AddressCluster, address_cluster
-from harness.controllers import Process, cluster
+from harness.controllers import Process, cluster, variables_of
 from harness.datastores import EtcdSite, OrchSite, Site
 from harness.etcd import Cluster as Etcd
 from harness.etcd import cluster as run_etcd
@@ -70,8 +70,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
         site: Site = EtcdSite(etcd) if datastore == "etcdv3" else OrchSite(kube, tmp_path)
         restored = etcd if datastore == "etcdv3" and not other else kube
         addresses = stack.enter_context(address_cluster(site, kube))
-        environment = {"ENABLED_CONTROLLERS": "node", "RECONCILER_PERIOD": "1s"}
-        environment |= {"ETCD_ENDPOINTS": etcd.endpoints} if datastore == "etcdv3" else {"DATASTORE_TYPE": "orch"}
+        environment = {"ENABLED_CONTROLLERS": "node", "RECONCILER_PERIOD": "1s", **variables_of(site)}
         controllers = stack.enter_context(cluster(kube, tmp_path, environment))
         process = controllers.start_marred({"constants": FAST}, LOG_LEVEL="debug")
         cli = cli_on(site, tmp_path / "cli")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.controllers import Cluster, cluster
-from harness.datastores import EtcdSite, Site
+from harness.controllers import Cluster, cluster, variables_of
+from harness.datastores import Site
 from harness.kube import Kube
 from harness.polling import eventually
-from harness.services import Services, await_served, held, in_namespace, store_for_services
+from harness.services import Services, await_served, held, store_for_services
 from svc.datastore.api import Backend
 
 pytestmark = pytest.mark.server
@@ -26,17 +26,8 @@ def store(site: Site) -> Iterator[Backend]:
 
 
 @pytest.fixture
-def services(kube: Kube) -> Iterator[Services]:
-    with in_namespace(kube) as made:
-        yield made
-
-
-@pytest.fixture
 def controllers(kube: Kube, site: Site, store: Backend, tmp_path: Path) -> Iterator[Cluster]:
-    datastore = {"DATASTORE_TYPE": "orch"}
-    if isinstance(site, EtcdSite):
-        datastore = {"ETCD_ENDPOINTS": site.running.endpoints}
-    with cluster(kube, tmp_path, {"ENABLED_CONTROLLERS": "loadbalancer", **datastore}) as made:
+    with cluster(kube, tmp_path, {"ENABLED_CONTROLLERS": "loadbalancer", **variables_of(site)}) as made:
         yield made
 
 

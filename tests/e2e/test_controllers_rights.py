@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from harness import short_times
-from harness.controllers import Cluster, cluster
+from harness.controllers import Cluster, cluster, variables_of
 from harness.controllers_rights import RightsProxy, documented, granted
 from harness.controllers_work import SHORT_TIMES, Work
-from harness.datastores import EtcdSite, OrchSite, Site, site_called
+from harness.datastores import OrchSite, Site, site_called
 from harness.driven_part import World, a_world
 from harness.kube import Kube
 from harness.orch import AdministratorStore, install, wipe
-from harness.services import Services, in_namespace
+from harness.services import Services
 from svc.controllers.settings import CONTROLLERS, LOAD_BALANCER, NODE, POLICY
 from svc.datastore.api import Backend
 from svc.datastore.open import open_client
@@ -67,15 +67,8 @@ def world(site: Site, kube: Kube, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def services(kube: Kube) -> Iterator[Services]:
-    with in_namespace(kube) as made:
-        yield made
-
-
-@pytest.fixture
 def controllers(kube: Kube, site: Site, tmp_path: Path) -> Iterator[Cluster]:
-    own = {"ETCD_ENDPOINTS": site.running.endpoints} if isinstance(site, EtcdSite) else {"DATASTORE_TYPE": "orch"}
-    with cluster(kube, tmp_path, own) as made:
+    with cluster(kube, tmp_path, variables_of(site)) as made:
         yield made
     kube.forget("pods/default/")
 

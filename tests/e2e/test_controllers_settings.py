@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.controllers import Cluster, Process, cluster
+from harness.controllers import Cluster, Process, cluster, variables_of
 from harness.datastores import EtcdSite, Site, session, set_ready
 from harness.documents import document, text
 from harness.etcd import free_ports
@@ -44,8 +44,7 @@ def cli(site: Site, tmp_path: Path, store: Backend) -> Cli:
 
 @pytest.fixture
 def controllers(kube: Kube, site: Site, store: Backend, tmp_path: Path) -> Iterator[Cluster]:
-    own = {"ETCD_ENDPOINTS": site.running.endpoints} if isinstance(site, EtcdSite) else {"DATASTORE_TYPE": "kubernetes"}
-    with cluster(kube, tmp_path, own) as made:
+    with cluster(kube, tmp_path, variables_of(site)) as made:
         yield made
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import kill_point, marred_program
+from harness.datastores import EtcdSite, Site
 from harness.kube import Kube
 from harness.polling import wait_until
 from svc.datastore.orch.leases import LEASES
@@ -29,6 +30,11 @@ PROGRAM = (sys.executable, "-m", "svc.controllers.main", "run")
 _ROUND = re.compile(r"controller (?!configuration)\S+: a full round of (\S+) took ([0-9.]+) s")
 _TABLE = re.compile(r"^(\S+ \S+) .* table of (.+): ([0-9]+) rows after", re.MULTILINE)
 _MOMENT = len("2026-01-02 03:04:05,678")
+
+
+def variables_of(site: Site) -> dict[str, str]:
+    """Return the environment variables that name a datastore."""
+    return {"ETCD_ENDPOINTS": site.running.endpoints} if isinstance(site, EtcdSite) else {"DATASTORE_TYPE": "orch"}
 
 
 class Process:

@@ -19,13 +19,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def eventually(read: Callable[[], T], accept: Callable[[T], object]) -> T:
     """Read until a value is accepted, and return it."""
-    found = [read()]
-
-    def is_accepted() -> bool:
-        if accept(found[0]):
-            return True
-        found[0] = read()
-        return False
-
-    wait_until(is_accepted)
-    return found[0]
+    until = time.monotonic() + TIMEOUT_SECONDS
+    while not accept(found := read()):
+        assert time.monotonic() < until, f"no value was accepted in time; the last one is {found!r}"
+        time.sleep(0.005)
+    return found

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import pytest
+
 from harness.datastores import Site, session, set_ready
 from harness.ipam import holdings, put_pool
 from harness.kube import Kube
@@ -108,3 +110,14 @@ def await_served(services: Services, store: Backend, *wanted: str, name: str = "
         return set(services.shown(name)), held(store).get(services.handle(name), set())
 
     assert eventually(state, lambda found: found == (set(wanted), set(wanted))) == (set(wanted), set(wanted))
+
+
+def await_free(store: Backend) -> None:
+    """Wait until no service has an address."""
+    assert eventually(lambda: held(store), lambda found: found == {}) == {}
+
+
+def await_refusal(caplog: pytest.LogCaptureFixture, text: str, name: str = "web") -> None:
+    """Wait until the controller has logged this reason for trying the service again."""
+    begin = f"controller loadbalancer: {NAMESPACE}/{name} is tried again in "
+    wait_until(lambda: any(begin in line and text in line for line in caplog.messages))

@@ -2,7 +2,6 @@
 
 import pytest
 
-from svc.datastore.orch import error_hints
 from svc.datastore.orch.client import ApiError
 from svc.deploy.cluster import role
 from svc.names import DEFAULT
@@ -33,11 +32,9 @@ def test_fix_is_the_role_of_the_plugin_or_an_administrator(call: str, fix: str) 
     assert fix in ApiError(403, "Forbidden", "no", call=call).details
 
 
-def test_program_with_rights_of_its_own_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_hints, "_own_remedy", "")
-    error_hints.set_missing_right_remedy("grant it to me")
+def test_program_with_rights_of_its_own_names_them() -> None:
     for call in ("GET /apis/crd.svc.internal/v1/ippools", "POST /apis/crd.svc.internal/v1/hostendpoints"):
-        assert ApiError(403, "Forbidden", "no", call=call).details == "grant it to me"
+        assert ApiError(403, "Forbidden", "no", call=call, remedy="grant it to me").details == "grant it to me"
 
 
 _METHODS = {

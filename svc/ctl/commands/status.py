@@ -11,7 +11,7 @@ import click
 from svc.admin.node_status import EXIT_STATUS, NodeStatus, first_of
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, echo_json, echo_yaml, output_option
-from svc.ctl.datastore_summary import named, summary
+from svc.ctl.datastore_summary import load_packages, named, summary
 from svc.ctl.screen import Line, columns, duration, rendered, show, title
 from svc.timestamps import date_and_time
 
@@ -42,7 +42,9 @@ def status(context: CliContext, watch: bool) -> None:
       svcctl status --watch
       svcctl status -o json | jq -r .verdict
     """
-    node = NodeStatus(context.state_dir, context.run_dir / SOCKET_NAME, lambda: summary(context), lambda: named(context))
+    socket = context.run_dir / SOCKET_NAME
+    pools, names, load = lambda: summary(context), lambda: named(context), lambda: load_packages(context)
+    node = NodeStatus(context.state_dir, socket, pools, names, load)
     seconds = max(MIN_SECONDS, SECONDS - _process_age())
     try:
         while True:

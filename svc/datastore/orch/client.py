@@ -51,8 +51,11 @@ _APPLY_PATCH = "application/apply-patch+yaml"
 class ApiError(StoreError):
     """Refusal by the server: the `reason` of its Status (such as `AlreadyExists`, or empty) and the `fields` that it names."""
 
-    def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
-        super().__init__(f"{call}: {status} {message.removeprefix(f'{status} ')}", details=remedy_for(status, call))
+    def __init__(
+        self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset(), remedy: str = ""
+    ) -> None:
+        details = remedy or remedy_for(status, call)
+        super().__init__(f"{call}: {status} {message.removeprefix(f'{status} ')}", details=details)
         self.status = status
         self.lacks_right = status == 403
         self.reason = reason
@@ -104,11 +107,15 @@ class _Answer:
 
 
 class Client:
-    """Session with one API server. Thread-safe. Paths are absolute, such as /api/v1/nodes/NAME."""
+    """Session with one API server. Thread-safe. Paths are absolute, such as /api/v1/nodes/NAME.
 
-    def __init__(self, auth: ApiAuth) -> None:
+    `right_remedy` is the fix for every missing right, in a program whose rights are not those of the plugin.
+    """
+
+    def __init__(self, auth: ApiAuth, right_remedy: str = "") -> None:
         self.meter = StoreMeter()
         self._auth = auth
+        self._right_remedy = right_remedy
         self._metering = threading.Lock()
         self._closed = threading.Event()
 
@@ -178,7 +185,7 @@ class Client:
             reply = self._send(request, time.monotonic() + CALL_SECONDS, renewed)
         if reply.status != 200:
             with reply:
-                raise _refusal(request, _Answer(reply.status, reply.data, ""))
+                raise self._refusal(request, _Answer(reply.status, reply.data, ""))
         return reply
 
     def close(self) -> None:
@@ -193,7 +200,7 @@ class Client:
         request = _Request(method, _with_params(path, params or {}), data, headers, operation)
         answer = self._answer(request)
         if answer.status >= 300:
-            raise _refusal(request, answer)
+            raise self._refusal(request, answer)
         try:
             found: Json = orjson.loads(answer.data)
         except ValueError:
@@ -254,6 +261,14 @@ class Client:
             )
         return answer
 
+    def _refusal(self, request: _Request, answer: _Answer) -> ApiError:
+        status = _status(answer)
+        reason = str(status.get("reason") or "")
+        causes = (status.get("details") or {}).get("causes") or ()
+        fields = frozenset(str(cause.get("field")) for cause in causes)
+        remedy = self._right_remedy if answer.status == 403 else ""
+        return ApiError(answer.status, reason, _message(answer), call=str(request), fields=fields, remedy=remedy)
+
     def _send(self, request: _Request, until: float, credentials: Credentials) -> urllib3.BaseHTTPResponse:
         if self._closed.is_set():
             raise Unreachable(f"{request} was not sent", details="the store was closed: open it again", maybe_applied=False)
@@ -289,13 +304,6 @@ def segment(name: str) -> str:
 
 def _with_params(path: str, params: Params) -> str:
     return f"{path}?{urlencode(params)}" if params else path
-
-
-def _refusal(request: _Request, answer: _Answer) -> ApiError:
-    status = _status(answer)
-    causes = (status.get("details") or {}).get("causes") or ()
-    fields = frozenset(str(cause.get("field")) for cause in causes)
-    return ApiError(answer.status, str(status.get("reason") or ""), _message(answer), call=str(request), fields=fields)
 
 
 def _status(answer: _Answer) -> Json:

@@ -20,21 +20,11 @@ _OF_THE_PLUGIN = re.compile(  # the requests that its role allows; see svc.deplo
     r"|PATCH /api/v1/namespaces/[^/]+/pods/[^/]+/status\b"
 )
 
-_own_remedy = ""  # for a missing right, in a program with rights of its own
-
-
-def set_missing_right_remedy(text: str) -> None:
-    """Set the fix for each missing right in this process, whose rights are not those of the plugin."""
-    global _own_remedy
-    _own_remedy = text
-
 
 def remedy_for(status: int, call: str) -> str:
     """Return the fix. For a missing right, name the role of the plugin if it includes the right, else an administrator."""
     if status != 403:
         return _REMEDIES.get(status, "see the API server's log")
-    if _own_remedy:
-        return _own_remedy
     if _OF_THE_PLUGIN.match(call):
         return "grant it: `svcctl crd role` prints what the plugin needs"
     return "use the kubeconfig of an administrator, with --netconf or SVC_NETCONF: the role of the plugin does not include this"

@@ -58,8 +58,8 @@ class OrchStore(Backend):
     atomic = False
     requires_node = True
 
-    def __init__(self, settings: Mapping[str, str], names: Names) -> None:
-        self.client = Client(ApiAuth(settings))
+    def __init__(self, settings: Mapping[str, str], names: Names, right_remedy: str = "") -> None:
+        self.client = Client(ApiAuth(settings), right_remedy)
         self.meter = self.client.meter
         self._spelling = Codec(names)
         self._crds = CrdStore(self.client, names, settings.get("api_group", ""))

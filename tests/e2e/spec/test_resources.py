@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode
-from harness.controllers import Cluster, cluster
+from harness.controllers import Cluster, cluster, variables_of
 from harness.datastores import EtcdSite, OrchSite, Site, session
 from harness.ipam import put, put_pool
 from harness.node import POOL4
@@ -256,8 +256,7 @@ def test_controllers_provide_policies_profiles_and_endpoints(
     pod, kube = make(with_policy=True), orch_site.kube
     pod.add()
     assert pod.check().status == 0
-    own = {"ETCD_ENDPOINTS": site.running.endpoints} if isinstance(site, EtcdSite) else {"DATASTORE_TYPE": "orch"}
-    with session(site) as store, cluster(kube, tmp_path, own) as controllers, policy_objects(controllers):
+    with session(site) as store, cluster(kube, tmp_path, variables_of(site)) as controllers, policy_objects(controllers):
         process = controllers.start(ENABLED_CONTROLLERS=",".join(COPIED))
         process.await_lead()
         kube.call("PATCH", f"{PODS}/web-0", {"metadata": {"labels": {"app": "other"}}}, "application/merge-patch+json")
