@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from svc.datastore.api import Backend
 from svc.model import controllers_configuration as shape
 from svc.model.duration import UNITS, parse_duration
 from svc.model.field_errors import FieldError
-from svc.model.resource import Resource
+from svc.model.resource import Resource, label_errors
 from svc.model.selector import parse
 
 SHORTEST_PERIOD: Final = 1.0  # seconds between full rounds, and between compactions
@@ -20,7 +21,8 @@ _TEMPLATE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 def check_document(backend: Backend, resource: Resource, _present: Resource | None) -> Iterator[str]:
     """Yield the problems of a document for this datastore."""
-    return lines(check(resource.spec, has_copies=backend.atomic))
+    found = [*check(resource.spec, has_copies=backend.atomic)]
+    return lines(found or _ineffective(resource.spec))
 
 
 def check(spec: Mapping[str, Any], *, has_copies: bool, open_ended: bool = False) -> Found:
@@ -50,6 +52,19 @@ def check(spec: Mapping[str, Any], *, has_copies: bool, open_ended: bool = False
         shape.SECTIONS: partial(inside, sections),
     }
     return inside(known, "spec", dict(spec))
+
+
+def _ineffective(spec: Mapping[str, Any]) -> Found:
+    """Yield the errors of a valid spec in values that the controllers would leave out."""
+    ports = [spec.get(name) for name in (shape.METRICS_PORT, shape.DEBUG_PORT)]
+    if ports[0] and ports[0] == ports[1]:
+        problem = f"is also {shape.METRICS_PORT}, and only one of the two can be served"
+        yield FieldError(f"spec.{shape.DEBUG_PORT}", ports[1], problem, "give another port, or 0 for none")
+    node = (spec.get(shape.SECTIONS) or {}).get(shape.NODE) or {}
+    for index, template in enumerate((node.get("hostEndpoint") or {}).get("templates") or ()):
+        where = f"spec.{shape.SECTIONS}.{shape.NODE}.hostEndpoint.templates[{index}].labels"
+        for error in label_errors(template.get("labels") or {}):
+            yield replace(error, field=error.field.replace("metadata.labels", where))
 
 
 def period(where: str, value: Any) -> Found:

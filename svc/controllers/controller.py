@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from svc.controllers.conditions import Conditions
 from svc.controllers.configuration import Live
+from svc.controllers.dispute_limit import DisputeLimit
 from svc.controllers.election import Election, NotLeading
 from svc.controllers.guarded_store import CountedStore
 from svc.controllers.retry_queue import RetryQueue
@@ -89,6 +90,7 @@ class Controller(ABC, Generic[Item]):
         self._tables = tables
         self._changed = threading.Condition()  # guards the queue
         self._queue: RetryQueue[Item] = RetryQueue()
+        self._disputes: DisputeLimit[Item] = DisputeLimit()
         self._round_began = -math.inf
         self._open_round: float | None = None  # when the round began whose items are not all tried
         self._work: tuple[float, str] | None = None  # since when this thread works, and on what
@@ -184,6 +186,7 @@ class Controller(ABC, Generic[Item]):
         if self.shared.election.leads and self.is_ready and now >= self._round_began + self.round_seconds:
             self._round_began = self._open_round = now
             self._work = now, "a full round"
+            self._forget_disputes(now)
             self.add(self.round_items())
             self._work = None
         with self._changed:
@@ -205,6 +208,7 @@ class Controller(ABC, Generic[Item]):
     def _attempt(self, item: Item) -> None:
         """Settle an item. After a failure, put it back."""
         reason: Exception
+        written = self.tally.written
         self._work = time.monotonic(), self.shown(item)
         try:
             self.settle(item)
@@ -220,6 +224,8 @@ class Controller(ABC, Generic[Item]):
                 has_failed = self._queue.done(item)
             if has_failed:
                 log.info("controller %s: %s is up to date after failures", self.name, self.shown(item))
+            if self.tally.written > written:
+                self._limit_dispute(item, time.monotonic())
             return
         finally:
             self._work = None
@@ -228,6 +234,20 @@ class Controller(ABC, Generic[Item]):
             delay = self._queue.failed(item, time.monotonic())
         level = logging.DEBUG if self._is_repeated(item, str(reason)) else logging.WARNING
         log.log(level, "controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, str(reason))
+
+    def _limit_dispute(self, item: Item, now: float) -> None:
+        """Let an item pause that was written very often of late, because another program changes it each time."""
+        if pause := self._disputes.written(item, now):
+            with self._changed:
+                self._queue.hold(item, now + pause)
+            text = f"it has changed very often: changes are followed only after {pause:.0f} s. Does another program write it?"
+            level = logging.DEBUG if self._is_repeated(item, text) else logging.WARNING
+            log.log(level, "controller %s: %s: %s", self.name, self.shown(item), text)
+
+    def _forget_disputes(self, now: float) -> None:
+        self._disputes.forget_before(now)
+        with self._changed:
+            self._queue.forget_held(now)
 
     def _is_repeated(self, item: Item, reason: str) -> bool:
         """Return whether the log has just warned of another item for this reason. Thousands of items may share one."""

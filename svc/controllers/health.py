@@ -44,6 +44,7 @@ class Health:
         self._troubles = troubles
         self._began = self._stepped = time.monotonic()
         self._answered: dict[str, float] = {}  # by server: when it answered last
+        self._refusals: dict[str, str] = {}  # by server: why it has not answered since, as far as it is known
         self._failing = False
         self._stopping = threading.Event()
         self._changed = threading.Event()
@@ -61,11 +62,10 @@ class Health:
         with suppress(OSError):
             self._path.unlink()
 
-    def stepped(self, *, answered: bool) -> None:
-        """Note a step of the election, and whether the API server has answered."""
+    def stepped(self, failure: SvcError | None) -> None:
+        """Note a step of the election, and why the API server has not answered as it should."""
         self._stepped = time.monotonic()
-        if answered:
-            self._answered["the API server"] = self._stepped
+        self._note_answer("the API server", failure)
 
     def problems(self) -> dict[str, list[str]]:
         """Return what is wrong, for each aspect."""
@@ -77,7 +77,9 @@ class Health:
         for server in ("the API server", "the datastore"):
             since = now - self._answered.get(server, self._began - LATE_SECONDS)
             if since > LATE_SECONDS:
-                late.append(f"{server} has not answered " + (f"for {since:.0f} s" if server in self._answered else "yet"))
+                duration = f"for {since:.0f} s" if server in self._answered else "yet"
+                reason = self._refusals.get(server)
+                late.append(f"{server} has not answered {duration}" + (f": {reason}" if reason else ""))
         return {LIVE: troubles, READY: late}
 
     def _run(self) -> None:
@@ -93,9 +95,17 @@ class Health:
         try:
             with deadline.limit(_PROBE_SECONDS), suppress(UndecodableEntry):
                 self._store.find(KEY)
-        except SvcError:
+        except SvcError as failure:
+            self._note_answer("the datastore", failure)
             return
-        self._answered["the datastore"] = time.monotonic()
+        self._note_answer("the datastore", None)
+
+    def _note_answer(self, server: str, failure: SvcError | None) -> None:
+        if failure is None:
+            self._answered[server] = time.monotonic()
+            self._refusals.pop(server, None)
+        else:
+            self._refusals[server] = failure.msg
 
     def _note(self, *, is_enabled: bool) -> None:
         try:

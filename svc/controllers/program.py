@@ -91,16 +91,17 @@ def _compacting(store: "EtcdStore", election: Election, live: Live) -> Iterator[
 
 def _lead(lease: LeaderLease, shared: Shared, parts: Sequence[Part], serving: Serving, health: Health, end: EndRequest) -> None:
     """Take part in the election until the request to end."""
-    led, failing, due, election = False, False, time.monotonic(), shared.election
+    failure: SvcError | None = None
+    led, due, election = False, time.monotonic(), shared.election
     while True:
         try:
             lease.attempt()
-            failing = False
-        except SvcError as failure:
-            if not failing:
-                log.warning("the election is interrupted: %s", failure)
-            failing = True
-        health.stepped(answered=not failing)
+            failure = None
+        except SvcError as error:
+            if failure is None:
+                log.warning("the election is interrupted: %s", error)
+            failure = error
+        health.stepped(failure)
         if election.leads != led:
             led = not led
             log.info("this process leads" if led else "this process does not lead any more: it writes nothing")

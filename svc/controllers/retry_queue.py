@@ -19,13 +19,25 @@ class RetryQueue(Generic[Item]):
         self._order: list[tuple[float, int, Item]] = []  # a heap; entries that `_due` does not confirm are outdated
         self._added = 0
         self._backoffs: dict[Item, Backoff] = {}
+        self._held: dict[Item, float] = {}
 
     def __len__(self) -> int:
         return len(self._due)
 
     def add(self, item: Item, now: float) -> None:
-        """Make the item due at once. A failed item keeps its back-off for the next failure."""
-        self._put(item, min(now, self._due.get(item, now)))
+        """Make the item due at once, or when it is no longer held. A failed item keeps its back-off for the next failure."""
+        due = max(now, self._held.get(item, now))
+        self._put(item, min(due, self._due.get(item, due)))
+
+    def hold(self, item: Item, until: float) -> None:
+        """Let the item not be due before this time, also if it is added."""
+        self._held[item] = until
+        if self._due.get(item, until) < until:
+            self._put(item, until)
+
+    def forget_held(self, now: float) -> None:
+        """Forget the items that are no longer held."""
+        self._held = {item: until for item, until in self._held.items() if until > now}
 
     def take(self, now: float) -> Item | None:
         """Remove and return the item that has been due for the longest time; None if no item is due."""

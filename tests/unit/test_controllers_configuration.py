@@ -1,18 +1,20 @@
 """KubeControllersConfiguration without I/O: its rules, its defaults, and what is in force with an object and variables."""
 
 from copy import deepcopy
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.admin.controllers_configuration import check
+from svc.admin.controllers_configuration import check, check_document
 from svc.controllers.condition_documents import documents
 from svc.controllers.conditions import Condition, Conditions
 from svc.controllers.configuration import Configuration, HostEndpointTemplate, Live
 from svc.controllers.configuration_merge import Overrides, configuration_of, decide, effective, running_config
 from svc.controllers.settings import CONTROLLERS, read
+from svc.datastore.api import Backend
 from svc.model import controllers_configuration as shape
 from svc.model.resource import Resource
 from svc.names import DEFAULT
@@ -164,6 +166,35 @@ def test_each_field_takes_effect() -> None:
         host_endpoint_templates=(HostEndpointTemplate("a", ("10.0.0.0/8",), "eth.*", "has(a)", {"b": "c"}, {"d": "e"}),),
         assigns_all_services=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        (
+            template(labels={"a": "not valid"}),
+            "spec.controllers.node.hostEndpoint.templates[0].labels.a = 'not valid' is not a label value: give ",
+        ),
+        (
+            template(labels={"not valid": "a"}),
+            "spec.controllers.node.hostEndpoint.templates[0].labels key = 'not valid' is not a label key: give ",
+        ),
+        (
+            {"prometheusMetricsPort": 9094, "debugProfilePort": 9094},
+            "spec.debugProfilePort = 9094 is also prometheusMetricsPort, and only one of the two can be served: give another",
+        ),
+    ],
+)
+def test_value_that_the_controllers_would_leave_out_is_refused_when_it_is_written(spec: Any, error: str) -> None:
+    """The controllers accept it, because the other settings must not depend on it."""
+    assert [*check(spec, has_copies=True)] == []
+    (found,) = check_document(cast(Backend, SimpleNamespace(atomic=True)), resource(spec), None)
+    assert found.startswith(error)
+
+
+@pytest.mark.parametrize("spec", [{}, node(hostEndpoint=None), {"prometheusMetricsPort": 0, "debugProfilePort": 0}])
+def test_valid_document_is_accepted(spec: Any) -> None:
+    assert [*check_document(cast(Backend, SimpleNamespace(atomic=True)), resource(spec), None)] == []
 
 
 @pytest.mark.parametrize("level", shape.LEVELS)

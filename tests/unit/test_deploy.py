@@ -25,7 +25,8 @@ RUNBOOKS = ROOT / "docs" / "runbooks.md"
 GUIDE = ROOT / "docs" / "metrics.md"
 
 NAMES = {BY_SAMPLE[sample].full_name + sample.removeprefix(BY_SAMPLE[sample].name) for sample in BY_SAMPLE}
-LABELS = {family.full_name: {*family.labels, "le", "job", "instance"} for family in FAMILIES}
+EVERY = [*FAMILIES, *controllers.FAMILIES]
+LABELS = {family.full_name: {*family.labels, "le", "job", "instance"} for family in EVERY}
 CONTROLLERS = {family.full_name for family in controllers.FAMILIES}
 CONTROLLERS |= {"ipam_allocations_gc_reclamations"}  # a metric of Calico's kube-controllers that is used
 
@@ -61,7 +62,7 @@ def test_named_labels_exist(query: str) -> None:
     for name, inside in SELECTED.findall(query):
         family = next(
             family
-            for family in FAMILIES
+            for family in EVERY
             if name in {family.full_name, *(family.full_name + part for part in ("_bucket", "_sum", "_count"))}
         )
         assert set(re.findall(r"(\w+)\s*(?:=~|!=|=)", inside)) - LABELS[family.full_name] == set()

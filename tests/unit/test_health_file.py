@@ -11,6 +11,7 @@ import pytest
 from svc.controllers import health_file, main
 from svc.controllers.configuration import Configuration, Live
 from svc.controllers.health import LATE_SECONDS, Health
+from svc.datastore.api import StoreError
 from svc.datastore.embedded import EmbeddedStore
 
 
@@ -101,7 +102,7 @@ def test_threads_and_servers_are_judged(health: Any, monkeypatch: pytest.MonkeyP
     late = ["the API server has not answered yet", "the datastore has not answered yet"]
     time.sleep(0.01)
     assert health.problems() == {"live": [], "ready": late}
-    health.stepped(answered=True)
+    health.stepped(None)
     health._ask_datastore()
     assert health.problems() == {"live": [], "ready": []}
     health.troubles.append("controller node has ended")
@@ -110,10 +111,14 @@ def test_threads_and_servers_are_judged(health: Any, monkeypatch: pytest.MonkeyP
     found = health.problems()
     assert found["live"] == ["controller node has ended", "the election has been stuck for 70 s"]
     assert found["ready"] == ["the API server has not answered for 70 s", "the datastore has not answered for 70 s"]
+    health.stepped(StoreError("GET /leases: 403 no right"))
+    assert health.problems()["ready"][0] == "the API server has not answered for 70 s: GET /leases: 403 no right"
+    health.stepped(None)
+    assert health.problems()["ready"] == ["the datastore has not answered for 70 s"]
 
 
 def test_file_follows_the_configuration_and_goes_with_the_thread(health: Any, path: Path) -> None:
-    health.stepped(answered=True)
+    health.stepped(None)
     health.start()
     until = time.monotonic() + 10
     while not path.exists() or not health_file.check(path, "ready")[0]:

@@ -12,7 +12,7 @@ from svc.controllers.conditions import TRUE, Condition
 from svc.controllers.configuration import Configuration
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.node.host_endpoint_names import HostEndpointNames
-from svc.controllers.node.host_endpoints import KIND, Translation, Wanted, differs
+from svc.controllers.node.host_endpoints import KIND, Translation, Wanted, differs, endpoint_name
 from svc.controllers.settings import NODE
 from svc.datastore.api import Conflict, Create, Delete, Entry, Update
 from svc.ipam.errors import shortened
@@ -41,7 +41,7 @@ class HostEndpoints(Controller[str]):
         self._nodes, self._stored = shared.tables.nodes, shared.tables.host_endpoints
         self._planning = threading.Lock()  # guards the translation, and what follows from it
         self._translation = Translation(shared.names, shared.live.now)
-        self._names = HostEndpointNames()
+        self._names = HostEndpointNames(lambda node: endpoint_name([node]))
         self._taken: set[str] = set()  # wanted names of host endpoints without the label
         super().__init__(shared, (self._nodes, self._stored))
         for kind in (CLASH, INVALID):

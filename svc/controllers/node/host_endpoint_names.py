@@ -1,16 +1,18 @@
 """Which nodes have host endpoints of which names."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from threading import Lock
 
 
 class HostEndpointNames:
-    """The names of host endpoints by node. Thread-safe.
+    """The names of host endpoints by node. Thread-safe. `default_name` returns the name that a node makes without templates.
 
-    Nodes whose names make the same name of a host endpoint share it. The first node in the alphabet has it.
+    Nodes whose names make the same name of a host endpoint share it. The one that makes it without templates has it, or else
+    the first one in the alphabet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, default_name: Callable[[str], str]) -> None:
+        self._default_name = default_name
         self._lock = Lock()
         self._by_node: dict[str, frozenset[str]] = {}
         self._nodes: dict[str, set[str]] = {}  # by name of a host endpoint
@@ -39,7 +41,10 @@ class HostEndpointNames:
     def node(self, name: str) -> str:
         """Return the node of a host endpoint; empty if no node has one of this name."""
         with self._lock:
-            return min(self._nodes.get(name, ()), default="")
+            nodes = self._nodes.get(name, ())
+            if len(nodes) < 2:  # nearly always: no name is computed
+                return next(iter(nodes), "")
+            return self._ranked(name)[0]
 
     def all(self) -> set[str]:
         """Return the names of all host endpoints."""
@@ -47,6 +52,9 @@ class HostEndpointNames:
             return set(self._nodes)
 
     def shared(self) -> dict[str, list[str]]:
-        """Return the names that several nodes make, with these nodes."""
+        """Return the names that several nodes make, with these nodes. The first one has the host endpoint."""
         with self._lock:
-            return {name: sorted(nodes) for name, nodes in self._nodes.items() if len(nodes) > 1}
+            return {name: self._ranked(name) for name, nodes in self._nodes.items() if len(nodes) > 1}
+
+    def _ranked(self, name: str) -> list[str]:
+        return sorted(self._nodes[name], key=lambda node: (self._default_name(node) != name, node))
