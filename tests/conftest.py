@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from zlib import crc32
@@ -19,6 +20,7 @@ API_SERVERS = 3  # of a test run on several workers
 
 def pytest_configure() -> None:
     adopt_orphans()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets the programs that it runs beside ignore it
     # On a busy machine the first random text takes seconds, which is not a fault of the tested code.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")

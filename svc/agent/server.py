@@ -85,8 +85,7 @@ class Agent:
         self._parked = ParkedCalls()
         self._workers = WorkerPool(self._next_job, self._listen, lambda: self._listener.wake())
         self._heartbeat = Heartbeat(self._poll, self._put, self._workers.is_busy, watchdog_seconds())
-        self._stopped = False
-        self._started = time.time()
+        self._stopped, self._started = False, time.time()
         self._ended = EndedCalls()
         with _blaming("--state-dir", settings.state_dir, _DIRECTORY):
             self._state_lock = StateLock(settings.state_dir, AGENT, settings.socket.absolute())

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -190,13 +190,17 @@ def on_terminal(node: Node, *arguments: str, **changes: str) -> bytes:
     leader, follower = pty.openpty()
     with subprocess.Popen(command(node, *arguments), stdout=follower, stderr=follower, env=environment(**changes)):
         os.close(follower)
-        shown = b""
-        try:
-            while data := os.read(leader, 4096):
-                shown += data
-        except OSError:  # the other end is closed
-            pass
+        shown = rest_of(leader)
     os.close(leader)
+    return shown
+
+
+def rest_of(leader: int) -> bytes:
+    """Return what a terminal shows until the other end is closed."""
+    shown = b""
+    with suppress(OSError):
+        while data := os.read(leader, 4096):
+            shown += data
     return shown
 
 
@@ -248,6 +252,7 @@ def test_watch_replaces_the_screen_of_a_terminal(node: Node) -> None:
         while shown.count(b"\x1b[H\x1b[J") < 2:
             shown += os.read(leader, 4096)
         process.send_signal(signal.SIGINT)
+        rest_of(leader)  # a screen that nobody reads would hold the process up
     os.close(leader)
     assert process.returncode == 130
 
