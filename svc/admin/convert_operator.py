@@ -11,10 +11,10 @@ from svc.admin.convert import Note
 from svc.admin.documents import Document
 from svc.admin.installation import CHAINED
 from svc.admin.manifest import object_at
-from svc.admin.operator_resource import HOST_LOCAL, KIND
 from svc.admin.renaming import Renaming
 from svc.model.errors import Code
 from svc.model.field_errors import FieldErrors
+from svc.model.installation import HOST_LOCAL, KIND, NAME
 from svc.model.pool import with_defaults
 from svc.names import Names
 from svc.netconf import host_local
@@ -112,7 +112,7 @@ def from_netconf(plugin: Json, others: Sequence[Json], renaming: Renaming, note:
 
 def _resource(spec: Json, names: Names) -> Json:
     """Return the operator's resource with a spec."""
-    metadata = {"name": operator_resource.NAME}
+    metadata = {"name": NAME}
     return {"apiVersion": names.operator_api_version, "kind": KIND, "metadata": metadata, "spec": spec}
 
 
