@@ -23,7 +23,7 @@ from svc.controllers.settings import CONTROLLERS, Settings, read
 from svc.datastore.api import Backend, Conflict, Create, Delete, NotFound, Update, Write
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.cluster import definitions
+from svc.deploy.crds import definitions
 from svc.model import controllers_configuration as shape
 from svc.model.controllers_configuration import KEY, KIND
 from svc.model.resource import Resource

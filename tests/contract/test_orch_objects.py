@@ -18,7 +18,7 @@ from svc.ctl.main import main
 from svc.datastore.api import Conflict, Create, Delete, NotFound, StoreError, UndecodableEntry, Update
 from svc.datastore.orch.client import ApiError
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.cluster import definitions
+from svc.deploy.crds import definitions
 from svc.ipam.service import IpamService
 from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import BlockKey, BlockQuery, HandleKey, ResourceKey, ResourceQuery

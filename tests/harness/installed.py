@@ -10,7 +10,7 @@ import pytest
 from harness.cluster_node import ClusterNode
 from harness.kube import Kube
 from harness.reference_plugins import REFERENCE, require_plugin
-from svc.deploy.cluster import role
+from svc.deploy.rbac import role
 from svc.names import DEFAULT
 
 Json = dict[str, Any]

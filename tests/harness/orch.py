@@ -8,7 +8,8 @@ from harness.kube import ADMIN_TOKEN, Kube, Refused
 from svc.datastore.api import Create, Delete, Entry, NotFound, Update, Write
 from svc.datastore.orch.leases import NAMESPACE
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.cluster import binding, definitions, role, role_name
+from svc.deploy.crds import definitions
+from svc.deploy.rbac import binding, role, role_name
 from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource

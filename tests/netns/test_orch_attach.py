@@ -20,7 +20,7 @@ from svc.attach.record import AttachmentId, SessionKey
 from svc.attach.request import AddRequest, Attachment, Sandbox
 from svc.call_trace import CallTrace
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.cluster import binding, role
+from svc.deploy.rbac import binding, role
 from svc.model.endpoint import Workload
 from svc.names import DEFAULT
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from svc.deploy.cluster import binding, definitions, role
+from svc.deploy.crds import definitions
+from svc.deploy.rbac import binding, role
 from svc.names import DEFAULT
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 from harness.calico import CALICO_NAMES
 from svc.admin import kinds
 from svc.datastore.embedded import EmbeddedStore
-from svc.deploy.cluster import definitions
+from svc.deploy.crds import definitions
 from svc.model.errors import CallerError
 from svc.model.keys import PLURALS
 from svc.model.resource import Resource

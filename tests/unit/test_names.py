@@ -35,9 +35,8 @@ ALLOWED = {
     "svc/netconf/cross_checks.py": {"policy.k8s_client_certificate", "policy.k8s_client_key"},
     "svc/datastore/open.py": {"kubernetes"},  # a package
     "svc/datastore/orch/client.py": {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"},
-    "svc/deploy/cluster.py": {  # groups and fields of the Kubernetes API
-        "apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields", "rbac.authorization.k8s.io", "coordination.k8s.io",
-    },
+    "svc/deploy/crds.py": {"apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields"},  # of the Kubernetes API
+    "svc/deploy/rbac.py": {"rbac.authorization.k8s.io", "coordination.k8s.io"},
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
     "svc/controllers/main.py": {"svc-controllers"},  # the program
     "svc/controllers/copies/network_policies.py": {"/apis/networking.k8s.io/v1"},

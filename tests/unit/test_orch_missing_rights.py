@@ -3,7 +3,7 @@
 import pytest
 
 from svc.datastore.orch.client import ApiError
-from svc.deploy.cluster import role
+from svc.deploy.rbac import role
 from svc.names import DEFAULT
 
 ADMINISTRATOR, ROLE = "use the kubeconfig of an administrator", "svcctl crd role"

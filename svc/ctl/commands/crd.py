@@ -12,7 +12,8 @@ from svc.ctl.cli_context import CliContext, echo_yaml
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo
 from svc.datastore.open import open_client
-from svc.deploy import cluster
+from svc.deploy import crds, rbac
+from svc.deploy.server_apply import apply as apply_documents
 from svc.names import Names
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -72,7 +73,7 @@ def print_definitions(context: CliContext, api_version: str) -> None:
       svcctl crd print | kubectl apply --server-side -f -
       svcctl crd print --group plain
     """
-    echo_yaml(cluster.definitions(context.names, api_version))
+    echo_yaml(crds.definitions(context.names, api_version))
 
 
 @crd.command("role")
@@ -85,7 +86,7 @@ def print_role(context: CliContext, api_version: str) -> None:
     Examples:
       svcctl crd role | kubectl apply -f -
     """
-    echo_yaml([cluster.role(context.names, api_version)])
+    echo_yaml([rbac.role(context.names, api_version)])
 
 
 @crd.command("binding")
@@ -112,7 +113,7 @@ def print_binding(context: CliContext, service_account: str, namespace: str) -> 
     Examples:
       svcctl crd binding --service-account svc-cni --namespace kube-system | kubectl apply -f -
     """
-    echo_yaml([cluster.binding(context.names, {"kind": "ServiceAccount", "name": service_account, "namespace": namespace})])
+    echo_yaml([rbac.binding(context.names, {"kind": "ServiceAccount", "name": service_account, "namespace": namespace})])
 
 
 @crd.command()
@@ -134,6 +135,6 @@ def apply(context: CliContext, api_version: str, kubeconfig: Path) -> None:
       svcctl crd apply --kubeconfig /etc/kubernetes/admin.conf
     """
     with closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
-        for name in cluster.apply(client, cluster.definitions(context.names, api_version)):
-            echo(f"{name} applied")
+        for applied in apply_documents(client, crds.definitions(context.names, api_version)):
+            echo(f"{applied.name} applied")
     echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")

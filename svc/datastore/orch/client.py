@@ -130,6 +130,15 @@ class Client:
     def get(self, path: str, **params: str) -> Json:
         return self._call("GET", path, params=params)
 
+    def get_if_served(self, path: str) -> Json | None:
+        """Return an answer; None if there is nothing at the path."""
+        try:
+            return self.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+
     def list(self, path: str, **params: str) -> Listing:
         """Return all objects, read in pages. If the server answers 410 for an expired page, list again."""
         until = time.monotonic() + deadline.remaining(CALL_SECONDS)
@@ -164,9 +173,9 @@ class Client:
     def patch(self, path: str, body: Any, content_type: str, **params: str) -> Json:
         return self._call("PATCH", path, body, content_type, params)
 
-    def apply(self, path: str, body: Json, manager: str) -> Json:
+    def apply(self, path: str, body: Json, manager: str, **params: str) -> Json:
         """Send a server-side apply. `manager` becomes the owner of every field of the body."""
-        return self.patch(path, body, _APPLY_PATCH, fieldManager=manager, force="true")
+        return self.patch(path, body, _APPLY_PATCH, fieldManager=manager, force="true", **params)
 
     def delete(self, path: str, **preconditions: str | None) -> Json:
         """Delete an object. A precondition that is None does not apply."""

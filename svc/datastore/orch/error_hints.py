@@ -12,7 +12,7 @@ _REMEDIES = {
     503: "the API server is not ready: see its log",
 }
 
-_OF_THE_PLUGIN = re.compile(  # the requests that its role allows; see svc.deploy.cluster
+_OF_THE_PLUGIN = re.compile(  # the requests that its role allows; see svc.deploy.rbac
     r"GET /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles|ippools|ipreservations|clusterinformations|ipamconfig\w*)\b"
     r"|(POST|PUT|DELETE) /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles)\b"
     r"|(GET|POST|PUT) /apis/[^/]+/\w+/(namespaces/[^/]+/)?leases\b"

@@ -1,21 +1,15 @@
-"""What a cluster needs: the definitions of the custom resources, and the rights of the plugin, the least that it needs.
+"""The definitions of the custom resources, for API server 1.20 or newer, made from one table for each names profile.
 
-The definitions are for API server 1.20 or newer, made from one table for each names profile. Schemas are structural, and name
-each field that svc writes, with its type. The server keeps other fields.
+Schemas are structural, and name each field that svc writes, with its type. The server keeps other fields.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from svc.datastore.api import StoreError
 from svc.model import controllers_configuration as controllers
 from svc.model import custom_resources
 from svc.model.pool import ASSIGNMENT_MODES, ENCAPSULATIONS, USES
 from svc.names import Names
-
-if TYPE_CHECKING:
-    from svc.datastore.orch.client import Client  # its packages come with an extra
 
 Json = dict[str, Any]
 
@@ -25,27 +19,6 @@ _NUMBER: Json = {"type": "integer", "format": "int64"}
 _TIME: Json = {"type": "string", "format": "date-time"}
 _AFFINITY_PATTERN = r"^(host|virtual):[a-zA-Z0-9\.\-_]+$"
 _WITH_STATUS = ("IPPool", controllers.KIND)
-_READ = ("get", "list", "watch")
-_OWN = ("get", "list", "create", "update", "delete")
-_CUSTOM = (  # plural, verbs
-    ("ipamblocks", _OWN),
-    ("blockaffinities", _OWN),
-    ("ipamhandles", _OWN),
-    ("ippools", ("list", "watch")),
-    ("ipreservations", ("list", "watch")),
-    ("clusterinformations", _READ),
-)
-_OTHERS = (  # API group, plural, verbs
-    ("", "pods", ("get",)),
-    ("", "pods/status", ("patch",)),
-    ("", "nodes", _READ),
-    ("", "namespaces", _READ),
-    ("coordination.k8s.io", "leases", ("get", "create", "update")),
-)
-_AUTHORIZATION = "rbac.authorization.k8s.io"
-MANAGER = "svcctl"
-SERVED_SECONDS = 30.0  # until a server serves a new definition
-_POLL_SECONDS = 0.1
 
 
 def definitions(names: Names, api_version: str) -> list[Json]:
@@ -199,57 +172,3 @@ def _list(item: Json) -> Json:
 
 def _choice(choices: Sequence[str]) -> Json:
     return {"type": "string", "enum": list(choices)}
-
-
-def role(names: Names, api_version: str) -> Json:
-    """Return the ClusterRole, for the API group of the custom resources."""
-    group = api_version.partition("/")[0]
-    config = "ipamconfigs" if api_version != names.api_version else "ipamconfigurations"
-    rules = (*_OTHERS, *((group, plural, verbs) for plural, verbs in (*_CUSTOM, (config, _READ))))
-    return {
-        "apiVersion": f"{_AUTHORIZATION}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": role_name(names)},
-        "rules": [{"apiGroups": [group], "resources": [plural], "verbs": list(verbs)} for group, plural, verbs in rules],
-    }
-
-
-def binding(names: Names, *subjects: Json) -> Json:
-    """Return the ClusterRoleBinding of the role to users, groups or service accounts."""
-    return {
-        "apiVersion": f"{_AUTHORIZATION}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": role_name(names)},
-        "roleRef": {"apiGroup": _AUTHORIZATION, "kind": "ClusterRole", "name": role_name(names)},
-        "subjects": list(subjects),
-    }
-
-
-def role_name(names: Names) -> str:
-    """Return the name of the role and of its binding."""
-    return f"{names.plugin}-cni"
-
-
-def apply(client: "Client", documents: Sequence[Json]) -> Iterator[str]:
-    """Apply each object, as a forced server-side `kubectl apply`, and yield its name when it is served. Raise StoreError."""
-    for document in documents:
-        name = str(document["metadata"]["name"])
-        path = f"/apis/{document['apiVersion']}/{document['kind'].lower()}s/{name}"
-        client.apply(path, document, MANAGER)
-        if document["kind"] == "CustomResourceDefinition":
-            _await_established(client, path)
-        yield name
-
-
-def _await_established(client: "Client", path: str) -> None:
-    deadline = time.monotonic() + SERVED_SECONDS
-    while not _is_established(client.get(path)):
-        if time.monotonic() > deadline:
-            details = "see its conditions: kubectl describe"
-            raise StoreError(f"{path} is not served after {SERVED_SECONDS:.0f} seconds", details=details)
-        time.sleep(_POLL_SECONDS)
-
-
-def _is_established(definition: Json) -> bool:
-    conditions = (definition.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
