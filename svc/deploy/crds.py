@@ -6,6 +6,7 @@ Schemas are structural, and name each field that svc writes, with its type. The 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from svc.deploy import installation_crd
 from svc.model import controllers_configuration as controllers
 from svc.model import custom_resources
 from svc.model.pool import ASSIGNMENT_MODES, ENCAPSULATIONS, USES
@@ -22,7 +23,11 @@ _WITH_STATUS = ("IPPool", controllers.KIND)
 
 
 def definitions(names: Names, api_version: str) -> list[Json]:
-    """Return a CustomResourceDefinition for each kind, in the API group and version `api_version`."""
+    """Return a CustomResourceDefinition for each kind, in the API group and version `api_version`.
+
+    The group of the operator has only the Installation."""
+    if api_version == names.operator_api_version:
+        return [installation_crd.definition(names)]
     backing = api_version != names.api_version
     schemas = _schemas(f"{names.plugin}Version", backing=backing)
     return [_definition(api_version, kind, schema, backing=backing) for kind, schema in schemas.items()]

@@ -20,6 +20,7 @@ DEFAULT_CIDR: Final = "192.168.0.0/16"  # of the pool that is made if neither th
 MAX_POOLS: Final = 25
 MAX_SECONDS: Final = 2**31 - 1
 
+PROVIDER: Final = "kubernetesProvider"
 SECONDS: Final = "linuxPolicySetupTimeoutSeconds"
 IPAM_KEYS: Final = ("type", "plugin", "Plugin")  # spellings of the field with the kind of IPAM; the first one is written
 
@@ -105,7 +106,7 @@ def _defaults(spec: Mapping[str, Any], families: set[int], names: Names) -> Json
     dataplane = given.get("linuxDataplane") or IPTABLES
     return {
         "variant": own,
-        "kubernetesProvider": "",
+        PROVIDER: "",
         "cni": {
             "type": own,
             "ipam": {"type": ipam_kind((spec.get("cni") or {}).get("ipam") or {}) or own},

@@ -25,11 +25,13 @@ _PLACEHOLDER: Final = "unnamed"  # the name of a listed pool without one, for th
 _within = partial(fields, open_ended=True)  # an object that may have fields which svc does not read
 
 
-def check(spec: Mapping[str, Any], names: Names) -> Found:
-    """Yield the errors of a spec. Fields that svc does not read are no errors: `unread` names them."""
+def check(spec: Mapping[str, Any], names: Names, *, together: bool = True) -> Found:
+    """Yield the errors of a spec. Fields that svc does not read are no errors: `unread` names them.
+
+    With `together`, valid fields that exclude each other are errors too."""
     found = [*_within(_known(names), "spec", dict(spec))]
     yield from found
-    if not found:
+    if together and not found:
         yield from _together(spec, names)
 
 
@@ -126,7 +128,7 @@ def _known(names: Names) -> dict[str, Rule]:
     update: dict[str, Rule] = {"type": one_of((shape.ROLLING_UPDATE,)), "rollingUpdate": typed(dict)}
     return {
         "variant": _served((names.operator_plugin,)),
-        "kubernetesProvider": one_of(shape.PROVIDERS),
+        shape.PROVIDER: one_of(shape.PROVIDERS),
         "cni": _cni(names),
         names.operator_network: partial(_within, _network()),
         "logging": partial(_within, {"cni": partial(_within, logging)}),
