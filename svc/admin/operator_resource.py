@@ -83,21 +83,33 @@ def read_pools(data: bytes, source: str, names: Names) -> Listing:
 
 
 def read_checked(data: bytes, source: str, names: Names) -> Json:
-    """Return the whole spec of the resource. Raise CallerError with every error of it."""
-    spec = read_spec(data, source, names)
-    _raise(source, rules.check(spec, names))
-    return spec
+    """Return the whole resource as a document. Raise CallerError with every error of it.
+
+    It has the kind of IPAM in the spelling that is written."""
+    found = read_resource(data, source, names)
+    _raise(source, rules.check(found.spec, names))
+    cni = found.spec.get("cni") or {}
+    if (kind := ipam_kind(cni.get("ipam") or {})) is not None:
+        others = {key: value for key, value in cni["ipam"].items() if key not in IPAM_KEYS}
+        found.spec["cni"] = cni | {"ipam": {"type": kind, **others}}
+    head = {"apiVersion": names.operator_api_version, "kind": KIND}
+    return head | {"metadata": found.metadata, "spec": found.spec}
 
 
 def read_spec(data: bytes, source: str, names: Names) -> Json:
     """Return the spec of a file with one resource. Raise CallerError if it is another document."""
+    return read_resource(data, source, names).spec
+
+
+def read_resource(data: bytes, source: str, names: Names) -> Resource:
+    """Return the resource of a file with one. Raise CallerError if it is another document."""
     errors = FieldErrors(source, Code.INVALID_NETCONF)
     texts = [*_TEXTS, *(f"{names.operator_network}.ipPools[].{field}" for field in _POOL_TEXTS)]
     documents = manifest.read(data, source, names.operator_api_version, KIND, texts)
     if len(documents) > 1 or documents[0].name != NAME:
         errors.add("metadata.name", documents[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
     errors.raise_if_any()
-    return documents[0].spec
+    return documents[0]
 
 
 def settings_of(spec: Json, names: Names) -> OperatorSettings:
@@ -184,6 +196,12 @@ def apply_pools(
 def is_managed(pool: Resource, names: Names) -> bool:
     """Return whether the pool belongs to the operator's resource."""
     return _label(names).is_on(pool)
+
+
+def pool_label(names: Names) -> tuple[str, str]:
+    """Return key and value of the label of what belongs to the resource."""
+    label = _label(names)
+    return label.key, label.value
 
 
 def _label(names: Names) -> _Label:
