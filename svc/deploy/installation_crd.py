@@ -1,6 +1,7 @@
 """The definition of the Installation resource, for API server 1.20 or newer, with the names of a profile.
 
-It is cluster-scoped, has a separate status, and keeps fields that svc does not read. The module
+It is cluster-scoped, has a separate status, and keeps fields that svc does not read. Null counts as a missing field: what a
+server-side apply leaves of an object whose fields it removes, servers of release 1.20 take for null. The module
 `svc.admin.installation_resource.rules` has the rules that a schema cannot express.
 """
 
@@ -14,8 +15,9 @@ from svc.names import Names
 Json = dict[str, Any]
 
 _STRING: Json = {"type": "string"}
+_TEXT: Json = {"type": "string", "nullable": True}
 _BOOLEAN: Json = {"type": "boolean"}
-_OBJECT: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_OBJECT: Json = {"type": "object", "nullable": True, "x-kubernetes-preserve-unknown-fields": True}
 _COLUMNS = (("Ready", "Ready"), ("Progressing", "Progressing"), ("Degraded", "Degraded"))
 
 
@@ -44,30 +46,30 @@ def definition(names: Names) -> Json:
 
 
 def _spec(names: Names) -> Json:
-    ipam = dict.fromkeys(shape.IPAM_KEYS, _STRING)
+    ipam = dict.fromkeys(shape.IPAM_KEYS, _TEXT)
     cni = {
-        "type": _STRING,
+        "type": _TEXT,
         "ipam": _fields(ipam),
-        "binDir": _STRING,
-        "confDir": _STRING,
+        "binDir": _TEXT,
+        "confDir": _TEXT,
         "installMode": _choice(shape.install_modes(names)),
         "specVersion": _choice(shape.SPEC_VERSIONS),
     }
     log = {
         "logSeverity": _choice(shape.LOG_LEVELS),
-        "logFileMaxSize": _STRING,
+        "logFileMaxSize": _TEXT,
         "logFileMaxAgeDays": _number(1),
         "logFileMaxCount": _number(1),
     }
     return _fields(
         {
-            "variant": _STRING,
+            "variant": _TEXT,
             shape.PROVIDER: _choice(shape.PROVIDERS),
             "cni": _fields(cni),
             names.operator_network: _network(),
             "logging": _fields({"cni": _fields(log)}),
-            **dict.fromkeys(("registry", "imagePath", "imagePrefix", "flexVolumePath", "kubeletVolumePluginPath"), _STRING),
-            "imagePullSecrets": _list(_fields({"name": _STRING}, ("name",))),
+            **dict.fromkeys(("registry", "imagePath", "imagePrefix", "flexVolumePath", "kubeletVolumePluginPath"), _TEXT),
+            "imagePullSecrets": _list(_fields({"name": _TEXT}, ("name",))),
             "controlPlaneReplicas": _number(1),
             "nodeUpdateStrategy": _OBJECT,
             "componentResources": _list(_OBJECT),
@@ -78,7 +80,7 @@ def _spec(names: Names) -> Json:
 def _network() -> Json:
     switch = _choice(tuple(shape.SWITCH))
     pool = {
-        **dict.fromkeys(("name", "cidr", "nodeSelector"), _STRING),
+        **dict.fromkeys(("name", "cidr", "nodeSelector"), _TEXT),
         "encapsulation": _choice(tuple(shape.ENCAPSULATIONS)),
         "natOutgoing": switch,
         **dict.fromkeys(("disableNewAllocations", "disableBGPExport"), _BOOLEAN),
@@ -94,7 +96,7 @@ def _network() -> Json:
             "linuxDataplane": _choice(shape.DATAPLANES),
             "multiInterfaceMode": _choice(shape.MULTI_INTERFACE),
             "mtu": _number(0),
-            "sysctl": _list(_fields({"key": _STRING, "value": _STRING}, ("key", "value"))),
+            "sysctl": _list(_fields({"key": _TEXT, "value": _TEXT}, ("key", "value"))),
             **dict.fromkeys(("nodeAddressAutodetectionV4", "nodeAddressAutodetectionV6"), _OBJECT),
         }
     )
@@ -102,7 +104,8 @@ def _network() -> Json:
 
 def _status() -> Json:
     condition = {
-        **dict.fromkeys(("type", "status", "reason", "message"), _STRING),
+        **dict.fromkeys(("type", "status"), _STRING),
+        **dict.fromkeys(("reason", "message"), _TEXT),
         "lastTransitionTime": {"type": "string", "format": "date-time"},
         "observedGeneration": {"type": "integer", "format": "int64"},
     }
@@ -115,7 +118,7 @@ def _fields(properties: Mapping[str, Json], required: Sequence[str] = ()) -> Jso
 
 
 def _list(item: Json) -> Json:
-    return {"type": "array", "items": item}
+    return {"type": "array", "nullable": True, "items": item}
 
 
 def _choice(words: Sequence[str]) -> Json:

@@ -29,7 +29,6 @@ from harness.installations import (
 )
 from harness.ipam import free, put_pool, take
 from harness.kube import Kube, Refused
-from harness.orch import put_core_node
 from svc.admin.installation_resource.workloads import path_of as workload_path
 from svc.ipam.service import IpamService
 from svc.model.keys import BlockQuery
@@ -159,8 +158,7 @@ def test_foreign_pool_is_adopted_only_if_it_is_equal(cluster: InstalledCluster) 
 
 
 def test_removed_pool_is_disabled_and_deleted_without_blocks(cluster: InstalledCluster) -> None:
-    put_core_node(cluster.kube, "node1")
-    cluster.site.add_node("node1") if not cluster.kube.call("GET", "/api/v1/nodes")["items"] else None
+    cluster.site.add_node("node1")
     cluster.call("apply", document({"ipPools": [{**V4, "name": "old"}]}))
     take(IpamService(cluster.store, "node1"), "h")
     wanted = document({"ipPools": [{"cidr": "10.66.0.0/16", "name": "next"}]})

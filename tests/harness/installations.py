@@ -88,7 +88,7 @@ class InstalledCluster:
         """Report the pods of workloads as their controllers do when all are updated."""
         numbers = {
             "DaemonSet": dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable"), 3),
-            "Deployment": dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), 1),
+            "Deployment": dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1),
         }
         for kind, name in workloads:
             generation = self.workload(kind, name)["metadata"]["generation"]

@@ -12,6 +12,7 @@ Json = dict[str, Any]
 
 READY, PROGRESSING, DEGRADED = "Ready", "Progressing", "Degraded"
 ALL_AVAILABLE: Final = "AllObjectsAvailable"
+NOTHING: Final = "nothing to report"  # an API server of release 1.20 refuses an empty message
 MAX_MESSAGE: Final = 4096  # characters
 
 
@@ -61,7 +62,7 @@ def _condition(kind: str, causes: Sequence[str], reason: str, generation: int) -
         "type": kind,
         "status": "True" if causes else "False",
         "reason": reason if causes else "NotApplicable",
-        "message": "; ".join(causes)[:MAX_MESSAGE],
+        "message": "; ".join(causes)[:MAX_MESSAGE] or NOTHING,
         "observedGeneration": generation,
     }
 

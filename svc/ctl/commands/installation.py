@@ -132,8 +132,7 @@ def apply(context: CliContext, file: str, kubeconfig: Path, while_locked: bool) 
     document = _read(file, context.names)
     with _cluster(context, kubeconfig) as cluster:
         made = reconcile.plan(cluster, document["spec"])
-        for _ in apply_documents(cluster.client, [document], MANAGER):
-            pass
+        _write_resource(cluster, document)
         result = reconcile.carry_out(cluster, made, while_locked=while_locked)
         reconcile.write_status(cluster, result.findings, made.wanted.computed)
     _show(context, result.outcomes)
@@ -185,6 +184,16 @@ def _read(file: str, names: Names) -> Json:
     for path in rules.unread(document["spec"], names):
         echo(f"warning: svc does not read spec.{path}", err=True)
     return document
+
+
+def _write_resource(cluster: Cluster, document: Json) -> None:
+    """Apply the resource, unless the cluster has it: a server of release 1.20 changes the revision of an equal one."""
+    present = cluster.client.get_if_served(reconcile.path_of(cluster.names)) or {}
+    before, wanted = present.get("metadata") or {}, document["metadata"]
+    kept = [(wanted.get(name) or {}).items() <= (before.get(name) or {}).items() for name in ("labels", "annotations")]
+    if present.get("spec") != document["spec"] or not all(kept):
+        for _ in apply_documents(cluster.client, [document], MANAGER):
+            pass
 
 
 def _access(kubeconfig: Path) -> dict[str, str]:
