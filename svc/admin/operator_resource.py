@@ -146,9 +146,9 @@ class _Label:
         return pool.labels.get(self.key) == self.value
 
 
-def named_pools(listing: Listing) -> list[Resource]:
-    """Return the listed pools, with the names that the operator makes in a datastore without pools."""
-    return [_named(pool, {}, listing.pools) for pool in listing.pools]
+def named_pools(listing: Listing, present: Present | None = None) -> list[Resource]:
+    """Return the listed pools with their names, in a datastore that has the pools `present`."""
+    return [_named(pool, present or {}, listing.pools) for pool in listing.pools]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def plan_pools(backend: Backend, listing: Listing, names: Names) -> PoolPlan:
         return PoolPlan((), ())
     label = _label(names)
     present = {pool.name: pool for pool in resources.get(backend, POOL)}
-    wanted = [_named(pool, present, listing.pools) for pool in listing.pools]
+    wanted = named_pools(listing, present)
     resources.refuse(POOL, _foreign_errors(wanted, present, label))
     for pool in wanted:
         labels = present[pool.name].labels if pool.name in present else {}
