@@ -13,8 +13,6 @@ from harness.installations import (
     CONFIG_MAP,
     CONTROLLERS,
     FOUR,
-    MERGE,
-    PATH,
     PROXY,
     V4,
     V6,
@@ -36,8 +34,6 @@ from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, SvcError
 
 pytestmark = pytest.mark.server
-
-COLLECTION = PATH.rpartition("/")[0]
 
 
 @pytest.fixture
@@ -69,19 +65,10 @@ def live(client: Client, cluster: InstalledCluster, monkeypatch: pytest.MonkeyPa
         assert made.failures == []
 
 
-def create(cluster: InstalledCluster, resource: dict[str, object]) -> None:
-    cluster.kube.call("POST", COLLECTION, resource)
-
-
-def change(cluster: InstalledCluster, resource: dict[str, object]) -> None:
-    cluster.kube.call("PATCH", PATH, {"spec": {"cni": None, "svcNetwork": None}}, MERGE)
-    cluster.kube.call("PATCH", PATH, {"spec": resource["spec"]}, MERGE)
-
-
 def test_same_state_as_the_command_makes(cluster: InstalledCluster, part: Driven) -> None:
     """A second round writes nothing, and neither does the command afterwards."""
     cluster.make(*FOUR)
-    create(cluster, host_local({"ipPools": [V4]}))
+    cluster.create(host_local({"ipPools": [V4]}))
     part.round()
     assert cluster.environment(PROXY) == {"USE_POD_CIDR": "true"}
     assert cluster.conditions() == {"Ready": "False", "Progressing": "True", "Degraded": "False"}
@@ -106,7 +93,7 @@ def test_without_a_resource_nothing_happens(cluster: InstalledCluster, part: Dri
 def test_foreign_pool_degrades_and_is_not_changed(cluster: InstalledCluster, part: Driven) -> None:
     put_pool(cluster.store, "mine", V4["cidr"])
     before = cluster.pools()
-    create(cluster, document({"ipPools": [V4]}))
+    cluster.create(document({"ipPools": [V4]}))
     with pytest.raises(CallerError, match="mine"):
         part.round()
     assert cluster.conditions()["Degraded"] == "True"
@@ -118,7 +105,7 @@ def test_foreign_pool_degrades_and_is_not_changed(cluster: InstalledCluster, par
 
 
 def test_invalid_resource_degrades(cluster: InstalledCluster, part: Driven) -> None:
-    create(cluster, document({"ipPools": [V4, {"cidr": "10.65.128.0/17"}]}))
+    cluster.create(document({"ipPools": [V4, {"cidr": "10.65.128.0/17"}]}))
     with pytest.raises(CallerError):
         part.round()
     assert "overlaps ipPools[0]" in cluster.message("Degraded")
@@ -128,7 +115,7 @@ def test_invalid_resource_degrades(cluster: InstalledCluster, part: Driven) -> N
 def test_conflict_of_a_workload_degrades(cluster: InstalledCluster, part: Driven) -> None:
     cluster.make(AGENT)
     cluster.make(PROXY, USE_POD_CIDR="false")
-    create(cluster, host_local({"ipPools": [V4]}))
+    cluster.create(host_local({"ipPools": [V4]}))
     with pytest.raises(Unsettled, match=PROXY[1]):
         part.round()
     assert cluster.environment(AGENT)["USE_POD_CIDR"] == "true"
@@ -136,7 +123,7 @@ def test_conflict_of_a_workload_degrades(cluster: InstalledCluster, part: Driven
 
 
 def test_process_that_does_not_lead_writes_nothing(cluster: InstalledCluster, part: Driven) -> None:
-    create(cluster, document({"ipPools": [V4]}))
+    cluster.create(document({"ipPools": [V4]}))
     part.shared.election.resign()
     with pytest.raises(NotLeading):
         part.round()
@@ -144,7 +131,7 @@ def test_process_that_does_not_lead_writes_nothing(cluster: InstalledCluster, pa
 
 
 def test_locked_datastore_stops_it(cluster: InstalledCluster, part: Driven) -> None:
-    create(cluster, document({"ipPools": [V4]}))
+    cluster.create(document({"ipPools": [V4]}))
     set_ready(cluster.store, ready=False)
     with pytest.raises(SvcError, match=r"locked|ready"):
         part.round()
@@ -154,7 +141,7 @@ def test_locked_datastore_stops_it(cluster: InstalledCluster, part: Driven) -> N
 
 def test_it_follows_resource_workloads_and_released_addresses(cluster: InstalledCluster, live: Running) -> None:
     cluster.site.add_node("node1")
-    create(cluster, document({"ipPools": [V4]}))
+    cluster.create(document({"ipPools": [V4]}))
     wait_until(lambda: len(cluster.pools()) == 1)
     wait_until(lambda: cluster.conditions().get("Progressing") == "True")
     cluster.make(*FOUR)
@@ -162,7 +149,7 @@ def test_it_follows_resource_workloads_and_released_addresses(cluster: Installed
     cluster.roll_out(AGENT, CONTROLLERS)
     wait_until(lambda: cluster.conditions()["Ready"] == "True")
     take(IpamService(cluster.store, "node1"), "h")
-    change(cluster, document({"ipPools": [V6]}))
+    cluster.change(document({"ipPools": [V6]}))
     wait_until(lambda: cluster.pools().get("default-ipv4-ippool", {}).get("disabled") is True)
     wait_until(lambda: "default-ipv6-ippool" in cluster.pools())
     wait_until(lambda: "default-ipv4-ippool" in cluster.message("Progressing"))

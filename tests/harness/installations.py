@@ -64,13 +64,21 @@ class InstalledCluster:
         assert found.exit_code == code, found.output
         return found.output
 
+    def create(self, resource: Json) -> None:
+        """Create the resource, as `kubectl apply` does."""
+        self.kube.call("POST", PATH.rpartition("/")[0], resource)
+
+    def change(self, resource: Json) -> None:
+        """Replace the spec of the resource."""
+        self.kube.call("PUT", PATH, self.resource | {"spec": resource["spec"]})
+
     def make(self, *workloads: tuple[str, str], **environment: str) -> None:
         """Create workloads of two containers and an init container, as an administrator does."""
         env = [{"name": name, "value": value} for name, value in environment.items()]
         containers = [{"name": name, "image": "x", "env": env} for name in ("main", "side")]
         for kind, name in workloads:
             labels = {"app": name}
-            template = {"metadata": {"labels": labels}}
+            template: Json = {"metadata": {"labels": labels}}
             template["spec"] = {"containers": containers, "initContainers": [{"name": "install", "image": "x"}]}
             spec = {"selector": {"matchLabels": labels}, "template": template}
             self.kube.call("POST", workload_path(kind), {"metadata": {"name": name}, "spec": spec})

@@ -107,7 +107,7 @@ def test_pod_subnets_of_kubeadm(text: str, found: list[str]) -> None:
 
 
 def live(env: Json, owned: tuple[str, ...] = (), kind: str = "DaemonSet") -> Json:
-    fields = {'k:{"name":"main"}': {"f:env": {f'k:{{"name":"{name}"}}': {".": {}, "f:value": {}} for name in owned}}}
+    fields: Json = {'k:{"name":"main"}': {"f:env": {f'k:{{"name":"{name}"}}': {".": {}, "f:value": {}} for name in owned}}}
     managed = [
         {
             "manager": manager_of(DEFAULT),
