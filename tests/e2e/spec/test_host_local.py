@@ -177,13 +177,6 @@ def test_pod_cidr_words_are_only_valid_for_subnets(make_with_ranges: MakePod) ->
 
 
 @ON_ORCH
-@statement(
-    "4",
-    "R9",
-    "With host-local and the Kubernetes API the node agent and the proxy have `USE_POD_CIDR` set to `true`.",
-    "They then route a node's range as a whole. This has no effect on an ADD, which reads the range from the node.",
-    choice="The programs that read the variable are not part of this project.",
-)
 def test_add_is_the_same_with_the_variable(
     make_with_ranges: MakePod, orch_site: OrchSite, pod_cidrs: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -55,8 +55,10 @@ def ranged(kube: Kube) -> Iterator[str]:
     "Installation svcNetwork",
     "`spec.svcNetwork` of the operator's resource `Installation` `default` says how long pods wait for policy"
     " (`linuxPolicySetupTimeoutSeconds`) and which pools there are (`ipPools[].cidr`).",
-    "`svcctl install --installation` writes them to the network: `policy_setup_timeout_seconds`, and the families to assign.",
-    choice="`--apply-pools` creates the pools. svc does not read the other fields of the resource.",
+    "`svcctl installation apply`, or the controller `operator`, makes the pools and the network list with"
+    " `policy_setup_timeout_seconds` and the families to assign. `svcctl install --installation` does so on one node.",
+    choice="Pools that are not listed any more are disabled, then deleted without blocks. Those of others are adopted if they"
+    " are equal. [The Installation](../installation.md) has all fields.",
 )
 def test_operator_sets_policy_timeout_and_families(make: MakePod, install: Callable[..., None]) -> None:
     pod = make()
@@ -74,7 +76,8 @@ def test_operator_sets_policy_timeout_and_families(make: MakePod, install: Calla
     "Installation cni",
     "`spec.cni.type` is this plugin, and `spec.cni.ipam.type` (or `plugin`) `HostLocal` takes addresses from the node's pod"
     " CIDR of each family that `ipPools` has a pool of.",
-    "host-local with `usePodCidr`, `usePodCidrIPv6` or both, and `usePodCidr` without a pool. Other plugins are refused.",
+    "host-local with `usePodCidr`, `usePodCidrIPv6` or both, and `usePodCidr` without a pool. Other plugins are refused, and"
+    " so are two spellings of the type that differ.",
 )
 @pytest.mark.parametrize(
     ("pools", "starts"),
