@@ -134,7 +134,7 @@ _WHOLE: Final = ("nodeAddressAutodetectionV4", "nodeAddressAutodetectionV6")  # 
 
 
 def _merged(lower: Json, upper: Mapping[str, Any]) -> Json:
-    """Return the fields of both; those of `upper` prevail, and null is no value."""
+    """Return the fields of both; those of `upper` prevail, and null counts as missing."""
     found = dict(lower)
     for name, value in upper.items():
         if isinstance(value, Mapping) and isinstance(lower.get(name), Mapping) and name not in _WHOLE:

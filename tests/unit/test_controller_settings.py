@@ -35,6 +35,11 @@ def test_defaults() -> None:
     assert settings().has_copies
 
 
+def test_operator_runs_only_if_it_is_named() -> None:
+    assert "operator" not in settings().controllers
+    assert settings(ENABLED_CONTROLLERS="node,operator").controllers == ("node", "operator")
+
+
 def test_variables_are_read(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").touch()
     found = settings(

@@ -53,7 +53,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done to an object, or would be. `changes` are its fields with their values before and after."""
+    """The outcome for an object. `changes` are its fields with their values before and after."""
 
     kind: str
     name: str

@@ -26,7 +26,7 @@ _within = partial(fields, open_ended=True)  # an object that may have fields whi
 
 
 def check(spec: Mapping[str, Any], names: Names, *, together: bool = True) -> Found:
-    """Yield the errors of a spec. Fields that svc does not read are no errors: `unread` names them.
+    """Yield the errors of a spec. Fields that svc does not read are left out: `unread` names them.
 
     With `together`, valid fields that exclude each other are errors too."""
     found = [*_within(_known(names), "spec", dict(spec))]
