@@ -258,10 +258,8 @@ def test_config_map_of_another_is_not_changed(cluster: InstalledCluster) -> None
     assert cluster.network()["type"] == DEFAULT.plugin
 
 
-def test_definition_is_required_before_anything_is_written(kube: Kube, cluster: InstalledCluster) -> None:
-    name = f"installations.{DEFAULT.operator_api_version.partition('/')[0]}"
-    kube.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-    kube.await_gone(PATH.rpartition("/")[0])
+def test_definition_is_required_before_anything_is_written(cluster: InstalledCluster) -> None:
+    cluster.uninstall()
     assert "does not serve Installation" in cluster.call("apply", document({"ipPools": [V4]}), code=1)
     assert cluster.pools() == {}
     cluster.cli.prints("crd", "apply", "--group", "operator", "--kubeconfig", str(cluster.kubeconfig))

@@ -48,6 +48,16 @@ class InstalledCluster:
         self.kubeconfig = kube.kubeconfig(folder / "admin.kubeconfig")
         self.cli = cli_on(site, folder / "cli") if isinstance(site, EtcdSite) else Cli(folder, fresh=False)
 
+    def install(self) -> None:
+        """Install the definition of the resource."""
+        self.kube.apply([definition(DEFAULT)])
+
+    def uninstall(self) -> None:
+        """Delete the definition, with the resource."""
+        name = definition(DEFAULT)["metadata"]["name"]
+        self.kube.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+        self.kube.await_gone(PATH.rpartition("/")[0])
+
     def file(self, resource: Json) -> str:
         path = self.folder / "installation.json"
         path.write_text(json.dumps(resource))
@@ -144,10 +154,10 @@ class InstalledCluster:
 @contextmanager
 def installed_cluster(kube: Kube, site: Site, folder: Path) -> Iterator[InstalledCluster]:
     """Yield a cluster whose datastore is ready, and delete everything at the end."""
-    kube.apply([definition(DEFAULT)])
     with session(site) as store:
         set_ready(store)
         made = InstalledCluster(kube, site, store, folder)
+        made.install()
         try:
             yield made
         finally:

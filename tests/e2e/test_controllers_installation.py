@@ -1,0 +1,92 @@
+"""The controller `operator` as a process: killed at each write, and while the API server restarts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.controllers import Cluster, cluster, variables_of
+from harness.datastores import Site
+from harness.installations import (
+    AGENT,
+    CONTROLLERS,
+    FOUR,
+    V4,
+    V6,
+    InstalledCluster,
+    document,
+    host_local,
+    installed_cluster,
+)
+from harness.kube import Kube
+from harness.polling import wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+ENABLED = {"ENABLED_CONTROLLERS": "operator"}
+_IN_RECONCILE = "svc.admin.installation_resource.reconcile"
+WRITES = {
+    "pool removal": "svc.admin.operator_resource:_remove",
+    "pools": f"{_IN_RECONCILE}:apply_pools",
+    "network list": f"{_IN_RECONCILE}:_write_config_map",
+    "first workload": f"{_IN_RECONCILE}:_apply",
+    "status": f"{_IN_RECONCILE}:write_status",
+}
+
+
+@pytest.fixture
+def installed(kube: Kube, site: Site, tmp_path: Path) -> Iterator[InstalledCluster]:
+    """Return a cluster with another state than the one that its resource asks for."""
+    with installed_cluster(kube, site, tmp_path) as made:
+        made.make(*FOUR)
+        made.call("apply", document({"ipPools": [V6]}))
+        made.change(host_local({"ipPools": [V4]}))
+        yield made
+
+
+@pytest.fixture
+def controllers(kube: Kube, site: Site, tmp_path: Path) -> Iterator[Cluster]:
+    (tmp_path / "controllers").mkdir()
+    with cluster(kube, tmp_path / "controllers", variables_of(site)) as made:
+        yield made
+
+
+def await_complete(installed: InstalledCluster) -> None:
+    wait_until(lambda: [spec["cidr"] for spec in installed.pools().values()] == [V4["cidr"]])
+    wait_until(lambda: all(installed.environment(each).get("USE_POD_CIDR") == "true" for each in FOUR))
+    wait_until(lambda: installed.network()["ipam"]["type"] == "host-local")
+    installed.roll_out(AGENT, CONTROLLERS)
+    wait_until(lambda: installed.conditions() == {"Ready": "True", "Progressing": "False", "Degraded": "False"})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", WRITES.values(), ids=WRITES)
+def test_next_process_completes_what_a_kill_has_interrupted(
+    installed: InstalledCluster, controllers: Cluster, point: str, when: str
+) -> None:
+    controllers.kill_itself(point, when, **ENABLED)
+    process = controllers.start(**ENABLED)
+    await_complete(installed)
+    assert process.terminate() == 0
+
+
+def test_restart_of_the_api_server_is_survived(installed: InstalledCluster, controllers: Cluster, kube: Kube) -> None:
+    process = controllers.start(**ENABLED)
+    await_complete(installed)
+    kube.stop_server()
+    kube.start_server()
+    installed.change(document({"ipPools": [V6]}))
+    wait_until(lambda: all("USE_POD_CIDR" not in installed.environment(each) for each in FOUR))
+    wait_until(lambda: [spec["cidr"] for spec in installed.pools().values()] == [V6["cidr"]])
+    assert process.terminate() == 0
+
+
+def test_definition_may_come_after_the_process(installed: InstalledCluster, controllers: Cluster, kube: Kube) -> None:
+    """Without it, the process is healthy and changes nothing."""
+    installed.uninstall()
+    process = controllers.start(**ENABLED)
+    process.await_lead()
+    installed.install()
+    installed.create(host_local({"ipPools": [V4, V6]}))
+    wait_until(lambda: len(installed.pools()) == 2)
+    assert process.terminate() == 0
