@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 LEASE_NAMESPACE: Final = "kube-system"  # of the claims on names of nodes, and of the controllers' election
 _AUTHORIZATION: Final = "rbac.authorization.k8s.io"
+_READ: Final = ("get", "list", "watch")
 _WATCH: Final = ("watch",)
 _IPAM: Final = ("ipamblocks", "blockaffinities", "ipamhandles")
 
@@ -50,10 +51,10 @@ def role(names: Names, api_version: str) -> Json:
 
 
 def plugin_role(names: Names, api_version: str, *, own_ipam: bool = True) -> Json:
-    """Return the ClusterRole of calls. `api_version` is empty if etcd is the datastore.
+    """Return the ClusterRole of calls, which has the name of their account. `api_version` is empty if etcd is the datastore.
 
     Without `own_ipam` addresses come from host-local."""
-    return _role(role_name(names), _merged(_plugin_rules(names, api_version, own_ipam=own_ipam)))
+    return _role(plugin_account(names), _merged(_plugin_rules(names, api_version, own_ipam=own_ipam)))
 
 
 def agent_role(names: Names, api_version: str, *, own_ipam: bool = True) -> Json:
@@ -90,6 +91,26 @@ def controllers_roles(names: Names, controllers: Collection[str], api_version: s
     wide = [rule for rule in found if rule.resources != (LEASE,)]
     leases = [rule for rule in found if rule.resources == (LEASE,)]
     return [_role(names.controllers, _merged(wide)), _lease_role(names.controllers, leases)]
+
+
+def operator_roles(names: Names, namespace: str, workloads: Sequence[tuple[str, str]], config_map: str) -> list[Json]:
+    """Return the ClusterRole and the Role of the controller `operator`.
+
+    `workloads` are the plurals and names of those whose variables it sets, `config_map` is the one that it writes."""
+    name, group = f"{names.plugin}-operator", _group(names.operator_api_version)
+    wide = [
+        Rule(group, ("installations",), _READ),
+        Rule(group, ("installations/status",), ("update", "patch")),
+        Rule(_group(names.crd_api_version), ("ippools",), (*_READ, "create", "update", "delete")),
+        Rule(_group(names.crd_api_version), ("ipamblocks", "blockaffinities"), ("get", "list", "update", "delete")),
+    ]
+    named = [("", "configmaps", config_map), *(("apps", plural, workload) for plural, workload in workloads)]
+    rules = [
+        {"apiGroups": [each], "resources": [plural], "resourceNames": [of], "verbs": ["get", "patch"]}
+        for each, plural, of in named
+    ]
+    created = {"apiGroups": [CORE], "resources": ["configmaps"], "verbs": ["create"]}  # which has no name yet
+    return [_role(name, _merged(wide)), _role(name, [*rules, created], namespace)]
 
 
 def binding(names: Names, *subjects: Json) -> Json:
