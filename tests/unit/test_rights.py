@@ -1,5 +1,7 @@
 """Roles of the programs: those of the controllers are the documented ones, and none has a right that its task does not need."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from svc.netconf.names_profiles import load_profile
 
 Json = dict[str, Any]
 
+MANIFESTS = Path(__file__).parents[2] / "docs" / "manifests.md"
 CALICO = load_profile("calico")
 STORES = {"": "", DEFAULT.crd_api_version: "crd.svc.internal", DEFAULT.api_version: "svc.internal"}
 
@@ -89,3 +92,42 @@ def test_binding_is_in_the_namespace_of_its_role() -> None:
     binding = rbac.bound(rbac.agent_lease_role(DEFAULT), subject)
     assert (binding["kind"], binding["metadata"]) == ("RoleBinding", {"name": "svc-node", "namespace": NAMESPACE})
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "svc-node"}
+
+
+def rows_of(role: str) -> set[tuple[str, str, str, str, str]]:
+    """Return the documented rights: API group, resource, name, namespace, verb."""
+    lines = [line.strip("|").split("|") for line in MANIFESTS.read_text().splitlines() if line.startswith(f"| {role} |")]
+    found = set()
+    for _, group, objects, verbs in (map(str.strip, line) for line in lines if len(line) == 4):
+        plain, _, place = objects.partition(", in namespace ")
+        plain, _, name = plain.partition(", of ")
+        found |= {
+            (group.strip("`").replace("core", ""), resource, "".join(words(name)), "".join(words(place)), verb)
+            for resource in words(plain)
+            for verb in words(verbs)
+        }
+    assert found
+    return found
+
+
+def words(cell: str) -> list[str]:
+    return re.findall("`([^`]+)`", cell)
+
+
+def test_documented_rights_are_those_of_the_roles() -> None:
+    """docs/manifests.md shows the roles of plugin, agent and installer."""
+    backing = DEFAULT.crd_api_version
+    roles = {
+        "plugin": [rbac.plugin_role(DEFAULT, backing)],
+        "agent": [rbac.agent_role(DEFAULT, backing), rbac.agent_lease_role(DEFAULT)],
+        "installer": [rbac.installer_token_role(DEFAULT, ""), rbac.installer_role(DEFAULT, backing)],
+    }
+    for name, made in roles.items():
+        rights = {
+            (rule["apiGroups"][0], rule["resources"][0], of, role["metadata"].get("namespace", ""), verb)
+            for role in made
+            for rule in role["rules"]
+            for of in rule.get("resourceNames", [""])
+            for verb in rule["verbs"]
+        }
+        assert rights == rows_of(name)

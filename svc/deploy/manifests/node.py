@@ -103,7 +103,7 @@ def _agent(settings: Settings) -> Json:
     directories = ["--state-dir", DEFAULT.state_dir, "--run-dir", DEFAULT.run_dir]
     connect = f"import socket; socket.socket(socket.AF_UNIX).connect('{DEFAULT.run_dir}/agent.sock')"
     status = (
-        f"svcctl {' '.join(directories)} status >&2; test $? -ne 4"  # 4: no agent answers. A datastore that is down is none
+        f"svcctl {' '.join(directories)} status >&2; test $? -ne 4"  # 4 means that no agent answers
     )
     sysctls = {"name": _volume_name(_SYSCTLS), "mountPath": _WRITABLE_SYSCTLS}
     return {

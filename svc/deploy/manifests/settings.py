@@ -112,7 +112,7 @@ def _pool_problems(settings: Settings) -> list[tuple[str, str]]:
         return []
     if not settings.is_orch or settings.uses_pod_cidrs or settings.flavour == OPERATOR:
         source = {OPERATOR: "the Installation has the pools"}.get(settings.flavour, "addresses come from pod CIDRs")
-        reason = source if settings.is_orch else "pools in etcd are no objects of Kubernetes: use `svcctl pool apply`"
+        reason = source if settings.is_orch else "Kubernetes has no pools then: use `svcctl pool apply`"
         return [("pools are given in vain", f"leave --pool out: {reason}")]
     found = []
     families = set()
