@@ -11,10 +11,10 @@ from itertools import product
 from pathlib import Path
 
 from svc import __version__
+from svc.deploy import installation_crd
 from svc.deploy.crds import definitions
-from svc.deploy.installation_crd import installation_definition
 from svc.deploy.manifests.objects import objects
-from svc.deploy.manifests.settings import DATASTORES, ETCD, FLAVOURS, NONE, OPERATOR, POLICY_ONLY, Settings
+from svc.deploy.manifests.settings import DATASTORES, ETCD, FLAVOURS, NONE, OPERATOR, POLICY_ONLY, SYSTEM_NAMESPACE, Settings
 from svc.deploy.manifests.yaml_text import to_yaml
 from svc.deploy.systemd import HOST_LOCAL_DIR, render_unit
 from svc.names import DEFAULT
@@ -69,7 +69,7 @@ def _settings(flavour: str, datastore: str) -> Settings:
 
 def _definitions(*, with_rules: bool) -> str:
     found = definitions(DEFAULT, DEFAULT.crd_api_version, with_rules=with_rules)
-    return to_yaml(json.loads(json.dumps([*found, installation_definition(DEFAULT)])))  # without shared parts
+    return to_yaml(json.loads(json.dumps([*found, installation_crd.definition(DEFAULT)])))  # without shared parts
 
 
 def _chart() -> Iterator[tuple[str, str]]:
@@ -95,14 +95,18 @@ def _checks() -> str:
         f'{{{{- if and (eq .Values.datastore "{ETCD}") (not .Values.etcd.endpoints) }}}}\n'
         '{{- fail "etcd.endpoints is missing: give URLs, separated by commas" }}\n'
         "{{- end }}\n"
+        f'{{{{- if and (eq .Values.flavour "{OPERATOR}") (ne .Release.Namespace "{SYSTEM_NAMESPACE}") }}}}\n'
+        f'{{{{- fail "flavour {OPERATOR} needs the namespace {SYSTEM_NAMESPACE}: give --namespace {SYSTEM_NAMESPACE}" }}}}\n'
+        "{{- end }}\n"
     )
 
 
 def _template(flavour: str, datastore: str, *, has_tls: bool) -> str:
     """Return the objects of a deployment, with expressions in place of what the values say."""
     is_etcd = datastore == ETCD
+    namespace = SYSTEM_NAMESPACE if flavour == OPERATOR else _NAMESPACE_MARK
     settings = Settings(
-        flavour, datastore, _IMAGE_MARK, namespace=_NAMESPACE_MARK, crds=NONE, etcd_tls=has_tls,
+        flavour, datastore, _IMAGE_MARK, namespace=namespace, crds=NONE, etcd_tls=has_tls,
         etcd_endpoints=_ENDPOINTS_MARK if is_etcd else "", policy_agent={"name": _AGENT_MARK, "image": "mark"},
     )  # fmt: skip
     text = to_yaml([each for each in objects(settings) if each["kind"] != "Namespace"])

@@ -1,20 +1,21 @@
 """Conversion between the operator's resource `Installation` and network configurations and pools, both ways."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from svc.admin import installation, operator_resource
+from svc.admin import operator_resource
 from svc.admin.columns import lookup
 from svc.admin.convert import Note
 from svc.admin.documents import Document
 from svc.admin.installation import CHAINED
-from svc.admin.manifest import object_at
-from svc.admin.operator_resource import HOST_LOCAL, KIND
+from svc.admin.installation_resource import rules
+from svc.admin.installation_resource.network import LOGGING, TUNING, default_entry, network_list
 from svc.admin.renaming import Renaming
 from svc.model.errors import Code
 from svc.model.field_errors import FieldErrors
+from svc.model.installation import HOST_LOCAL, IPAM_KEYS, KIND, NAME, ipam_kind
 from svc.model.pool import with_defaults
 from svc.names import Names
 from svc.netconf import host_local
@@ -22,18 +23,6 @@ from svc.netconf.networklist import type_of
 
 Json = dict[str, Any]
 
-KUBECONFIG_DIR: Final = "/etc/cni/net.d"
-CNI_VERSION: Final = "1.0.0"  # the newest that the chained plugins of all supported systems have
-TUNING: Final = "tuning"
-_MIB: Final = 1 << 20
-_SUFFIXES: Final = {"": 1, "Ki": 1 << 10, "Mi": _MIB, "Gi": 1 << 30}
-_LOGGING: Final = {  # fields of logging.cni, and those of the network configuration
-    "logSeverity": "log_level",
-    "logFileMaxSize": "log_file_max_size",
-    "logFileMaxAgeDays": "log_file_max_age",
-    "logFileMaxCount": "log_file_max_count",
-}
-_SWITCH: Final = {"Enabled": True, "Disabled": False}
 _OF_NETWORK: Final = ("ipPools", "linuxPolicySetupTimeoutSeconds", "hostPorts", "containerIPForwarding", "mtu", "sysctl", "bgp")
 _WORDS: Final = ("kubernetes", "orch")  # of the section with the access to the Kubernetes API
 
@@ -64,26 +53,20 @@ def to_pools(document: Document, renaming: Renaming, *, backing: bool) -> list[J
 
 
 def to_netconf(document: Document, renaming: Renaming, note: Note) -> Json:
-    """Return the network list that the resource stands for."""
+    """Return the network list that the resource stands for. Raise CallerError with every error of the fields that it needs."""
     source, target = renaming.source, renaming.target
     settings = _read(document, source)
     spec = document.content.get("spec") or {}
-    network = spec.get(source.operator_network) or {}
-    kubeconfig = f"{KUBECONFIG_DIR}/{target.plugin}-kubeconfig"
-    entry = settings.applied(installation.default_entry(target, "orch", "", kubeconfig))
-    entry |= _network_fields(f"{document.title}spec.{source.operator_network}", network)
-    entry |= _log_fields(f"{document.title}spec.logging.cni", lookup(spec, "logging.cni"))
+    known = {name: spec[name] for name in ("cni", source.operator_network, "logging") if name in spec}
+    found = rules.check(known, source, together=False)
+    errors = FieldErrors("nothing was converted", Code.INVALID_NETCONF)
+    errors.found += [replace(error, field=f"{document.title}{error.field}") for error in found]
+    errors.raise_if_any()
     for path in _unread(spec, source.operator_network):
         note(f"spec.{path}", "a network configuration has no such field")
-    if network.get("ipPools"):
+    if (spec.get(source.operator_network) or {}).get("ipPools"):
         note(f"spec.{source.operator_network}.ipPools", "pools are objects of the datastore: --as pools converts them")
-    chained = [name for name in CHAINED if name != "portmap" or _SWITCH.get(network.get("hostPorts") or "Enabled")]
-    others = (
-        [{"type": TUNING, "sysctl": {each["key"]: each["value"] for each in network["sysctl"]}}]
-        if network.get("sysctl")
-        else []
-    )
-    return dict(json.loads(installation.render(entry, chained, CNI_VERSION, target, others)))
+    return network_list(spec, settings.applied(default_entry(target)), target, source.operator_network)
 
 
 def from_netconf(plugin: Json, others: Sequence[Json], renaming: Renaming, note: Note) -> Json:
@@ -112,7 +95,7 @@ def from_netconf(plugin: Json, others: Sequence[Json], renaming: Renaming, note:
 
 def _resource(spec: Json, names: Names) -> Json:
     """Return the operator's resource with a spec."""
-    metadata = {"name": operator_resource.NAME}
+    metadata = {"name": NAME}
     return {"apiVersion": names.operator_api_version, "kind": KIND, "metadata": metadata, "spec": spec}
 
 
@@ -128,8 +111,8 @@ def _renamed(spec: Mapping[str, Any], source: Names, target: Names) -> Json:
     result = {target.operator_network if name == source.operator_network else name: value for name, value in spec.items()}
     if isinstance(cni := result.get("cni"), dict):
         ipam = dict(cni.get("ipam") or {})
-        kind = ipam.pop("plugin", None)  # the other spelling of `type`
-        ipam = {"type": kind, **ipam} if kind is not None else ipam
+        kind = ipam_kind(ipam)
+        ipam = ({} if kind is None else {"type": kind}) | {key: value for key, value in ipam.items() if key not in IPAM_KEYS}
         values = {source.operator_plugin: target.operator_plugin}
         renamed = {**cni, "ipam": {**ipam, "type": values.get(ipam["type"], ipam["type"])}} if "type" in ipam else dict(cni)
         result["cni"] = {**renamed, **({"type": values.get(cni["type"], cni["type"])} if "type" in cni else {})}
@@ -149,46 +132,6 @@ def _unread(spec: Mapping[str, Any], network: str) -> Iterator[str]:
             yield name
         elif isinstance(value, dict):
             yield from (f"{name}.{inner}" for inner in value if inner not in known[name])
-
-
-def _network_fields(place: str, network: Mapping[str, Any]) -> Json:
-    """Return the fields of the network configuration for those of the operator's network. Raise CallerError."""
-    errors = FieldErrors("nothing was converted", Code.INVALID_NETCONF)
-    found: Json = {}
-    if (mtu := network.get("mtu")) is not None:
-        found["mtu"] = mtu
-    for name in ("containerIPForwarding", "hostPorts"):
-        if network.get(name) not in (None, *_SWITCH):
-            errors.add(f"{place}.{name}", network[name], "is not known", f"give {' or '.join(_SWITCH)}")
-    if _SWITCH.get(network.get("containerIPForwarding") or ""):
-        found["container_settings"] = {"allow_ip_forwarding": True}
-    given = network.get("sysctl") or []
-    if not isinstance(given, list) or not all(isinstance(each, dict) and {"key", "value"} <= each.keys() for each in given):
-        errors.add(f"{place}.sysctl", given, "is not a list of settings", "give objects with key and value")
-    errors.raise_if_any()
-    return found
-
-
-def _log_fields(place: str, given: Any) -> Json:
-    """Return the fields of the network configuration for those of `logging.cni`. Raise CallerError."""
-    errors = FieldErrors("nothing was converted", Code.INVALID_NETCONF)
-    logging = object_at(place, given, errors)
-    found = {field: logging[name] for name, field in _LOGGING.items() if logging.get(name) is not None}
-    if "log_level" in found:
-        found["log_level"] = str(found["log_level"]).upper()
-    if "log_file_max_size" in found:
-        size = _bytes_of(found["log_file_max_size"])
-        if not size:
-            errors.add(f"{place}.logFileMaxSize", found["log_file_max_size"], "is not a size", "give one such as 100Mi")
-        found["log_file_max_size"] = max(size // _MIB, 1)
-    errors.raise_if_any()
-    return found
-
-
-def _bytes_of(size: Any) -> int:
-    """Return the bytes of a size such as 100Mi; 0 if it is not one."""
-    match = re.fullmatch(r"([1-9][0-9]*)(Ki|Mi|Gi)?", str(size))
-    return int(match[1]) * _SUFFIXES[match[2] or ""] if match else 0
 
 
 def _operator_network(plugin: Json, others: Sequence[Json], note: Note, *, is_host_local: bool) -> Json:
@@ -222,7 +165,7 @@ def _operator_pools(ipam: Json, note: Note, *, is_host_local: bool) -> list[Json
 
 
 def _operator_logging(plugin: Json) -> Json:
-    found = {name: plugin[field] for name, field in _LOGGING.items() if plugin.get(field)}
+    found = {name: plugin[field] for name, field in LOGGING.items() if plugin.get(field)}
     if "logSeverity" in found:
         found["logSeverity"] = str(found["logSeverity"]).capitalize()
     if "logFileMaxSize" in found:
@@ -234,7 +177,7 @@ def _without_equivalent(plugin: Json, names: Names) -> Iterator[str]:
     """Yield the fields that the operator's resource cannot express. It derives the access to the Kubernetes API itself."""
     derived = {"name", "cniVersion", "type", "datastore_type", "policy", "log_file_path", names.orch_section, *_WORDS}
     derived |= {"nodename_file_optional", "endpoint_status_dir", "capabilities", "runtimeConfig"}
-    expressed = {"mtu", "policy_setup_timeout_seconds", *_LOGGING.values()}
+    expressed = {"mtu", "policy_setup_timeout_seconds", *LOGGING.values()}
     for name, value in plugin.items():
         if name == "ipam":
             known = ("type", "assign_ipv4", "assign_ipv6", "ipv4_pools", "ipv6_pools", "ranges", "subnet")

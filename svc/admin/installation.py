@@ -122,6 +122,8 @@ class Installation:
         if self.netconf:
             check_file(self.netconf)
             entry = with_values(read_plugin(self.netconf, self.names), os.environ, str(self.netconf))
+            if node := os.environ.get("KUBERNETES_NODE_NAME"):  # a file that is the same for all nodes has no name
+                entry = {"nodename": node} | entry
         else:
             node, access = os.environ.get("KUBERNETES_NODE_NAME", ""), str(folder / _kubeconfig_name(self.names))
             entry = default_entry(self.names, self.datastore, node, access)

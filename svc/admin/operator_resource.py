@@ -1,26 +1,27 @@
-"""The operator's resource `Installation` (specification 2.9): settings of the network configuration, and IP pools.
+"""The resource `Installation` (specification 2.9): settings of the network configuration, and IP pools.
 
-If an operator installs the plugin, users write this resource instead of a network configuration. svc reads the fields of
-`spec` that are about the plugin, and writes the listed pools to the datastore. A label marks the pools that belong to the
-resource. Pools without it belong to the user, and are never changed, with one exception: a pool that equals a listed one in
-every field gets the label.
+Users may write this resource instead of a network configuration. svc writes the listed pools to the datastore. A label marks
+the pools that belong to the resource. Pools without it belong to the user, and are never changed, with one exception: a pool
+that equals a listed one in every field gets the label.
 """
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
 from svc.admin import kinds, manifest, pools, resources
-from svc.admin.changes import Options
-from svc.admin.manifest import object_at, refuse_unknown
-from svc.admin.resources import POOL
+from svc.admin.changes import Options, require_unlocked
+from svc.admin.installation_resource import rules
+from svc.admin.pool_conditions import is_terminating
+from svc.admin.resources import CLUSTER, POOL
 from svc.datastore.api import Backend
 from svc.ipam.pools import read_pools as read_stored_pools
 from svc.model.errors import Code
-from svc.model.field_errors import FieldErrors, display, json_kind
-from svc.model.pool import ALWAYS, CROSS_SUBNET, NEVER, with_defaults
+from svc.model.field_errors import FieldError, FieldErrors, display
+from svc.model.installation import DEFAULT_CIDR, HOST_LOCAL, IPAM_KEYS, KIND, NAME, SECONDS, ipam_kind, pool_of
+from svc.model.pool import with_defaults
 from svc.model.resource import Resource
 from svc.names import Names
 from svc.netconf import host_local
@@ -29,25 +30,10 @@ from svc.values import dataclass
 Json = dict[str, Any]
 Present = Mapping[str, Resource]
 
-KIND: Final = "Installation"
-NAME: Final = "default"
-HOST_LOCAL: Final = "HostLocal"
-DEFAULT_CIDR: Final = "192.168.0.0/16"  # of the pool that is made if neither the resource nor the datastore has one
-_SECONDS: Final = "linuxPolicySetupTimeoutSeconds"
-_TEXTS: Final = ("cni.type", "cni.ipam.type", "cni.ipam.plugin")  # fields of `spec` of type string
+_TEXTS: Final = ("cni.type", *(f"cni.ipam.{key}" for key in IPAM_KEYS))  # fields of `spec` of type string
 _POOL_TEXTS: Final = ("name", "cidr", "encapsulation", "nodeSelector", "assignmentMode", "allowedUses[]")  # of its pools
+_DISABLED: Final = "disabled"
 _NODE_RANGES: Final = {4: "usePodCidr", 6: "usePodCidrIPv6"}
-_ENCAPSULATIONS: Final = {  # ipipMode and vxlanMode
-    "None": (NEVER, NEVER),
-    "IPIP": (ALWAYS, NEVER),
-    "IPIPCrossSubnet": (CROSS_SUBNET, NEVER),
-    "VXLAN": (NEVER, ALWAYS),
-    "VXLANCrossSubnet": (NEVER, CROSS_SUBNET),
-}
-_SWITCH: Final = {"Enabled": True, "Disabled": False}
-_DEFAULTS: Final = {4: ("IPIP", "Enabled"), 6: ("None", "Disabled")}  # encapsulation and natOutgoing, by family
-_SAME_NAME: Final = ("blockSize", "nodeSelector", "disableBGPExport", "allowedUses", "assignmentMode")  # as in IP pools
-_POOL_FIELDS: Final = ("name", "cidr", "encapsulation", "natOutgoing", "disableNewAllocations", *_SAME_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,120 +69,70 @@ class Listing:
 
 def read(data: bytes, source: str, names: Names) -> OperatorSettings:
     """Return the settings of the resource. Raise CallerError with every error of the document."""
-    errors = FieldErrors(source, Code.INVALID_NETCONF)
-    documents = _read_manifest(data, source, names)
-    if len(documents) > 1 or documents[0].name != NAME:
-        errors.add("metadata.name", documents[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
-    spec = documents[0].spec
-    where = f"spec.{names.operator_network}"
-    network = object_at(where, spec.get(names.operator_network), errors)
-    cni = object_at("spec.cni", spec.get("cni"), errors)
-    ipam = object_at("spec.cni.ipam", cni.get("ipam"), errors)
-    _choice("spec.cni.type", cni.get("type"), (names.operator_plugin,), errors)
-    kind = _choice("spec.cni.ipam.type", ipam.get("type", ipam.get("plugin")), (names.operator_plugin, HOST_LOCAL), errors)
-    found = OperatorSettings(
-        families=_families(f"{where}.ipPools", network.get("ipPools"), errors),
-        policy_seconds=_seconds(f"{where}.{_SECONDS}", network.get(_SECONDS), errors),
-        host_local=kind == HOST_LOCAL,
-    )
-    errors.raise_if_any()
-    return found
+    spec = read_spec(data, source, names)
+    _raise(source, rules.check_plugin(spec, names))
+    return settings_of(spec, names)
 
 
 def read_pools(data: bytes, source: str, names: Names) -> Listing:
     """Return the pools of a resource. Raise CallerError with every error of its settings, else of its pools."""
-    is_host_local = read(data, source, names).host_local
-    network = _read_manifest(data, source, names)[0].spec.get(names.operator_network) or {}
+    read(data, source, names)
+    spec = read_spec(data, source, names)
+    _raise(source, rules.check({name: spec[name] for name in ("cni", names.operator_network) if name in spec}, names))
+    return listing_of(spec, names)
+
+
+def read_checked(data: bytes, source: str, names: Names) -> Json:
+    """Return the whole resource as a document. Raise CallerError with every error of it.
+
+    It has the kind of IPAM in the spelling that is written."""
+    found = read_resource(data, source, names)
+    _raise(source, rules.check(found.spec, names))
+    cni = found.spec.get("cni") or {}
+    if (kind := ipam_kind(cni.get("ipam") or {})) is not None:
+        others = {key: value for key, value in cni["ipam"].items() if key not in IPAM_KEYS}
+        found.spec["cni"] = cni | {"ipam": {"type": kind, **others}}
+    head = {"apiVersion": names.operator_api_version, "kind": KIND}
+    return head | {"metadata": found.metadata, "spec": found.spec}
+
+
+def read_spec(data: bytes, source: str, names: Names) -> Json:
+    """Return the spec of a file with one resource. Raise CallerError if it is another document."""
+    return read_resource(data, source, names).spec
+
+
+def read_resource(data: bytes, source: str, names: Names) -> Resource:
+    """Return the resource of a file with one. Raise CallerError if it is another document."""
     errors = FieldErrors(source, Code.INVALID_NETCONF)
-    where, bgp = f"spec.{names.operator_network}", network.get("bgp") or "Enabled"
-    _check_word(f"{where}.bgp", bgp, _SWITCH, errors)
-    given = network.get("ipPools")
-    unlisted: list[Json] = [] if is_host_local else [{"cidr": DEFAULT_CIDR}]
-    listed = []
-    for index, pool in enumerate(unlisted if given is None else given):
-        if _is_valid(f"{where}.ipPools[{index}]", pool, errors):
-            field = f"{where}.ipPools[{index}].encapsulation"
-            _check_encapsulation(field, _encapsulation(pool), Cidr(pool["cidr"]), is_host_local, bgp == "Enabled", errors)
-            listed.append(_resource(pool))
-    errors.raise_if_any()
-    return Listing(tuple(listed), is_given=given is not None)
-
-
-def _read_manifest(data: bytes, source: str, names: Names) -> list[Resource]:
     texts = [*_TEXTS, *(f"{names.operator_network}.ipPools[].{field}" for field in _POOL_TEXTS)]
-    return manifest.read(data, source, names.operator_api_version, KIND, texts)
+    documents = manifest.read(data, source, names.operator_api_version, KIND, texts)
+    if len(documents) > 1 or documents[0].name != NAME:
+        errors.add("metadata.name", documents[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
+    errors.raise_if_any()
+    return documents[0]
 
 
-def _choice(where: str, value: Any, allowed: tuple[str, ...], errors: FieldErrors) -> str:
-    if value is not None and value not in allowed:
-        errors.add(where, value, "is not served", f"give {' or '.join(allowed)}, or leave it out")
-    return str(value or "")
-
-
-def _families(where: str, pools: Any, errors: FieldErrors) -> frozenset[int]:
-    if pools is not None and not isinstance(pools, list):
-        errors.add(where, pools, f"is {json_kind(pools)}", "give an array of objects with a cidr each")
-        return frozenset()
-    cidrs = [object_at(f"{where}[{index}]", pool, errors).get("cidr") for index, pool in enumerate(pools or ())]
-    return frozenset(family for index, cidr in enumerate(cidrs) if (family := _family(f"{where}[{index}].cidr", cidr, errors)))
-
-
-def _family(where: str, cidr: Any, errors: FieldErrors) -> int:
-    """Return the family of a CIDR; 0 if it is invalid."""
-    try:
-        return int(Cidr(cidr).version)
-    except (TypeError, ValueError) as error:
-        errors.add(where, cidr, f"is not a CIDR ({error})", "give ADDRESS/LENGTH")
-        return 0
-
-
-def _seconds(where: str, value: Any, errors: FieldErrors) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return value
-    errors.add(where, value, "is not a number of seconds", "give 0, which is off, or more")
-    return None
-
-
-def _check_word(where: str, value: Any, words: Json, errors: FieldErrors) -> None:
-    if value is not None and str(value) not in words:
-        errors.add(where, value, "is not known", f"give {', '.join(words)}, or leave it out")
-
-
-def _is_valid(where: str, pool: Json, errors: FieldErrors) -> bool:
-    """Report the errors of a listed pool on its own; return whether it has none."""
-    before = len(errors.found)
-    refuse_unknown(f"{where}.", pool, _POOL_FIELDS, errors)
-    for field, words in (("encapsulation", _ENCAPSULATIONS), ("natOutgoing", _SWITCH)):
-        _check_word(f"{where}.{field}", pool.get(field), words, errors)
-    if not isinstance(disabled := pool.get("disableNewAllocations", False), bool):
-        errors.add(f"{where}.disableNewAllocations", disabled, f"is {json_kind(disabled)}", "give true or false")
-    return len(errors.found) == before
-
-
-def _check_encapsulation(where: str, value: str, cidr: Cidr, is_host_local: bool, has_bgp: bool, errors: FieldErrors) -> None:
-    """Report an encapsulation that does not go with the pool's family, or with the IPAM or the BGP of the cluster."""
-    is_vxlan = value.startswith("VXLAN")
-    if cidr.version == 6 and value.startswith("IPIP"):
-        errors.add(where, value, "is not for IPv6", "give None, VXLAN or VXLANCrossSubnet")
-    if is_host_local and is_vxlan:
-        errors.add(where, value, f"does not go with {HOST_LOCAL}", "give None, or IPIP or IPIPCrossSubnet for IPv4")
-    if not (is_host_local or has_bgp or is_vxlan):
-        errors.add(where, value, "needs BGP", "give VXLAN or VXLANCrossSubnet, or set bgp to Enabled")
-
-
-def _encapsulation(pool: Json) -> str:
-    return str(pool.get("encapsulation") or _DEFAULTS[Cidr(pool["cidr"]).version][0])
-
-
-def _resource(pool: Json) -> Resource:
-    cidr = Cidr(pool["cidr"])
-    ipip, vxlan = _ENCAPSULATIONS[_encapsulation(pool)]
-    nat = _SWITCH[pool.get("natOutgoing") or _DEFAULTS[cidr.version][1]]
-    spec: Json = {"cidr": str(cidr), "ipipMode": ipip, "vxlanMode": vxlan, "natOutgoing": nat}
-    spec |= {"disabled": pool.get("disableNewAllocations", False)}
-    return Resource(
-        POOL, {"name": pool.get("name") or ""}, spec | {field: pool[field] for field in _SAME_NAME if field in pool}
+def settings_of(spec: Json, names: Names) -> OperatorSettings:
+    """Return the settings of a valid spec."""
+    network, ipam = spec.get(names.operator_network) or {}, (spec.get("cni") or {}).get("ipam") or {}
+    return OperatorSettings(
+        families=frozenset(int(Cidr(pool["cidr"]).version) for pool in network.get("ipPools") or ()),
+        policy_seconds=network.get(SECONDS),
+        host_local=ipam_kind(ipam) == HOST_LOCAL,
     )
+
+
+def listing_of(spec: Json, names: Names, seeds: Sequence[str] = (DEFAULT_CIDR,)) -> Listing:
+    """Return the pools of a valid spec. Without a list, they are those of the ranges `seeds`, which host-local needs not."""
+    given = (spec.get(names.operator_network) or {}).get("ipPools")
+    unlisted: list[Json] = [] if settings_of(spec, names).host_local else [{"cidr": cidr} for cidr in seeds]
+    return Listing(tuple(map(pool_of, unlisted if given is None else given)), is_given=given is not None)
+
+
+def _raise(source: str, found: Iterable[FieldError]) -> None:
+    """Raise CallerError if there are errors."""
+    errors = FieldErrors(source, Code.INVALID_NETCONF, [*found])
+    errors.raise_if_any()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,22 +146,27 @@ class _Label:
         return pool.labels.get(self.key) == self.value
 
 
-def named_pools(listing: Listing) -> list[Resource]:
-    """Return the listed pools, with the names that the operator makes in a datastore without pools."""
-    return [_named(pool, {}, listing.pools) for pool in listing.pools]
+def named_pools(listing: Listing, present: Present | None = None) -> list[Resource]:
+    """Return the listed pools with their names, in a datastore that has the pools `present`."""
+    return [_named(pool, present or {}, listing.pools) for pool in listing.pools]
 
 
-def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime) -> list[tuple[str, str]]:
-    """Make the datastore's pools those of the resource; return the name of each that is touched or listed, and what was done.
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """The pools of the resource with their names and label, and those of the datastore that it does not list any more."""
 
-    A pool of the resource that is no longer listed is deleted, or disabled while addresses of it are taken. Raise CallerError,
-    before anything is written, with every error of the listed pools; StoreError."""
+    wanted: tuple[Resource, ...]
+    stale: tuple[Resource, ...]
+
+
+def plan_pools(backend: Backend, listing: Listing, names: Names) -> PoolPlan:
+    """Return what becomes of the datastore's pools. Raise CallerError with every error of the listed pools; StoreError."""
     known = read_stored_pools(backend)
     if not listing.is_given and (known.all or known.unreadable):
-        return []
+        return PoolPlan((), ())
     label = _label(names)
     present = {pool.name: pool for pool in resources.get(backend, POOL)}
-    wanted = [_named(pool, present, listing.pools) for pool in listing.pools]
+    wanted = named_pools(listing, present)
     resources.refuse(POOL, _foreign_errors(wanted, present, label))
     for pool in wanted:
         labels = present[pool.name].labels if pool.name in present else {}
@@ -233,14 +174,34 @@ def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime)
     listed = {(pool.name, Cidr(pool.spec["cidr"])) for pool in wanted}  # neither of them can change
     stale = [pool for pool in present.values() if label.is_on(pool) and (pool.name, pools.cidr_of(pool)) not in listed]
     pools.check(backend, wanted, [pool for pool in stale if not pools.count_taken(backend, pools.cidr_of(pool))])
-    removed = [(pool.name, _remove(backend, pool)) for pool in stale]
-    applied = kinds.apply_all(backend, kinds.POOLS, wanted, Options(now)) if wanted else []
-    return [*removed, *zip([pool.name for pool in wanted], applied, strict=True)]
+    return PoolPlan(tuple(wanted), tuple(stale))
+
+
+def apply_pools(
+    backend: Backend, listing: Listing, names: Names, now: datetime, *, while_locked: bool = True
+) -> list[tuple[str, str]]:
+    """Make the datastore's pools those of the resource; return the name of each that is touched or listed, and what was done.
+
+    A pool of the resource that is no longer listed is disabled, then deleted when no block of it is left. Raise CallerError,
+    before anything is written, with every error of the listed pools; StoreError."""
+    plan = plan_pools(backend, listing, names)
+    if not while_locked:
+        require_unlocked(backend.find(CLUSTER))
+    removed = [(pool.name, _remove(backend, pool)) for pool in plan.stale]
+    options = Options(now, while_locked=while_locked)
+    applied = kinds.apply_all(backend, kinds.POOLS, plan.wanted, options) if plan.wanted else []
+    return [*removed, *zip([pool.name for pool in plan.wanted], applied, strict=True)]
 
 
 def is_managed(pool: Resource, names: Names) -> bool:
     """Return whether the pool belongs to the operator's resource."""
     return _label(names).is_on(pool)
+
+
+def pool_label(names: Names) -> tuple[str, str]:
+    """Return key and value of the label of what belongs to the resource."""
+    label = _label(names)
+    return label.key, label.value
 
 
 def _label(names: Names) -> _Label:
@@ -290,10 +251,22 @@ def _differences(other: Resource, pool: Resource, label: _Label) -> Iterator[str
 
 
 def _remove(backend: Backend, pool: Resource) -> str:
-    """Delete the pool, or only disable it while addresses of it are taken; return what was done."""
-    taken = pools.count_taken(backend, pools.cidr_of(pool))
-    if not taken:
-        pools.delete(backend, pool.name)
-        return "deleted"
-    pools.disable(backend, pool.name)
-    return f"disabled: {pools.format_taken(taken)}; repeat the command after their release to delete it"
+    """Disable the pool, and delete it if no block of it is left; return what was done."""
+    cidr = pools.cidr_of(pool)
+    if is_terminating(pool):
+        return f"{_DISABLED}: the API server deletes it when no block of it is left"
+    if taken := pools.count_taken(backend, cidr):
+        pools.disable(backend, pool.name)
+        return f"{_DISABLED}: {pools.format_taken(taken)}; repeat the command after their release to delete it"
+    if cidr is not None:
+        pools.disable(backend, pool.name)
+        pools.remove_blocks(backend, cidr)
+        if pools.has_blocks(backend, cidr):
+            return f"{_DISABLED}: blocks of it are left; repeat the command to delete it"
+    pools.delete(backend, pool.name)
+    return "deleted"
+
+
+def is_waiting(outcome: str) -> bool:
+    """Return whether an outcome of `apply_pools` says that a pool waits for its deletion."""
+    return outcome.startswith(_DISABLED)

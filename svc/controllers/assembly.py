@@ -18,7 +18,8 @@ from svc.controllers.node.ipam_hosts import IpamHosts
 from svc.controllers.node.node_deletion import NodeDeletion
 from svc.controllers.node.node_labels import NodeLabels
 from svc.controllers.node.pools import Pools
-from svc.controllers.settings import ACCOUNT, LOAD_BALANCER, NAMESPACE, NODE, POLICY, WORKLOAD, Settings
+from svc.controllers.operator.installation_controller import InstallationController
+from svc.controllers.settings import ACCOUNT, LOAD_BALANCER, NAMESPACE, NODE, OPERATOR, POLICY, WORKLOAD, Settings
 
 Part = Controller[Any]
 Factory = Callable[[Shared], Part]
@@ -46,6 +47,10 @@ def assemble(settings: Settings, shared: Shared) -> list[Part]:
 
 
 def _parts(name: str, settings: Settings, shared: Shared) -> Iterator[Part]:
+    if name == OPERATOR:
+        log.info("controller %s is enabled", name)
+        yield InstallationController(shared.for_part(), settings.datastore)
+        return
     in_both, with_etcd = _IN_BOTH.get(name, ()), _WITH_ETCD.get(name, ())
     factories = in_both + (with_etcd if settings.has_copies else ())
     if in_both or with_etcd:

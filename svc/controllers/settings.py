@@ -28,7 +28,9 @@ from svc.values import dataclass
 
 POLICY, NAMESPACE, ACCOUNT = "policy", "namespace", "serviceaccount"
 WORKLOAD, NODE, LOAD_BALANCER = "workloadendpoint", "node", "loadbalancer"
+OPERATOR: Final = "operator"
 CONTROLLERS: Final[tuple[str, ...]] = (POLICY, NAMESPACE, ACCOUNT, WORKLOAD, NODE, LOAD_BALANCER)
+KNOWN: Final = (*CONTROLLERS, OPERATOR)  # the last one runs only if it is named
 ETCD, ORCH = "etcdv3", "orch"  # kinds of datastores, as in the settings of a session
 RIGHT_REMEDY: Final = "grant it to the user of svc-controllers: docs/controllers.md, section Rights, lists what each needs"
 
@@ -156,8 +158,8 @@ def _of_netconf(path: Path, names: Names, api: dict[str, str]) -> tuple[dict[str
 
 def _controllers(text: str) -> tuple[str, ...]:
     given = [word.strip() for word in text.split(",")]
-    fix = f"give some of {_listed((*CONTROLLERS, *_SYNONYMS))}, separated by commas"
-    if unknown := [word for word in given if word not in CONTROLLERS and word not in _SYNONYMS]:
+    fix = f"give some of {_listed((*KNOWN, *_SYNONYMS))}, separated by commas"
+    if unknown := [word for word in given if word not in KNOWN and word not in _SYNONYMS]:
         raise _Invalid(f"has {_listed(map(repr, unknown))}, which is not a controller", fix)
     return tuple(dict.fromkeys(_SYNONYMS.get(word, word) for word in given))
 

@@ -6,6 +6,7 @@ Schemas are structural, and name each field that svc writes, with its type. The 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from svc.deploy import installation_crd
 from svc.deploy.crd_rules import add_rules
 from svc.model import controllers_configuration as controllers
 from svc.model import custom_resources
@@ -25,7 +26,9 @@ _WITH_STATUS = ("IPPool", controllers.KIND)
 def definitions(names: Names, api_version: str, *, with_rules: bool = False) -> list[Json]:
     """Return a CustomResourceDefinition for each kind, in the API group and version `api_version`.
 
-    API servers before 1.25 refuse rules."""
+    The group of the operator has only the Installation. API servers before 1.25 refuse rules."""
+    if api_version == names.operator_api_version:
+        return [installation_crd.definition(names)]
     backing = api_version != names.api_version
     schemas = _schemas(names.version_field, backing=backing)
     found = [_definition(api_version, kind, schema, backing=backing) for kind, schema in schemas.items()]

@@ -34,7 +34,7 @@ def plugin_account(names: Names) -> str:
 
 def node_name(names: Names) -> str:
     """Return the name of the DaemonSet of the agent, and of the account of its pods."""
-    return f"{names.plugin}-node"
+    return names.daemon_set
 
 
 def role_name(names: Names) -> str:
@@ -64,7 +64,7 @@ def agent_role(names: Names, api_version: str, *, own_ipam: bool = True) -> Json
 
 def agent_lease_role(names: Names) -> Json:
     """Return the Role for the claims on names of nodes."""
-    return _lease_role(node_name(names), [Rule(LEASES_GROUP, (LEASE,), ("get", "create", "update"))])
+    return _local_role(node_name(names), [Rule(LEASES_GROUP, (LEASE,), ("get", "create", "update"))])
 
 
 def installer_token_role(names: Names, namespace: str) -> Json:
@@ -86,31 +86,13 @@ def installer_name(names: Names) -> str:
 
 
 def controllers_roles(names: Names, controllers: Collection[str], api_version: str) -> list[Json]:
-    """Return the ClusterRole of svc-controllers, and its Role for Leases. `api_version` is empty with etcd."""
+    """Return the ClusterRole of svc-controllers, and its Role for objects of one namespace.
+
+    `api_version` is empty if etcd is the datastore."""
     found = list(controller_rights.rules(names, controllers, api_version))
-    wide = [rule for rule in found if rule.resources != (LEASE,)]
-    leases = [rule for rule in found if rule.resources == (LEASE,)]
-    return [_role(names.controllers, _merged(wide)), _lease_role(names.controllers, leases)]
-
-
-def operator_roles(names: Names, namespace: str, workloads: Sequence[tuple[str, str]], config_map: str) -> list[Json]:
-    """Return the ClusterRole and the Role of the controller `operator`.
-
-    `workloads` are the plurals and names of those whose variables it sets, `config_map` is the one that it writes."""
-    name, group = f"{names.plugin}-operator", _group(names.operator_api_version)
-    wide = [
-        Rule(group, ("installations",), _READ),
-        Rule(group, ("installations/status",), ("update", "patch")),
-        Rule(_group(names.crd_api_version), ("ippools",), (*_READ, "create", "update", "delete")),
-        Rule(_group(names.crd_api_version), ("ipamblocks", "blockaffinities"), ("get", "list", "update", "delete")),
-    ]
-    named = [("", "configmaps", config_map), *(("apps", plural, workload) for plural, workload in workloads)]
-    rules = [
-        {"apiGroups": [each], "resources": [plural], "resourceNames": [of], "verbs": ["get", "patch"]}
-        for each, plural, of in named
-    ]
-    created = {"apiGroups": [CORE], "resources": ["configmaps"], "verbs": ["create"]}  # which has no name yet
-    return [_role(name, _merged(wide)), _role(name, [*rules, created], namespace)]
+    wide = [rule for rule in found if not rule.is_local]
+    local = [rule for rule in found if rule.is_local]
+    return [_role(names.controllers, _merged(wide)), _local_role(names.controllers, local)]
 
 
 def binding(names: Names, *subjects: Json) -> Json:
@@ -173,7 +155,7 @@ def _merged(rules: Iterable[Rule]) -> list[Json]:
     return [{"apiGroups": [group], "resources": [resource], "verbs": list(found)} for (group, resource), found in verbs.items()]
 
 
-def _lease_role(name: str, rules: Sequence[Rule]) -> Json:
+def _local_role(name: str, rules: Sequence[Rule]) -> Json:
     return _role(name, _merged(rules), LEASE_NAMESPACE)
 
 

@@ -96,6 +96,13 @@ def with_defaults(resource: Resource) -> Resource:
 
 def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iterable[Cidr], previous: Pool | None) -> list[str]:
     """Return all field errors of a pool to create, or to replace `previous`. `others` are the stored pools."""
+    return [error.line for error in pool_errors(resource, others, existing_blocks, previous)]
+
+
+def pool_errors(
+    resource: Resource, others: Iterable[Pool] = (), existing_blocks: Iterable[Cidr] = (), previous: Pool | None = None
+) -> list[FieldError]:
+    """Return what `check_pool` does, as field errors."""
     spec = _defaulted({name: value for name, value in resource.spec.items() if not _mistyped(name, value)})
     found = [*name_error(resource), *_unknown_fields(resource.spec), *_type_errors(resource.spec)]
     found += [*_choice_errors(spec), *_selector_errors(spec), *_use_errors(spec), *_cidr_errors(spec)]
@@ -105,7 +112,7 @@ def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iter
         found += [*_range_errors(spec, cidr), *_size_errors(spec, cidr), *_encapsulation_errors(spec, cidr)]
         found += [*_overlap_errors(cidr, neighbours), *_block_errors(spec, cidr, existing_blocks)]
         found += [] if previous is None else _change_errors(spec, cidr, previous)
-    return [error.line for error in found]
+    return found
 
 
 def _defaulted(spec: Json) -> Json:

@@ -49,6 +49,9 @@ class Names:
     operator_network: str = "svcNetwork"  # its section of network settings
     operator_plugin: str = "Svc"  # value of the operator for this plugin and for its IPAM
     operator_manager: str = "svc-operator"  # value of the label `managed-by` on its pools
+    daemon_set: str = "svc-node"  # DaemonSet of svc
+    node_agent: str = "svc-node-agent"  # DaemonSet of the node agent, another program
+    data_path_proxy: str = "svc-data-path-proxy"  # Deployment of the data-path proxy, another program
 
     endpoint_per_interface: bool = True  # every interface of a pod has an endpoint; else only its first one
     container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its ID, not in a hash

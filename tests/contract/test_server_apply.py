@@ -104,8 +104,10 @@ def without_volatile(stored: Json) -> Json:
     return stored | {"metadata": {name: value for name, value in stored["metadata"].items() if name not in ignored}}
 
 
-@pytest.mark.parametrize("namespace", ["kube-system", "net"])
-@pytest.mark.parametrize(("flavour", "store"), PAIRS)
+@pytest.mark.parametrize(
+    ("flavour", "store", "namespace"),
+    [*((*pair, "kube-system") for pair in PAIRS), (NETWORKING, ORCH, "net"), (OVERLAY, ETCD, "net")],
+)
 def test_each_flavour_is_valid_applied_and_stable(client: Client, flavour: str, store: str, namespace: str) -> None:
     """A dry run changes nothing. What it cannot check is said. After an apply, a second one changes no generation."""
     documents = objects(deployment(flavour, store, namespace=namespace))

@@ -13,10 +13,11 @@ from harness.controllers_rights import RightsProxy, documented, granted
 from harness.controllers_work import SHORT_TIMES, Work
 from harness.datastores import OrchSite, Site, site_called
 from harness.driven_part import World, a_world
+from harness.installations import InstalledCluster, installed_cluster
 from harness.kube import Kube
 from harness.orch import AdministratorStore, install, wipe
 from harness.services import Services
-from svc.controllers.settings import CONTROLLERS, LOAD_BALANCER, NODE, POLICY
+from svc.controllers.settings import CONTROLLERS, LOAD_BALANCER, NODE, OPERATOR, POLICY
 from svc.datastore.api import Backend
 from svc.datastore.open import open_client
 from svc.names import DEFAULT
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.server
 PROGRAM = (sys.executable, short_times.__file__, SHORT_TIMES, "svc.controllers.main", "run")
 PLAIN, BACKING = (version.partition("/")[0] for version in (DEFAULT.api_version, DEFAULT.crd_api_version))
 GROUPS = {"etcdv3": "", "orch": BACKING, "plain": PLAIN}
-WITH_API = [CONTROLLERS, (NODE,), (LOAD_BALANCER,), (POLICY,)]  # the others are idle as this one is
-WITH_ETCD = [CONTROLLERS, *((name,) for name in CONTROLLERS)]
+WITH_API = [CONTROLLERS, (NODE,), (LOAD_BALANCER,), (OPERATOR,), (POLICY,)]  # the others are idle as this one is
+WITH_ETCD = [CONTROLLERS, *((name,) for name in (*CONTROLLERS, OPERATOR))]
 CASES = [
     pytest.param(kind, each, id=f"{kind}-{each[0] if len(each) == 1 else 'all'}")
     for kind, sets in (("etcdv3", WITH_ETCD), ("orch", WITH_API), ("plain", WITH_API))
@@ -73,6 +74,14 @@ def controllers(kube: Kube, site: Site, tmp_path: Path) -> Iterator[Cluster]:
     kube.forget("pods/default/")
 
 
+@pytest.fixture
+def installed(kube: Kube, world: World, tmp_path: Path) -> Iterator[InstalledCluster]:
+    """Return the definition and the workloads of an Installation. Everything is deleted with the world."""
+    (tmp_path / "installed").mkdir()
+    with installed_cluster(kube, world.site, tmp_path / "installed") as made:
+        yield made
+
+
 @pytest.mark.parametrize(("site", "enabled"), CASES, indirect=["site"], scope="module")
 def test_documented_rights_suffice_and_are_used(
     enabled: Sequence[str],
@@ -80,13 +89,14 @@ def test_documented_rights_suffice_and_are_used(
     world: World,
     services: Services,
     controllers: Cluster,
+    installed: InstalledCluster,
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> None:
     group = GROUPS[request.node.callspec.params["site"]]
-    active = [name for name in enabled if not group or name in (NODE, LOAD_BALANCER)]
+    active = [name for name in enabled if not group or name in (NODE, LOAD_BALANCER, OPERATOR)]
     rights = documented(active, group)
-    work = Work(world, services, controllers)
+    work = Work(world, services, controllers, installed)
     work.prepare()
     arguments = ["--names", str(site.names_file)] if isinstance(site, PlainSite) else []
     with granted(world.kube, rights), RightsProxy(world.kube) as proxy:

@@ -15,6 +15,7 @@ USER = "plugin"
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "controllers.md"
 _HEADINGS = ("### In the Kubernetes API", "### In the API group of the datastore")
+_IN_ONE_NAMESPACE = ("leases", "configmaps", "daemonsets", "deployments")
 _METHODS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _PATH = re.compile(r"/apis?/(?:(?P<group>[^/]+\.[^/]+)/)?v\w+/(?:namespaces/(?P<space>[^/]+)/)?(?P<rest>[^?]+)")
 
@@ -34,7 +35,7 @@ def documented(controllers: Collection[str], datastore_group: str = "") -> set[R
     found = [(group.strip("`").replace("core", ""), *rest) for group, *rest in common]
     found += [(datastore_group, *rest[:3]) for rest in stored] if datastore_group else []
     return {
-        Right(group, resource, verb, NAMESPACE if resource == "leases" else "")
+        Right(group, resource, verb, NAMESPACE if resource in _IN_ONE_NAMESPACE else "")
         for group, objects, verbs, needed in found
         if _is_needed(needed, controllers, datastore_group)
         for resource in _words(objects.partition(", in ")[0])
@@ -98,7 +99,7 @@ def used_right(method: str, path: str) -> Right | None:
         space, parts = "", ["namespaces", space]
     resource = "/".join((parts[0], *parts[2:]))
     verb = _METHODS.get(method) or ("get" if len(parts) > 1 else "watch" if "watch=true" in path else "list")
-    return Right(group, resource, verb, space if resource == "leases" else "")
+    return Right(group, resource, verb, space if resource in _IN_ONE_NAMESPACE else "")
 
 
 def _rows(heading: str) -> list[list[str]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from harness.controllers import Cluster
 from harness.driven_part import World
+from harness.installations import AGENT, CONTROLLERS, FOUR, InstalledCluster, host_local
 from harness.ipam import block_of, blocks, handles, put, put_block, put_pool
 from harness.orch import PODS, put_pod
 from harness.polling import eventually, wait_until
@@ -41,8 +42,8 @@ _LONG_AGO = "2020-01-01T00:00:00Z"
 class Work:
     """What the controllers do in one cluster. Each method is the work of one of them, while it runs."""
 
-    def __init__(self, world: World, services: Services, cluster: Cluster) -> None:
-        self._world, self._services, self._cluster = world, services, cluster
+    def __init__(self, world: World, services: Services, cluster: Cluster, installed: InstalledCluster) -> None:
+        self._world, self._services, self._cluster, self._installed = world, services, cluster, installed
         self._store, self._kube = world.store, world.kube
 
     def prepare(self) -> None:
@@ -123,6 +124,20 @@ class Work:
         assert block_of(self._store, address).affinity == "virtual:load-balancer"
         self._services.change(type="ClusterIP")
         wait_until(lambda: handle not in handles(self._store))
+
+    def operator(self) -> None:
+        """Bring an Installation about, then replace its pool, of which a block is left."""
+        installed = self._installed
+        installed.make(*FOUR)
+        installed.create(host_local({"ipPools": [{"cidr": "10.71.0.0/24", "name": "listed"}]}))
+        wait_until(lambda: installed.environment(FOUR[-1]) == {"USE_POD_CIDR": "true"})
+        wait_until(lambda: installed.conditions().get("Progressing") == "True")
+        put_block(self._store, "10.71.0.0/26", "host:node1")
+        put(self._store, AffinityKey("node1", Cidr("10.71.0.0/26")), Affinity())
+        installed.change(host_local({"ipPools": [{"cidr": "10.72.0.0/24", "name": "next"}], "mtu": 1400}))
+        wait_until(lambda: {"next"} == installed.pools().keys() - {"p", "lb4"})
+        installed.roll_out(AGENT, CONTROLLERS)
+        wait_until(lambda: installed.conditions().get("Ready") == "True")
 
     def _find(self, key: ResourceKey) -> Resource | None:
         entry = self._store.find(key)

@@ -100,6 +100,9 @@ def test_chart_has_the_objects_of_the_model(flavour: str, store: str, has_tls: b
         values += [f"etcd.endpoints={ENDPOINTS.replace(',', chr(92) + ',')}", f"etcd.tls={str(has_tls).lower()}"]
         options = {"etcd_endpoints": ENDPOINTS, "etcd_tls": has_tls}
     done = helm("chart", *values, options=("--namespace", namespace))
+    if (flavour, namespace) == (OPERATOR, "net"):
+        assert "flavour operator needs the namespace kube-system" in done.stderr
+        return
     assert done.returncode == 0, done.stderr
     settings = Settings(flavour, store, "registry.example/svc:9", namespace=namespace, crds=NONE, **options)  # type: ignore[arg-type]
     wanted = by_name(each for each in objects(settings) if each["kind"] != "Namespace")

@@ -60,7 +60,10 @@ def settings(flavour: str, datastore: str = ORCH, **more: Any) -> Settings:
 
 PAIRS = [pair for pair in product(FLAVOURS, DATASTORES) if pair not in ((POLICY_ONLY, ETCD), (OPERATOR, ETCD))]
 DEPLOYMENTS = [settings(*pair) for pair in PAIRS]
-DEPLOYMENTS += [settings(*pair, names=CALICO, profile="calico", crds=NONE, namespace="net") for pair in PAIRS]
+DEPLOYMENTS += [
+    settings(*pair, names=CALICO, profile="calico", crds=NONE, **({} if pair[0] == OPERATOR else {"namespace": "net"}))
+    for pair in PAIRS
+]
 EVERY_DEPLOYMENT = pytest.mark.parametrize(
     "deployment", DEPLOYMENTS, ids=[f"{each.flavour}-{each.datastore}-{each.names.plugin}" for each in DEPLOYMENTS]
 )
@@ -206,7 +209,6 @@ def test_programs_understand_their_arguments(deployment: Settings) -> None:
 def test_controllers_understand_their_variables(deployment: Settings) -> None:
     env = container(objects(deployment), "controllers")["env"]
     variables = {each["name"]: each["value"] for each in env} | {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
-    variables["ENABLED_CONTROLLERS"] = variables["ENABLED_CONTROLLERS"].removesuffix(",operator")
     files = {name: variables.pop(name) for name in [*variables] if name.endswith("_FILE")}
     found = read_settings(variables, deployment.names, None)
     assert found.datastore["kind"] == (ORCH if deployment.is_orch else "etcdv3")
@@ -327,6 +329,7 @@ def test_pools_are_created_on_request() -> None:
         (NETWORKING, ORCH, {"names": CALICO, "profile": "calico"}, "belong to another product"),
         (NETWORKING, ORCH, {"profile": "/etc/svc/names.toml"}, "is a file of this machine"),
         (NETWORKING, ORCH, {"namespace": "Net"}, "namespace = 'Net'"),
+        (OPERATOR, ORCH, {"namespace": "net"}, "flavour 'operator' is not for another namespace"),
         (NETWORKING, ORCH, {"pools": ("10.0.0.0",)}, "pool = '10.0.0.0'"),
         (NETWORKING, ORCH, {"pools": ("10.0.0.0/16", "10.1.0.0/16")}, "two pools are of one IP version"),
         (OVERLAY, ORCH, {"pools": ("10.0.0.0/16",)}, "pools are given in vain"),

@@ -13,7 +13,7 @@ from svc.netconf.names_profiles import load_profile
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(
-    r"svc\.internal|projectcalico|tigera|\bcali|/(lib|run|log)/(svc|calico)|k8s|kubernetes|^/?svc(-ipam|-controllers|-operator)?$|svc\.conf"
+    r"svc\.internal|projectcalico|tigera|\bcali|/(lib|run|log)/(svc|calico)|k8s|kubernetes|^/?svc(-ipam|-controllers|-operator|-node|-node-agent|-data-path-proxy)?$|svc\.conf"
 )
 
 # Where such a word is not a name of a deployment.
@@ -41,6 +41,7 @@ ALLOWED = {
     "svc/deploy/rbac.py": {"rbac.authorization.k8s.io"},
     "svc/deploy/controller_rights.py": {"coordination.k8s.io", "networking.k8s.io"},
     "svc/deploy/manifests/controllers.py": {"svc-controllers"},  # the program
+    "svc/model/installation.py": {"kubernetesProvider"},  # a field
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
     "svc/controllers/main.py": {"svc-controllers"},  # the program
     "svc/controllers/copies/network_policies.py": {"/apis/networking.k8s.io/v1"},

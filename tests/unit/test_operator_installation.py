@@ -82,7 +82,7 @@ def test_names_profile_determines_the_keys() -> None:
         ({"svcNetwork": []}, "spec.svcNetwork = [] is an array"),
         ({"svcNetwork": {"ipPools": {}}}, "spec.svcNetwork.ipPools = {} is an object"),
         ({"svcNetwork": {"ipPools": ["10.0.0.0/8"]}}, "spec.svcNetwork.ipPools[0] = '10.0.0.0/8' is a string"),
-        ({"svcNetwork": {"ipPools": [V4, {}]}}, "spec.svcNetwork.ipPools[1].cidr = null is not a CIDR"),
+        ({"svcNetwork": {"ipPools": [V4, {}]}}, "spec.svcNetwork.ipPools[1].cidr is missing"),
         ({"svcNetwork": {"ipPools": [{"cidr": "10.0.0.1/8"}]}}, "spec.svcNetwork.ipPools[0].cidr = '10.0.0.1/8' is not a CIDR"),
         (
             {"svcNetwork": {"linuxPolicySetupTimeoutSeconds": -1}},

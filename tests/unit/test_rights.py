@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from harness.controllers_rights import Right, documented
-from svc.controllers.settings import CONTROLLERS
+from svc.admin.installation_resource.wanted import NAMESPACE as INSTALLATION_NAMESPACE
+from svc.controllers.settings import CONTROLLERS, KNOWN
 from svc.datastore.orch.leases import NAMESPACE
 from svc.deploy import controller_rights, rbac
 from svc.names import DEFAULT
@@ -31,7 +32,7 @@ def rights_of(*roles: Json) -> set[Right]:
     }
 
 
-@pytest.mark.parametrize("enabled", [CONTROLLERS, *((name,) for name in CONTROLLERS)], ids="-".join)
+@pytest.mark.parametrize("enabled", [CONTROLLERS, KNOWN, *((name,) for name in KNOWN)], ids="-".join)
 @pytest.mark.parametrize("api_version", STORES, ids=["etcd", "backing", "plain"])
 def test_roles_of_controllers_are_the_documented_rights(enabled: tuple[str, ...], api_version: str) -> None:
     """The table in the code, and the one that docs/controllers.md shows, are equal for each set of controllers."""
@@ -40,7 +41,8 @@ def test_roles_of_controllers_are_the_documented_rights(enabled: tuple[str, ...]
 
 
 def test_leases_are_those_of_one_namespace() -> None:
-    """The datastore, and the roles that manifests have, name the same namespace."""
+    """The datastore, and the roles that manifests have, name the same namespace, as the Installation does."""
+    assert INSTALLATION_NAMESPACE == NAMESPACE
     assert rbac.LEASE_NAMESPACE == NAMESPACE
     for role in (*rbac.controllers_roles(DEFAULT, CONTROLLERS, ""), rbac.agent_lease_role(DEFAULT)):
         is_about_leases = any(controller_rights.LEASE in rule["resources"] for rule in role["rules"])

@@ -9,13 +9,13 @@ import click
 from svc.admin import convert as objects
 from svc.admin import convert_netconf, convert_operator, documents
 from svc.admin.documents import Document
-from svc.admin.operator_resource import KIND as INSTALLATION
 from svc.admin.renaming import Renaming
 from svc.ctl.cli_context import CliContext, echo_json, echo_yaml
 from svc.ctl.file_completion import complete_profiles
 from svc.ctl.selection import file_options, read_stdin
 from svc.ctl.terminal import echo
 from svc.model.errors import CallerError
+from svc.model.installation import KIND as INSTALLATION
 from svc.names import Names
 from svc.netconf.names_profiles import load_profile
 

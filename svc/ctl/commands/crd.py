@@ -21,18 +21,25 @@ _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 def _api_version(context: click.Context, _option: click.Parameter, group: str) -> str:
     names: Names = context.obj.names
-    return names.crd_api_version if group == "backing" else names.api_version
+    versions = {"backing": names.crd_api_version, "plain": names.api_version, "operator": names.operator_api_version}
+    return versions[group]
 
 
-_group_option = click.option(
-    "--group",
-    "api_version",
-    type=click.Choice(["backing", "plain"]),
-    default="backing",
-    show_default=True,
-    callback=_api_version,
-    help="API group of the resources: the one behind the API, or the API's own.",
-)
+def _group_option(*groups: str, more: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option with these API groups."""
+    return click.option(
+        "--group",
+        "api_version",
+        type=click.Choice(groups),
+        default="backing",
+        show_default=True,
+        callback=_api_version,
+        help=f"API group of the resources: the one behind the API, or the API's own{more}.",
+    )
+
+
+_of_definitions = _group_option("backing", "plain", "operator", more=", or that of the Installation")
+_of_role = _group_option("backing", "plain")
 
 
 def _object_name(kind: str, longest: int, form: str, allowed: str) -> Callable[[click.Context, click.Parameter, str], str]:
@@ -63,7 +70,7 @@ def crd() -> None:
 
 
 @crd.command("print")
-@_group_option
+@_of_definitions
 @click.option("--with-rules", is_flag=True, help="Add rules in CEL, for Kubernetes 1.25 or newer.")
 @click.pass_obj
 def print_definitions(context: CliContext, api_version: str, with_rules: bool) -> None:
@@ -73,12 +80,13 @@ def print_definitions(context: CliContext, api_version: str, with_rules: bool) -
     Examples:
       svcctl crd print | kubectl apply --server-side -f -
       svcctl crd print --group plain --with-rules
+      svcctl crd print --group operator
     """
     echo_yaml(crds.definitions(context.names, api_version, with_rules=with_rules))
 
 
 @crd.command("role")
-@_group_option
+@_of_role
 @click.pass_obj
 def print_role(context: CliContext, api_version: str) -> None:
     """Print the ClusterRole that the plugin needs, in YAML.
@@ -118,7 +126,7 @@ def print_binding(context: CliContext, service_account: str, namespace: str) -> 
 
 
 @crd.command()
-@_group_option
+@_of_definitions
 @click.option(
     "--kubeconfig",
     type=PATH,
@@ -134,6 +142,7 @@ def apply(context: CliContext, api_version: str, kubeconfig: Path) -> None:
     \b
     Examples:
       svcctl crd apply --kubeconfig /etc/kubernetes/admin.conf
+      svcctl crd apply --kubeconfig /etc/kubernetes/admin.conf --group operator
     """
     with closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
         for applied in apply_documents(client, crds.definitions(context.names, api_version)):

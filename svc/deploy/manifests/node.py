@@ -18,7 +18,7 @@ from svc.deploy.manifests.pod_parts import (
     token_volume,
     variable,
 )
-from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, CONFIG_KEY, CONFIG_MAP, Settings
+from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, CONFIG_KEY, CONFIG_MAP, OPERATOR, Settings
 from svc.deploy.systemd import CAPABILITIES, HOST_LOCAL_DIR
 from svc.names import DEFAULT
 from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
@@ -92,7 +92,7 @@ def _installer(settings: Settings, name: str, more: list[str]) -> Json:
         "image": settings.image,
         "command": ["svcctl"],
         "args": [*arguments, *more],
-        "env": [*_node_variables(settings), variable("CLUSTER_TYPE", settings.cluster_type)],
+        "env": [*_node_variables(settings), *_cluster_type(settings)],
         "envFrom": api_server_source(settings),
         "securityContext": security(),
         "volumeMounts": [config, token_mount(settings), *_host_mounts(settings), *certificate_mounts(settings)],
@@ -102,9 +102,7 @@ def _installer(settings: Settings, name: str, more: list[str]) -> Json:
 def _agent(settings: Settings) -> Json:
     directories = ["--state-dir", DEFAULT.state_dir, "--run-dir", DEFAULT.run_dir]
     connect = f"import socket; socket.socket(socket.AF_UNIX).connect('{DEFAULT.run_dir}/agent.sock')"
-    status = (
-        f"svcctl {' '.join(directories)} status >&2; test $? -ne 4"  # 4 means that no agent answers
-    )
+    status = f"svcctl {' '.join(directories)} status >&2; test $? -ne 4"  # 4 means that no agent answers
     sysctls = {"name": _volume_name(_SYSCTLS), "mountPath": _WRITABLE_SYSCTLS}
     return {
         "name": AGENT,
@@ -133,6 +131,11 @@ def _agent(settings: Settings) -> Json:
 def _node_variables(settings: Settings) -> list[Json]:
     found = [field_variable("KUBERNETES_NODE_NAME", "spec.nodeName")]
     return [*found, variable(USE_POD_CIDR, "true")] if settings.uses_pod_cidrs else found
+
+
+def _cluster_type(settings: Settings) -> list[Json]:
+    """Return the variable with the words for ClusterInformation, which the operator sets itself."""
+    return [] if settings.flavour == OPERATOR else [variable("CLUSTER_TYPE", settings.cluster_type)]
 
 
 def host_directories(settings: Settings) -> list[str]:

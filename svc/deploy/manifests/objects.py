@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from svc._core.cidr import Cidr
+from svc.deploy import installation_crd
 from svc.deploy.crds import definitions
-from svc.deploy.installation_crd import installation_definition
 from svc.deploy.manifests import controllers, network, node, rights
 from svc.deploy.manifests.settings import NONE, OPERATOR, SYSTEM_NAMESPACE, WITH_RULES, Settings, check
 from svc.deploy.server_apply import in_order
@@ -37,7 +37,7 @@ def definitions_of(settings: Settings) -> list[Json]:
     if settings.crds == NONE or not settings.is_orch:
         return []
     found = definitions(settings.names, settings.store_api_version, with_rules=settings.crds == WITH_RULES)
-    return [*found, *([installation_definition(settings.names)] if settings.flavour == OPERATOR else [])]
+    return [*found, *([installation_crd.definition(settings.names)] if settings.flavour == OPERATOR else [])]
 
 
 def _namespace(settings: Settings) -> list[Json]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from svc.deploy import rbac
 from svc.deploy.manifests.controllers import controllers_of
-from svc.deploy.manifests.settings import CONFIG_MAP, OPERATOR, Settings
+from svc.deploy.manifests.settings import Settings
 
 Json = dict[str, Any]
 
@@ -49,9 +49,4 @@ def _of_installer(settings: Settings) -> list[Json]:
 
 
 def _of_controllers(settings: Settings) -> list[Json]:
-    names = settings.names
-    found = rbac.controllers_roles(names, controllers_of(settings), settings.store_api_version)
-    if settings.flavour != OPERATOR:
-        return found
-    workloads = [("daemonsets", rbac.node_name(names)), ("deployments", names.controllers)]
-    return [*found, *rbac.operator_roles(names, settings.namespace, workloads, CONFIG_MAP)]
+    return rbac.controllers_roles(settings.names, controllers_of(settings), settings.store_api_version)

@@ -70,8 +70,7 @@ class Settings:
     @property
     def cluster_type(self) -> str:
         """What ClusterInformation says of the cluster."""
-        more = {OVERLAY: ["overlay"], OPERATOR: ["operator"]}.get(self.flavour, [])
-        return ",".join([self.names.orchestrator, *more])
+        return f"{self.names.orchestrator},overlay" if self.flavour == OVERLAY else self.names.orchestrator
 
     def labels(self, name: str) -> dict[str, str]:
         """Return the labels by which pods of a workload are found."""
@@ -94,6 +93,9 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
     if not _NAMESPACE.fullmatch(settings.namespace):
         rule = "give up to 63 lower-case letters, digits and '-', a letter or digit first and last"
         found.append((f"namespace = {settings.namespace!r} is not the name of a namespace", rule))
+    if settings.flavour == OPERATOR and settings.namespace != SYSTEM_NAMESPACE:
+        rule = f"leave --namespace out: the operator looks in {SYSTEM_NAMESPACE}"
+        found.append((f"flavour {OPERATOR!r} is not for another namespace", rule))
     if "/" in settings.profile:
         rule = "give a shipped profile: the image has no other"
         found.append((f"names = {settings.profile!r} is a file of this machine", rule))

@@ -1,0 +1,1 @@
+"""The controller `operator`: a cluster is what its Installation asks for."""
