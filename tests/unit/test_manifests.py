@@ -1,9 +1,14 @@
 """The model of a deployment: structure, schemas of API servers, and that each program understands what it is given."""
 
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import click
@@ -376,3 +381,35 @@ def test_command_refuses_what_has_no_effect(arguments: tuple[str, ...], error: s
     result = run(*arguments)
     assert result.exit_code != 0
     assert error in result.output
+
+
+def test_readiness_probe_tells_a_listening_agent_from_a_socket_that_is_left(tmp_path: Path) -> None:
+    """A container that was killed leaves its socket. The probe must not take it for an agent."""
+    probe = container(objects(settings(NETWORKING)), AGENT)["readinessProbe"]["exec"]["command"]
+    place = f"{DEFAULT.run_dir}/agent.sock"
+    path = tmp_path / "agent.sock"
+    command = [sys.executable, *(word.replace(place, str(path)) for word in probe[1:])]
+    assert (probe[0], place in probe[-1]) == ("python3", True)
+
+    def exit_status() -> int:
+        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+
+    assert exit_status() != 0
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert exit_status() == 0
+    assert path.exists()
+    assert exit_status() != 0
+
+
+def test_liveness_probe_fails_only_without_an_agent(tmp_path: Path) -> None:
+    """A datastore that is down (exit status 3) is no reason to restart the agent."""
+    shell, flag, text = container(objects(settings(NETWORKING)), AGENT)["livenessProbe"]["exec"]["command"]
+    program = tmp_path / "svcctl"
+    for status, wanted in ((0, 0), (3, 0), (4, 1)):
+        program.write_text(f"#!/bin/sh\nexit {status}\n")
+        program.chmod(0o755)
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = subprocess.run([shell, flag, text], env=environment, timeout=60, check=False)
+        assert done.returncode == wanted
