@@ -26,7 +26,7 @@ from svc.admin.install_records import (
 )
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
-from svc.admin.netconf_tokens import with_values
+from svc.admin.netconf_tokens import completed
 from svc.admin.node_state import read_attachments
 from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
@@ -121,9 +121,7 @@ class Installation:
         """Return the part of svc in the network list, with a kubeconfig in `folder`; as JSON and decoded."""
         if self.netconf:
             check_file(self.netconf)
-            entry = with_values(read_plugin(self.netconf, self.names), os.environ, str(self.netconf))
-            if node := os.environ.get("KUBERNETES_NODE_NAME"):  # a file that is the same for all nodes has no name
-                entry = {"nodename": node} | entry
+            entry = completed(read_plugin(self.netconf, self.names), os.environ, str(self.netconf))
         else:
             node, access = os.environ.get("KUBERNETES_NODE_NAME", ""), str(folder / _kubeconfig_name(self.names))
             entry = default_entry(self.names, self.datastore, node, access)

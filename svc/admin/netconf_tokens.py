@@ -6,10 +6,21 @@ from typing import Any, Final
 
 from svc.model.errors import CallerError
 
+Json = dict[str, Any]
+
 VARIABLES: Final = ("KUBERNETES_NODE_NAME", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "ETCD_ENDPOINTS", "CNI_MTU")
 """Variables of the environment whose values replace their placeholders."""
 
 _TOKEN: Final = re.compile("__([A-Z][A-Z_]*[A-Z])__")
+
+
+def completed(entry: Json, environment: Mapping[str, str], source: str) -> Json:
+    """Return the part of svc in a network list that all nodes share, with the name of the installer's node.
+
+    Raise CallerError for a placeholder without a value."""
+    node = environment.get(VARIABLES[0])
+    found: Json = with_values(entry, environment, source)
+    return {"nodename": node, **found} if node else found
 
 
 def with_values(value: Any, environment: Mapping[str, str], source: str) -> Any:

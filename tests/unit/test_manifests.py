@@ -404,7 +404,7 @@ def test_readiness_probe_tells_a_listening_agent_from_a_socket_that_is_left(tmp_
 
 
 def test_liveness_probe_fails_only_without_an_agent(tmp_path: Path) -> None:
-    """A datastore that is down (exit status 3) is no reason to restart the agent."""
+    """The agent goes on if its datastore is down (exit status 3)."""
     shell, flag, text = container(objects(settings(NETWORKING)), AGENT)["livenessProbe"]["exec"]["command"]
     program = tmp_path / "svcctl"
     for status, wanted in ((0, 0), (3, 0), (4, 1)):
