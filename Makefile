@@ -21,7 +21,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver clean
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm deploy-folders clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -57,7 +57,7 @@ unit: $(VENV)/.installed ## run the unit tests
 e2e: $(VENV)/.installed kube-programs otlp-receiver ## run the tests that execute the installed plugin
 	$(PYTEST) tests/e2e
 
-test: style kube-programs otlp-receiver ## lint and every test that this machine can run
+test: style kube-programs otlp-receiver helm ## lint and every test that this machine can run
 	@$(MAKE) --no-print-directory --jobs=2 types suite  # mypy needs one processor for half a minute
 
 suite:
@@ -98,6 +98,12 @@ kube-programs: ## build the API server and kubelet for tests, once: 6 minutes an
 
 otlp-receiver: ## build the receiver of traces for tests, once: some minutes and 2 GB, needs Go
 	@sh tests/harness/otlp-build.sh "$(TEST_CACHE)/otlp" || { [ $$? -eq 2 ] && echo "tests with a receiver of traces will be skipped"; }
+
+helm: ## build helm for tests, once: some minutes, needs Go
+	@sh tests/harness/helm-build.sh "$(TEST_CACHE)/helm" || { [ $$? -eq 2 ] && echo "tests with helm will be skipped"; }
+
+deploy-folders: $(VENV)/.installed ## write the generated folders in deploy/ from the model
+	$(BIN)/python tools/deploy_folders.py
 
 clean: ## remove the virtual environment and everything that was built
 	rm -rf $(VENV) build dist

@@ -26,6 +26,7 @@ from svc.admin.install_records import (
 )
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
+from svc.admin.netconf_tokens import completed
 from svc.admin.node_state import read_attachments
 from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
@@ -120,7 +121,7 @@ class Installation:
         """Return the part of svc in the network list, with a kubeconfig in `folder`; as JSON and decoded."""
         if self.netconf:
             check_file(self.netconf)
-            entry = read_plugin(self.netconf, self.names)
+            entry = completed(read_plugin(self.netconf, self.names), os.environ, str(self.netconf))
         else:
             node, access = os.environ.get("KUBERNETES_NODE_NAME", ""), str(folder / _kubeconfig_name(self.names))
             entry = default_entry(self.names, self.datastore, node, access)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from svc.deploy import installation_crd
+from svc.deploy.crd_rules import add_rules
 from svc.model import controllers_configuration as controllers
 from svc.model import custom_resources
 from svc.model.pool import ASSIGNMENT_MODES, ENCAPSULATIONS, USES
@@ -22,15 +23,19 @@ _AFFINITY_PATTERN = r"^(host|virtual):[a-zA-Z0-9\.\-_]+$"
 _WITH_STATUS = ("IPPool", controllers.KIND)
 
 
-def definitions(names: Names, api_version: str) -> list[Json]:
+def definitions(names: Names, api_version: str, *, with_rules: bool = False) -> list[Json]:
     """Return a CustomResourceDefinition for each kind, in the API group and version `api_version`.
 
-    The group of the operator has only the Installation."""
+    The group of the operator has only the Installation. API servers before 1.25 refuse rules."""
     if api_version == names.operator_api_version:
         return [installation_crd.definition(names)]
     backing = api_version != names.api_version
-    schemas = _schemas(f"{names.plugin}Version", backing=backing)
-    return [_definition(api_version, kind, schema, backing=backing) for kind, schema in schemas.items()]
+    schemas = _schemas(names.version_field, backing=backing)
+    found = [_definition(api_version, kind, schema, backing=backing) for kind, schema in schemas.items()]
+    for definition in found if with_rules else ():
+        (version,) = definition["spec"]["versions"]
+        add_rules(definition["spec"]["names"]["kind"], version["schema"]["openAPIV3Schema"])
+    return found
 
 
 def _definition(api_version: str, kind: str, spec: Json, *, backing: bool) -> Json:

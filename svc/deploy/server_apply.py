@@ -26,6 +26,7 @@ SERVED_SECONDS: Final = 30.0  # until a server serves a new definition
 NAMESPACE, DEFINITION = "Namespace", "CustomResourceDefinition"
 _FIRST: Final = (NAMESPACE, DEFINITION)
 _POLL_SECONDS: Final = 0.1
+_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,25 @@ def _write(client: "Client", discovery: Discovery, target: _Target, manager: str
         return None if target.is_planned else client.apply(target.path, target.document, manager, dryRun="All")
     if target.is_planned:
         _await_served(discovery, target.document)
-    stored = client.apply(target.path, target.document, manager)
+    stored = _apply_once(client, target, manager)
     if target.document["kind"] != DEFINITION:
         return stored
     stored = _await_established(client, target.path)
     for version in target.document["spec"]["versions"]:
         discovery.forget(f"{target.document['spec']['group']}/{version['name']}")
     return stored
+
+
+def _apply_once(client: "Client", target: _Target, manager: str) -> Json:
+    """Apply a document. Repeat it if its answer is lost: the second time changes nothing."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return client.apply(target.path, target.document, manager)
+        except StoreError as error:
+            if not getattr(error, "maybe_applied", False):
+                raise
+            time.sleep(_POLL_SECONDS)
+    return client.apply(target.path, target.document, manager)
 
 
 @contextmanager

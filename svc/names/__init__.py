@@ -59,6 +59,7 @@ class Names:
     plain_handles: bool = False  # NETWORK.CONTAINER with single dots, even if the network's name has some
     nodename_file_required: bool = False  # in a cluster the main plugin requires the node agent's file
     network_profiles: bool = False  # a policy agent reads the profile named by a network's endpoints, so it must exist
+    foreign_definitions: bool = False  # another product defines the custom resources
 
     def __hash__(self) -> int:
         """Return the hash of three fields, because every call needs it. Equality compares all fields."""

@@ -49,11 +49,15 @@ class Refused(Exception):
 
 @dataclass
 class Kube:
-    """A running API server. `tokens` are known users. Only the administrator's user has rights."""
+    """A running API server. `tokens` are known users. Only the administrator's user has rights.
+
+    With `has_workloads` it also serves the API groups that tests seldom need, such as that of DaemonSets.
+    """
 
     folder: Path
     port: int
     etcd_port: int
+    has_workloads: bool = False
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _connection: http.client.HTTPSConnection | None = None
@@ -82,7 +86,7 @@ class Kube:
 
     def connected_again(self) -> "Kube":
         """Return the same server with a connection of its own: a forked process must not use that of its parent."""
-        return Kube(self.folder, self.port, self.etcd_port)
+        return Kube(self.folder, self.port, self.etcd_port, self.has_workloads)
 
     def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Json:
         """Send a request of the administrator over a persistent connection. Raise Refused unless it succeeds."""
@@ -223,7 +227,7 @@ class Kube:
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=IPv6DualStack=true",
-            f"--runtime-config={','.join(f'{group}=false' for group in _UNUSED_APIS)}",
+            *([] if self.has_workloads else [f"--runtime-config={','.join(f'{group}=false' for group in _UNUSED_APIS)}"]),
             "--enable-priority-and-fairness=false",
             "--endpoint-reconciler-type=none",
             "--etcd-count-metric-poll-period=0",
@@ -345,12 +349,12 @@ def why_not_running() -> str:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Kube]:
+def running(folder: Path, *, has_workloads: bool = False) -> Iterator[Kube]:
     """Run an empty API server. Skip the test if its programs are missing."""
     if reason := why_not_running():
         pytest.skip(reason)
     port, etcd_port = free_ports(2)
-    kube = Kube(folder, port, etcd_port)
+    kube = Kube(folder, port, etcd_port, has_workloads)
     try:
         kube.start()
         yield kube

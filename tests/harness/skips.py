@@ -11,6 +11,8 @@ NO_ANALYZE = "systemd-analyze is not installed"
 NO_SYSTEMD = "systemd is not installed"
 NO_CGROUP2 = "control groups of version 2 are not writable"
 OLD_KERNEL = "the kernel is older than 6.9: it does not activate the queue of a link when it is asked for the link"
+NO_HELM = "needs helm: `make helm` builds it"
+NO_KUBECTL = "kubectl is not installed"
 ONE_PROCESSOR = "this machine has one processor"
 OTHER_STORES = "a case of other datastores: "  # the text that follows says why
 
@@ -18,6 +20,8 @@ OTHER_STORES = "a case of other datastores: "  # the text that follows says why
 EXPECTED: dict[str, str] = {
     NO_CNI: "Debian trixie and Ubuntu 24.10 have none any more that does",
     NO_RECEIVER: "the receiver of traces is built with Go, which images of containers do not have",
+    NO_HELM: "helm is built with Go, which images of containers do not have",
+    NO_KUBECTL: "no distribution has a package of it that is new enough",
     NO_ANALYZE: "images of containers have no systemd",
     NO_SYSTEMD: "images of containers have no systemd",
     NO_CGROUP2: "containers may not write the control groups of their host",

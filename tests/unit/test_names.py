@@ -36,8 +36,11 @@ ALLOWED = {
     "svc/datastore/open.py": {"kubernetes"},  # a package
     "svc/datastore/orch/client.py": {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"},
     "svc/deploy/crds.py": {"apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields"},  # of the Kubernetes API
-    "svc/deploy/rbac.py": {"rbac.authorization.k8s.io", "coordination.k8s.io"},
+    "svc/deploy/crd_rules.py": {"x-kubernetes-validations"},
     "svc/deploy/installation_crd.py": {"apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields"},
+    "svc/deploy/rbac.py": {"rbac.authorization.k8s.io"},
+    "svc/deploy/controller_rights.py": {"coordination.k8s.io", "networking.k8s.io"},
+    "svc/deploy/manifests/controllers.py": {"svc-controllers"},  # the program
     "svc/model/installation.py": {"kubernetesProvider"},  # a field
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
     "svc/controllers/main.py": {"svc-controllers"},  # the program

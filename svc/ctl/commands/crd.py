@@ -71,17 +71,18 @@ def crd() -> None:
 
 @crd.command("print")
 @_of_definitions
+@click.option("--with-rules", is_flag=True, help="Add rules in CEL, for Kubernetes 1.25 or newer.")
 @click.pass_obj
-def print_definitions(context: CliContext, api_version: str) -> None:
+def print_definitions(context: CliContext, api_version: str, with_rules: bool) -> None:
     """Print the resource definitions, in YAML.
 
     \b
     Examples:
       svcctl crd print | kubectl apply --server-side -f -
-      svcctl crd print --group plain
+      svcctl crd print --group plain --with-rules
       svcctl crd print --group operator
     """
-    echo_yaml(crds.definitions(context.names, api_version))
+    echo_yaml(crds.definitions(context.names, api_version, with_rules=with_rules))
 
 
 @crd.command("role")

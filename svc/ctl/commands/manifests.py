@@ -1,0 +1,169 @@
+"""svcctl manifests."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import svc
+from svc.admin.documents import read_raw, sources
+from svc.ctl.cli_context import CliContext, echo_json, names_option, output_option
+from svc.ctl.path_option import PATH
+from svc.ctl.terminal import echo
+from svc.datastore.open import open_client
+from svc.deploy.discovery import Discovery
+from svc.deploy.manifests import settings as choices
+from svc.deploy.manifests.objects import objects
+from svc.deploy.manifests.settings import Settings
+from svc.deploy.manifests.yaml_text import to_yaml
+from svc.deploy.server_apply import apply as apply_documents
+from svc.model.errors import CallerError
+from svc.netconf.names_profiles import canonical
+
+if TYPE_CHECKING:
+    from svc.datastore.orch.client import Client  # its packages come with an extra
+
+Json = dict[str, Any]
+Command = Callable[..., Any]
+
+_OPTIONS = (
+    click.option(
+        "--flavour",
+        type=click.Choice(choices.FLAVOURS),
+        default=choices.NETWORKING,
+        show_default=True,
+        help="networking: addresses of svc; overlay, policy-only: pod CIDRs; operator: as the Installation says.",
+    ),
+    click.option(
+        "--datastore", type=click.Choice(choices.DATASTORES), default=choices.ORCH, show_default=True, help="Datastore."
+    ),
+    click.option("--image", default=f"svc:{svc.__version__}", show_default=True, metavar="NAME", help="Image of svc."),
+    click.option(
+        "--namespace",
+        default=choices.SYSTEM_NAMESPACE,
+        show_default=True,
+        metavar="NAME",
+        help="Namespace of pods, accounts and configuration.",
+    ),
+    click.option(
+        "--crds",
+        type=click.Choice(choices.CRDS),
+        help="Resource definitions; rules need Kubernetes 1.25.  [default: without-rules; none if another product has them]",
+    ),
+    click.option(
+        "--group",
+        type=click.Choice(["backing", "plain"]),
+        default="backing",
+        show_default=True,
+        help="API group of the resources: the one behind the API, or the API's own.",
+    ),
+    click.option(
+        "--policy-api",
+        type=click.Choice(choices.POLICY_APIS),
+        help="API group of the PodDisruptionBudget.  [default: what the API server of --kubeconfig has, else policy/v1]",
+    ),
+    click.option("--pool", "pools", multiple=True, metavar="CIDR", help="Range of a pool to create; one of each IP version."),
+    click.option("--etcd-endpoints", default="", metavar="URLS", help="Addresses of etcd, separated by commas."),
+    click.option("--etcd-tls", is_flag=True, help="Read the files for etcd from the Secret PLUGIN-etcd-secrets."),
+    click.option("--policy-agent", type=PATH, metavar="FILE", help="Container that enforces policy, which svc does not."),
+    click.option("--proxy", type=PATH, metavar="FILE", help="Objects of a data-path proxy, which is not part of svc."),
+    click.option("--kubeconfig", type=PATH, help="Kubeconfig of an administrator, for --apply and for what the server has."),
+    click.option("--apply", "is_applied", is_flag=True, help="Apply the objects, in place of printing them."),
+    click.option("--dry-run", is_flag=True, help="With --apply: let the API server check the objects, and change nothing."),
+)
+
+
+def _with_options(command: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_with_options
+@output_option
+@names_option
+@click.pass_obj
+def manifests(context: CliContext, kubeconfig: Path | None, is_applied: bool, dry_run: bool, **options: Any) -> None:
+    """Print all objects that bring svc into a cluster, in the order in which they are applied; YAML unless -o json is given.
+
+    \b
+    Examples:
+      svcctl manifests | kubectl apply --server-side -f -
+      svcctl manifests --pool 10.244.0.0/16 --kubeconfig /etc/kubernetes/admin.conf --apply
+      svcctl manifests --datastore etcd --etcd-endpoints https://10.0.0.1:2379 --etcd-tls
+    """
+    if is_applied and kubeconfig is None:
+        raise click.UsageError("--apply needs --kubeconfig: it names the cluster")
+    if dry_run and not is_applied:
+        raise click.UsageError("--dry-run needs --apply: printing changes nothing")
+    if kubeconfig is None:
+        _print(context, objects(_settings(context, None, **options)))
+        return
+    with closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
+        found = objects(_settings(context, client, **options))
+        if not is_applied:
+            _print(context, found)
+            return
+        for applied in apply_documents(client, found, dry_run=dry_run):
+            outcome = "applied" if not dry_run else "valid" if applied.stored else "not checked: what it needs is not there yet"
+            echo(f"{applied} {outcome}")
+    echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
+
+
+def _settings(
+    context: CliContext,
+    client: "Client | None",
+    *,
+    group: str,
+    crds: str | None,
+    policy_api: str | None,
+    policy_agent: Path | None,
+    proxy: Path | None,
+    **options: Any,
+) -> Settings:
+    own = context.with_own_names
+    names = own.names
+    without = choices.NONE if names.foreign_definitions else choices.WITHOUT_RULES
+    return Settings(
+        names=names,
+        profile=canonical(own.profile),
+        crds=crds or without,
+        api_version=names.api_version if group == "plain" else "",
+        policy_api=policy_api or _policy_api(client),
+        policy_agent=_container(policy_agent) if policy_agent else None,
+        proxy=_objects(proxy) if proxy else [],
+        **options,
+    )
+
+
+def _policy_api(client: "Client | None") -> str:
+    """Return the newest API group of disruption budgets that the server has; the newest one without a server."""
+    discovery = Discovery(client) if client else None
+    kind = "PodDisruptionBudget"
+    return next(
+        (each for each in choices.POLICY_APIS if discovery is None or discovery.find(each, kind)), choices.POLICY_APIS[0]
+    )
+
+
+def _print(context: CliContext, documents: list[Json]) -> None:
+    if context.output == "json":
+        echo_json({"apiVersion": "v1", "kind": "List", "items": documents})
+    else:
+        click.echo(to_yaml(documents), nl=False)
+
+
+def _objects(file: Path) -> list[Json]:
+    found = [document.content for document in read_raw(list(sources([str(file)], bytes)))]
+    if not all(isinstance(each, dict) for each in found):
+        raise CallerError(f"{file}: a document is not an object", details="give objects of Kubernetes")
+    return found
+
+
+def _container(file: Path) -> Json:
+    found = _objects(file)
+    if len(found) > 1 or not {"name", "image"} <= found[0].keys():
+        raise CallerError(f"{file} is not a container", details="give one object with name and image, as in a pod's spec")
+    return found[0]

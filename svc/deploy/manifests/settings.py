@@ -1,0 +1,128 @@
+"""Settings of the model, and the names that follow from them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any, Final
+
+from svc._core.cidr import Cidr
+from svc.model.errors import CallerError
+from svc.names import DEFAULT, Names
+from svc.values import dataclass
+
+Json = dict[str, Any]
+
+NETWORKING, OVERLAY, POLICY_ONLY, OPERATOR = "networking", "overlay", "policy-only", "operator"
+FLAVOURS: Final = (NETWORKING, OVERLAY, POLICY_ONLY, OPERATOR)
+ORCH, ETCD = "orch", "etcd"
+DATASTORES: Final = (ORCH, ETCD)
+WITH_RULES, WITHOUT_RULES, NONE = "with-rules", "without-rules", "none"
+CRDS: Final = (WITH_RULES, WITHOUT_RULES, NONE)
+POLICY_V1, POLICY_V1BETA1 = "policy/v1", "policy/v1beta1"
+POLICY_APIS: Final = (POLICY_V1, POLICY_V1BETA1)
+
+SYSTEM_NAMESPACE: Final = "kube-system"
+BIN_DIR, CONF_DIR = "/opt/cni/bin", "/etc/cni/net.d"
+CONFIG_MAP, CONFIG_KEY = "cni-config", "config"
+"""The ConfigMap with the network list, which the installer reads."""
+
+_IMAGE: Final = re.compile(r"[\w.-]+(:\d+)?(/[\w.-]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII)
+_NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is chosen for a deployment. `pools` are the ranges of pools to create, if svc manages addresses.
+
+    `policy_agent` is a container that enforces policy, `proxy` are the objects of a data-path proxy. Neither is part of svc.
+    """
+
+    flavour: str
+    datastore: str
+    image: str
+    names: Names = DEFAULT
+    profile: str = ""  # of the names, as programs in the image find it
+    namespace: str = SYSTEM_NAMESPACE
+    crds: str = WITHOUT_RULES
+    api_version: str = ""  # of the custom resources; empty for the backing group
+    policy_api: str = POLICY_V1
+    etcd_endpoints: str = ""
+    etcd_tls: bool = False
+    pools: Sequence[str] = ()
+    policy_agent: Mapping[str, Any] | None = None
+    proxy: Sequence[Json] = field(default_factory=list)
+
+    @property
+    def is_orch(self) -> bool:
+        """Whether the Kubernetes API is the datastore."""
+        return self.datastore == ORCH
+
+    @property
+    def uses_pod_cidrs(self) -> bool:
+        """Whether addresses come from the pod CIDRs of nodes."""
+        return self.flavour in (OVERLAY, POLICY_ONLY)
+
+    @property
+    def store_api_version(self) -> str:
+        """The API version of the custom resources; empty if etcd is the datastore."""
+        return (self.api_version or self.names.crd_api_version) if self.is_orch else ""
+
+    @property
+    def cluster_type(self) -> str:
+        """What ClusterInformation says of the cluster."""
+        return f"{self.names.orchestrator},overlay" if self.flavour == OVERLAY else self.names.orchestrator
+
+    def labels(self, name: str) -> dict[str, str]:
+        """Return the labels by which pods of a workload are found."""
+        return {f"app.{self.names.orch_domain}/name": name}
+
+
+def check(settings: Settings) -> None:
+    """Raise CallerError if the settings contradict each other, or if one is malformed."""
+    for problem, remedy in _problems(settings):
+        raise CallerError(problem, details=remedy)
+
+
+def _problems(settings: Settings) -> list[tuple[str, str]]:
+    found = []
+    names, is_orch = settings.names, settings.is_orch
+    if not is_orch and settings.flavour in (POLICY_ONLY, OPERATOR):
+        found.append((f"flavour {settings.flavour!r} is not for etcd", f"give --datastore {ORCH}, or another flavour"))
+    if not _IMAGE.fullmatch(settings.image):
+        found.append((f"image = {settings.image!r} is not the name of an image", "give one such as registry.example/svc:1.0"))
+    if not _NAMESPACE.fullmatch(settings.namespace):
+        rule = "give up to 63 lower-case letters, digits and '-', a letter or digit first and last"
+        found.append((f"namespace = {settings.namespace!r} is not the name of a namespace", rule))
+    if settings.flavour == OPERATOR and settings.namespace != SYSTEM_NAMESPACE:
+        rule = f"leave --namespace out: the operator looks in {SYSTEM_NAMESPACE}"
+        found.append((f"flavour {OPERATOR!r} is not for another namespace", rule))
+    if "/" in settings.profile:
+        rule = "give a shipped profile: the image has no other"
+        found.append((f"names = {settings.profile!r} is a file of this machine", rule))
+    if is_orch and (settings.etcd_endpoints or settings.etcd_tls):
+        found.append(("etcd is configured, and is not the datastore", f"give --datastore {ETCD}, or leave the options out"))
+    if not is_orch and not settings.etcd_endpoints:
+        found.append(("the addresses of etcd are missing", "give --etcd-endpoints https://HOST:2379,..."))
+    if is_orch and settings.crds != NONE and names.foreign_definitions:
+        rule = f"give --crds {NONE}, and apply those of that product: other ones could narrow what it stores"
+        found.append(("the definitions with these names belong to another product", rule))
+    return [*found, *_pool_problems(settings)]
+
+
+def _pool_problems(settings: Settings) -> list[tuple[str, str]]:
+    if not settings.pools:
+        return []
+    if not settings.is_orch or settings.uses_pod_cidrs or settings.flavour == OPERATOR:
+        source = {OPERATOR: "the Installation has the pools"}.get(settings.flavour, "addresses come from pod CIDRs")
+        reason = source if settings.is_orch else "Kubernetes has no pools then: use `svcctl pool apply`"
+        return [("pools are given in vain", f"leave --pool out: {reason}")]
+    found = []
+    families = set()
+    for text in settings.pools:
+        try:
+            families.add(Cidr(text).version)
+        except ValueError as error:
+            found.append((f"pool = {text!r} is not a CIDR ({error})", "give ADDRESS/LENGTH, such as 10.244.0.0/16"))
+    if not found and len(families) < len(settings.pools):
+        found.append(("two pools are of one IP version", "give at most one of each; make others with `svcctl pool apply`"))
+    return found
