@@ -1,13 +1,15 @@
 """Right of way of short calls: while STATUS or CHECK is in flight, ADDs pause between their steps.
 
 Only one thread at a time runs Python. Beside ADDs that compute, a short call waits for the interpreter after each of its system
-calls, behind all of them. An ADD that pauses between two steps holds no lock that another call needs. Its caller's executables
-compete with the short call for the processors, so its thread has a higher priority.
+calls, behind all of them. An ADD that pauses between two steps holds no lock that another call needs. Within a step it gives
+the interpreter up earlier. Its caller's executables compete with the short call for the processors, so its thread has a higher
+priority.
 
 Each pause is bounded: a short call that takes longer waits for something else, such as a server.
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 PAUSE_SECONDS = 0.01  # limit of a pause, from when the last short call came
+SWITCH_SECONDS = 0.0002  # after which a thread gives the interpreter up while a short call is in flight
 _RAISE: Final = 10  # steps of niceness; each is about 1.25 times the share of a processor
 
 
@@ -24,12 +27,16 @@ class RightOfWay:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._number = 0
+        self._usual_switch_seconds = sys.getswitchinterval()
         self._until = 0.0  # when pauses end (monotonic clock)
         self._are_over = threading.Event()
 
     def begin(self) -> None:
         """Count a short call, before it is queued. `end` must follow."""
         with self._lock:
+            if not self._number:
+                self._usual_switch_seconds = sys.getswitchinterval()
+                sys.setswitchinterval(SWITCH_SECONDS)
             self._number += 1
             self._until = time.monotonic() + PAUSE_SECONDS
             self._are_over.clear()
@@ -38,6 +45,7 @@ class RightOfWay:
         with self._lock:
             self._number -= 1
             if not self._number:
+                sys.setswitchinterval(self._usual_switch_seconds)
                 self._are_over.set()
 
     def give_way(self) -> None:

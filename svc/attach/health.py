@@ -2,9 +2,11 @@
 
 The probes of all dependencies run in parallel. STATUS waits up to 0.8 s for them. If a probe takes longer, STATUS uses the last
 result of the same dependency, so a slow server does not delay it. During a burst of ADDs, the last success of one proves more
-than probes, whose threads would wait for the interpreter beside the ADDs.
+than probes, whose threads would wait for the interpreter beside the ADDs. A success is not repeated within a second, because a
+probe writes to the disk, and programs may send STATUS very often.
 """
 
+import math
 import threading
 import time
 from collections import Counter
@@ -23,6 +25,7 @@ ANSWER_SECONDS: Final = 0.7  # timeout of the first request to a server
 SLACK_SECONDS: Final = 0.1  # STATUS waits this much longer, because a probe fails at the end of its timeout
 PROBE_SECONDS: Final = 10.0  # timeout of a whole probe
 MEMORY_SECONDS: Final = 30.0  # validity of an ADD's failure if no probe shows its cause
+FRESH_SECONDS: Final = 1.0  # validity of a successful probe, unless an ADD of the network has ended since
 EVIDENCE_SECONDS: Final = 0.1  # validity of an ADD's success while other ADDs of the network are in flight
 MAX_REMEMBERED: Final = 256  # dependencies with a probe result; also networks with a failed ADD, or with known dependencies
 _OF_ONE_POD: Final = (  # errors of one pod, which another ADD may not have
@@ -94,8 +97,6 @@ class Probe:
         except Exception as failure:  # for example, a session was closed
             cause = f"{type(failure).__name__}: {failure}"
             self.failure = shortage(failure) or PeerError(f"the probe failed: {cause}", details="see the agent's log")
-        finally:
-            self.done.set()
 
 
 class Health:
@@ -183,7 +184,7 @@ class Health:
             _warn([self._ended.get(each.key) for each in dependencies], trace)
             return
         until = time.monotonic() + ANSWER_SECONDS + SLACK_SECONDS
-        probes = [(each, self.begin(each)) for each in dependencies]
+        probes = [(each, self._fresh(each, network) or self.begin(each)) for each in dependencies]
         in_time = [probe.done.wait(max(0.0, until - time.monotonic())) for _, probe in probes if probe is not None]
         known = [(each, probe, self._last_ended(each, probe)) for each, probe in probes]
         for _, _, last in known:
@@ -201,6 +202,14 @@ class Health:
         with self._lock:
             since = self._succeeded.get(network)
             return since is not None and network in self._adding and time.monotonic() - since < EVIDENCE_SECONDS
+
+    def _fresh(self, dependency: Dependency, network: Hashable) -> Probe | None:
+        """Return the last probe of the dependency if it has just succeeded, and no ADD of the network has ended since."""
+        last = self._ended.get(dependency.key)
+        if last is None or last.failure is not None or time.monotonic() - last.started >= FRESH_SECONDS:
+            return None
+        ended = max(self._succeeded.get(network, -math.inf), self._failures.get(network, (-math.inf, None))[0])
+        return last if ended < last.started else None
 
     def _last_ended(self, dependency: Dependency, probe: Probe | None) -> Probe | None:
         if probe is not None and probe.done.is_set():
@@ -235,6 +244,7 @@ class Health:
             with self._lock:
                 _remember(self._ended, key, probe)
                 self._running.pop(key, None)
+            probe.done.set()  # last: who has waited for it finds it among those that have ended
 
 
 def _is_superseded_by_probes(failure: SvcError, *, may_lack_addresses: bool) -> bool:

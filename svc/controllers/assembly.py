@@ -6,9 +6,9 @@ from typing import Any
 
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.copies.copier import Copier
-from svc.controllers.copies.endpoints import Endpoints
 from svc.controllers.copies.network_policies import NetworkPolicies
 from svc.controllers.copies.profiles import AccountProfiles, NamespaceProfiles
+from svc.controllers.copies.workload_endpoints import Endpoints
 from svc.controllers.loadbalancer.service_addresses import ServiceAddresses
 from svc.controllers.node.addresses.part import Addresses
 from svc.controllers.node.host_endpoint_controller import HostEndpoints

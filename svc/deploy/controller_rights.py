@@ -78,6 +78,8 @@ _TABLE: Final = (
     _row(OWN_GROUP, ("ipamconfigurations",), ("get",), _NODE, "plain"),
     _row(OWN_GROUP, ("ipamconfigurations",), _READ, _BALANCER, "plain"),
     _row(OWN_GROUP, _IPAM, (*_READ, "update", "delete"), _NODE, "orch"),
+    _row(OWN_GROUP, ("ipamblocks",), (*_READ, "update", "delete"), OPERATOR, "orch"),
+    _row(OWN_GROUP, ("blockaffinities",), ("get", "list", "update", "delete"), OPERATOR, "orch"),
     _row(OWN_GROUP, ("ipamblocks",), (*_READ, "create", "update", "delete"), _BALANCER, "orch"),
     _row(OWN_GROUP, ("ipamhandles",), ("get", "create", "update", "delete"), _BALANCER, "orch"),
     _row(OWN_GROUP, ("blockaffinities",), ("get", "list", "create", "update", "delete"), _BALANCER, "orch"),

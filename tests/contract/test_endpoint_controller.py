@@ -12,7 +12,7 @@ from harness.kube import Kube
 from harness.orch import PODS, put_pod
 from harness.polling import eventually, wait_until
 from harness.running_controller import Running, running
-from svc.controllers.copies.endpoints import Endpoints
+from svc.controllers.copies.workload_endpoints import Endpoints
 from svc.datastore.api import Create, Delete, NotFound, Update
 from svc.datastore.etcd.store import EtcdStore
 from svc.datastore.orch.client import Client

@@ -55,8 +55,7 @@ def await_complete(installed: InstalledCluster) -> None:
     wait_until(lambda: [spec["cidr"] for spec in installed.pools().values()] == [V4["cidr"]])
     wait_until(lambda: all(installed.environment(each).get("USE_POD_CIDR") == "true" for each in FOUR))
     wait_until(lambda: installed.network()["ipam"]["type"] == "host-local")
-    installed.roll_out(AGENT, CONTROLLERS)
-    wait_until(lambda: installed.conditions() == {"Ready": "True", "Progressing": "False", "Degraded": "False"})
+    installed.await_ready(AGENT, CONTROLLERS)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

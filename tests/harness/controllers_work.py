@@ -136,8 +136,7 @@ class Work:
         put(self._store, AffinityKey("node1", Cidr("10.71.0.0/26")), Affinity())
         installed.change(host_local({"ipPools": [{"cidr": "10.72.0.0/24", "name": "next"}], "mtu": 1400}))
         wait_until(lambda: {"next"} == installed.pools().keys() - {"p", "lb4"})
-        installed.roll_out(AGENT, CONTROLLERS)
-        wait_until(lambda: installed.conditions().get("Ready") == "True")
+        installed.await_ready(AGENT, CONTROLLERS)
 
     def _find(self, key: ResourceKey) -> Resource | None:
         entry = self._store.find(key)

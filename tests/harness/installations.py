@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.datastores import EtcdSite, Site, session, set_ready
 from harness.kube import Kube
+from harness.polling import wait_until
 from harness.svcctl import Cli, cli_on
 from svc.admin.installation_resource.reconcile import path_of
 from svc.admin.installation_resource.workloads import path_of as workload_path
@@ -113,6 +114,15 @@ class InstalledCluster:
             zero = dict.fromkeys(("currentNumberScheduled", "numberMisscheduled", "numberReady"), 3) if kind == AGENT[0] else {}
             status = {"observedGeneration": generation, **numbers[kind], **zero}
             self.kube.call("PATCH", f"{workload_path(kind, name)}/status", {"status": status}, MERGE)
+
+    def await_ready(self, *workloads: tuple[str, str]) -> None:
+        """Report the rollouts of workloads, each change included, until the resource is ready."""
+
+        def is_ready() -> bool:
+            self.roll_out(*workloads)
+            return self.conditions() == {"Ready": "True", "Progressing": "False", "Degraded": "False"}
+
+        wait_until(is_ready)
 
     @property
     def resource(self) -> Json:

@@ -167,3 +167,63 @@ def test_failure_of_an_add_is_current_for_a_time_only(monkeypatch: pytest.Monkey
     assert current(health) == [True]
     monkeypatch.setattr(module, "MEMORY_SECONDS", 0.0)
     assert current(health) == [False]
+
+
+class Sound:
+    """A server that answers every probe, until it is `broken`."""
+
+    def __init__(self) -> None:
+        self.probes = 0
+        self.broken = False
+        self.dependency = Dependency("sound", "the server", "repair it", self._look)
+
+    def _look(self, _: Probe) -> None:
+        self.probes += 1
+        if self.broken:
+            raise PeerError("broken")
+
+    def is_ready(self, health: Health, network: str = "net") -> bool:
+        try:
+            health.require([self.dependency], network, CallTrace("test"), may_lack_addresses=False)
+        except PeerError:
+            return False
+        return True
+
+
+def test_success_is_not_repeated_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other networks share it, as they share the probe."""
+    health, server = Health(), Sound()
+    assert [server.is_ready(health, network) for network in ("net", "net", "other")] == [True] * 3
+    assert server.probes == 1
+    monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
+    server.broken = True
+    assert not server.is_ready(health)
+
+
+def test_failure_is_probed_again_at_once() -> None:
+    health, server = Health(), Sound()
+    server.broken = True
+    assert not server.is_ready(health)
+    server.broken = False
+    assert server.is_ready(health)
+    assert server.probes == 2
+
+
+def test_success_before_a_failed_add_does_not_count() -> None:
+    health, server = Health(), Sound()
+    assert server.is_ready(health)
+    health.record("net", StoreError("refused"))
+    server.broken = True
+    assert server.is_ready(health, "other")
+    assert not server.is_ready(health)
+    assert server.probes == 2
+
+
+def test_success_before_an_add_does_not_count() -> None:
+    """The ADD may have taken the last address."""
+    health, server = Health(), Sound()
+    assert server.is_ready(health)
+    with health.adding("net"):
+        pass
+    server.broken = True
+    assert not server.is_ready(health)

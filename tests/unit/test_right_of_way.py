@@ -1,8 +1,10 @@
 """Right of way of short calls: ADDs pause while one is in flight, never longer than the limit."""
 
 import os
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +13,14 @@ from svc import right_of_way
 from svc.right_of_way import RightOfWay, raised_priority
 
 LONG = 60.0  # seconds; a test that waits so long fails
+
+
+@pytest.fixture(autouse=True)
+def _usual_switch_interval() -> Iterator[None]:
+    """Restore what calls without an end leave behind."""
+    usual = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(usual)
 
 
 def test_nothing_pauses_without_short_calls() -> None:
@@ -76,3 +86,13 @@ def test_thread_without_the_right_keeps_its_priority(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "setpriority", refuse)
     with raised_priority():
         pass
+
+
+def test_interpreter_is_given_up_earlier_while_a_short_call_is_in_flight() -> None:
+    ways, usual = RightOfWay(), sys.getswitchinterval()
+    ways.begin()
+    ways.begin()
+    ways.end()
+    assert sys.getswitchinterval() == pytest.approx(right_of_way.SWITCH_SECONDS)
+    ways.end()
+    assert sys.getswitchinterval() == usual
