@@ -70,7 +70,7 @@ _TABLE: Final = (
     _row(OWN_GROUP, ("kubecontrollersconfigurations/status",), ("update",), _ALL, "plain"),
     _row(OWN_GROUP, ("hostendpoints",), (*_READ, "create", "update", "delete"), _NODE, "orch"),
     _row(OWN_GROUP, ("ippools",), ("list", "watch"), _BOTH, "orch"),
-    _row(OWN_GROUP, ("ippools",), (*_READ, "create", "update", "delete"), OPERATOR, "orch"),
+    _row(OWN_GROUP, ("ippools",), ("list", "watch", "create", "update", "delete"), OPERATOR, "orch"),
     _row(OWN_GROUP, ("ippools", "ippools/status"), ("update",), _NODE, "plain"),
     _row(OWN_GROUP, ("ipreservations",), ("list", "watch"), _BOTH, "orch"),
     _row(OWN_GROUP, ("ipamconfigs",), ("get",), _NODE, "backing"),

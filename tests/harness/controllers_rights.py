@@ -17,7 +17,7 @@ _DOCUMENT = Path(__file__).parents[2] / "docs" / "controllers.md"
 _HEADINGS = ("### In the Kubernetes API", "### In the API group of the datastore")
 _IN_ONE_NAMESPACE = ("leases", "configmaps", "daemonsets", "deployments")
 _METHODS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_PATH = re.compile(r"/apis?/(?:(?P<group>[^/]+\.[^/]+)/)?v\w+/(?:namespaces/(?P<space>[^/]+)/)?(?P<rest>[^?]+)")
+_PATH = re.compile(r"/api(?:s/(?P<group>[^/]+))?/v\w+/(?:namespaces/(?P<space>[^/]+)/)?(?P<rest>[^?]+)")
 
 
 class Right(NamedTuple):
