@@ -1,6 +1,7 @@
 """Garbage collection between calls: every call waits for the interpreter while the collector runs, which takes some ms."""
 
 import gc
+import math
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,7 +18,7 @@ class GarbageCollector:
 
     def __init__(self, report: Callable[[], tuple[int, int, float]]) -> None:
         self._report = report
-        self._collected = 0.0  # when it last did (monotonic clock)
+        self._collected = -math.inf  # when it last did (monotonic clock)
 
     def run(self) -> None:
         """If no job runs, and some have run since the last time, collect garbage and return free memory to the system."""

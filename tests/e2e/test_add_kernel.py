@@ -9,6 +9,7 @@ import pytest
 from harness.netns import Netns
 from harness.node import Node
 from harness.pod import Pod
+from harness.polling import eventually
 
 pytestmark = pytest.mark.root
 
@@ -247,13 +248,22 @@ def test_ipv6_pods_reach_each_other_without_ipv4(pods: MakePod) -> None:
     assert pings(first.netns, second.addresses[0])
 
 
+def routes(netns: Netns) -> list[Any]:
+    return [netns.ip(family, "route", "show", "table", "all") for family in ("-4", "-6")]
+
+
+def has_link_local_address(found: list[Any]) -> bool:
+    """Return whether the kernel has ended the duplicate address detection of the uplink, which adds two routes."""
+    return any(route.get("type") == "local" and route["dst"].startswith("fe80::") for route in found[1])
+
+
 def test_del_leaves_no_link_and_no_route(pods: MakePod) -> None:
     pod = pods(**DUAL)
-    before = [pod.node.netns.ip(family, "route", "show", "table", "all") for family in ("-4", "-6")]
+    before = eventually(lambda: routes(pod.node.netns), has_link_local_address)
     pod.add()
     pod.delete()
     assert pod.netns.links() == []
-    assert [pod.node.netns.ip(family, "route", "show", "table", "all") for family in ("-4", "-6")] == before
+    assert routes(pod.node.netns) == before
 
 
 def sysctls(netns: Netns, ifname: str, paths: dict[str, str]) -> dict[str, str]:
