@@ -1,7 +1,9 @@
 """The native executable with `wait=` in its record: it waits for an agent, runs no one-shot, and spools a DEL."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -9,7 +11,8 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from harness.shim import (
     ATTACHMENT,
     NETCONF,
     FakeAgent,
+    Handler,
     Shim,
     answering,
     error_of,
@@ -31,12 +35,15 @@ from harness.shim import (
 )
 from harness.spool_names import file_name
 from svc.agent.stop_mark import leave_mark
-from svc.cni.frame import pack_handover
+from svc.cni.frame import FrameError, pack_handover
 from svc.cni.spool_file import MAX_BYTES, MAX_FILES, NAME, pack, read
 
 EXECUTABLE_LIMIT = 24 << 10  # bytes
 PAUSE_SECONDS = 0.2  # the longest between two attempts
 KEPT = 20 / 1000  # seconds of the fast executable
+STRACE = ["strace", "-qq", "-o", "/dev/null"]
+
+traced = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, to end or delay the executable at a step")
 
 
 @pytest.fixture
@@ -98,7 +105,9 @@ def test_call_is_served_by_the_agent_that_comes(waiting: Shim, tmp_path: Path, v
     assert spooled_files(tmp_path) == []
 
 
-@pytest.mark.parametrize(("verb", "code", "limit"), [("ADD", 11, "60 s"), ("GC", 11, "60 s"), ("CHECK", 11, "10 s"), ("STATUS", 50, "1 s")])
+@pytest.mark.parametrize(
+    ("verb", "code", "limit"), [("ADD", 11, "60 s"), ("GC", 11, "60 s"), ("CHECK", 11, "10 s"), ("STATUS", 50, "1 s")]
+)
 def test_error_after_the_time_names_agent_and_remedy(hasty: Shim, verb: str, code: int, limit: str) -> None:
     """It takes as long as it says, and no one-shot runs."""
     began = time.monotonic()
@@ -165,7 +174,7 @@ def test_attempts_of_many_executables_are_spread(waiting: Shim) -> None:
             process.kill()
             process.communicate()
     assert len(times) == callers
-    gaps = [later - earlier for each in times.values() for earlier, later in zip(each[1:], each[2:], strict=False)]
+    gaps = [later - earlier for each in times.values() for earlier, later in pairwise(each[1:])]
     assert min(gaps) > 0.015
     assert sorted(gaps)[len(gaps) // 2] < PAUSE_SECONDS + 0.05
     moments = sorted(moment for each in times.values() for moment in each if moment > min(map(min, times.values())) + 2)
@@ -265,13 +274,17 @@ def test_profile_is_part_of_the_name(hasty: Shim, tmp_path: Path) -> None:
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40)
-VALUES = st.recursive(st.none() | st.booleans() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=8
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     network=TEXTS,
-    before=st.dictionaries(st.sampled_from(["a", "nam", "names", "list"]) | TEXTS, VALUES | st.fixed_dictionaries({"name": TEXTS})),
+    before=st.dictionaries(
+        st.sampled_from(["a", "nam", "names", "list"]) | TEXTS, VALUES | st.fixed_dictionaries({"name": TEXTS})
+    ),
     container=TEXTS,
     indent=st.sampled_from([None, 2]),
 )
@@ -292,7 +305,8 @@ def test_name_and_content_equal_the_twins(
 
 
 @pytest.mark.parametrize(
-    "stdin", [b"", b"{", b'"', b'{"name"', b'{"name":', b'{"name": "', b'{"name": "x\\', b"\0" * 9, b"[" * 5000, b"}" * 9, b"\xff" * 99]
+    "stdin",
+    [b"", b"{", b'"', b'{"name"', b'{"name":', b'{"name": "', b'{"name": "x\\', b"\0" * 9, b"[" * 5000, b"}" * 9, b"\xff" * 99],
 )
 def test_any_input_is_spooled(hasty: Shim, tmp_path: Path, stdin: bytes) -> None:
     """The agent reads it. The executable must not refuse what it cannot read."""
@@ -310,36 +324,175 @@ def test_largest_request_is_spooled(hasty: Shim, tmp_path: Path) -> None:
 # the last attempt
 
 
-@pytest.fixture
-def late_agent(waiting: Shim) -> Iterator[Callable[[Callable[[FakeAgent, socket.socket], None]], None]]:
-    """Return a function that lets an agent listen as soon as the DEL is in the spool."""
-    folder = waiting.socket.parent
-    stops: list[FakeAgent] = []
-    threads: list[threading.Thread] = []
-
-    def start(handle: Callable[[FakeAgent, socket.socket], None]) -> None:
-        # the executable is stopped by its renaming: the agent listens before it goes on
-        def serve() -> None:
-            wait_until(lambda: spooled_files(folder), seconds=10)
-            agent = FakeAgent(waiting.socket, handle)
-            agent.__enter__()
-            stops.append(agent)
-
-        threads.append(threading.Thread(target=serve))
-        threads[-1].start()
-
-    yield start
-    for thread in threads:
-        thread.join()
-    for agent in stops:
-        agent.__exit__()
+def spool_slowly(shim: Shim, tmp_path: Path, handle: Handler) -> tuple[FakeAgent, subprocess.CompletedProcess[bytes]]:
+    """Let an agent listen as soon as the DEL is in the spool, before the executable goes on."""
+    environment = {"CNI_COMMAND": "DEL", **ATTACHMENT}
+    command = [*STRACE, "-e", "inject=renameat:delay_exit=500000", str(shim.path)]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(NETCONF)
+        process.stdin.close()
+        process.stdin = None
+        wait_until(lambda: bool(spooled_files(tmp_path)))
+        with FakeAgent(shim.socket, handle) as agent:
+            stdout, _ = process.communicate()
+    return agent, subprocess.CompletedProcess(command, process.returncode, stdout)
 
 
-def stop_at(shim: Shim, call: str, number: int = 1) -> subprocess.Popen[bytes]:
-    """Run a DEL under strace, which kills the executable at a system call."""
-    command = ["strace", "-qq", "-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={number}", str(shim.path)]
-    process = subprocess.Popen(
-        command, env={"CNI_COMMAND": "DEL", **ATTACHMENT}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    process.communicate(NETCONF)
-    return process
+@traced
+def test_agent_that_has_started_meantime_does_it(waiting: Shim, tmp_path: Path) -> None:
+    """It may have read the spool before. Its success removes the file."""
+    agent, result = spool_slowly(waiting, tmp_path, answering(0, b"done"))
+    assert (result.returncode, result.stdout) == (0, b"done")
+    assert len(agent.received) == 1
+    assert spooled_files(tmp_path) == []
+
+
+@traced
+def test_failure_of_the_last_attempt_keeps_the_file(waiting: Shim, tmp_path: Path) -> None:
+    _, result = spool_slowly(waiting, tmp_path, answering(1, b"failed"))
+    assert (result.returncode, result.stdout) == (1, b"failed")
+    assert len(spooled_files(tmp_path)) == 1
+
+
+def close_early(agent: FakeAgent, connection: socket.socket) -> None:
+    agent.receive(connection)
+
+
+def answer_nonsense(agent: FakeAgent, connection: socket.socket) -> None:
+    agent.receive(connection)
+    connection.sendall(b"nonsense" * 20)
+
+
+@traced
+@pytest.mark.parametrize("handle", [close_early, answer_nonsense, hang])
+def test_agent_without_an_answer_does_not_fail_a_spooled_del(waiting: Shim, tmp_path: Path, handle: Handler) -> None:
+    _, result = spool_slowly(waiting, tmp_path, handle)
+    assert (result.returncode, result.stdout) == (0, b"")
+    assert len(spooled_files(tmp_path)) == 1
+
+
+# kills and failures
+
+
+STEPS = [
+    "mkdirat",
+    "openat:when=6",
+    "write:when=1",
+    "write:when=2",
+    "fsync:when=1",
+    "getdents64",
+    "renameat",
+    "fsync:when=2",
+    "exit_group",
+]
+
+
+@traced
+@pytest.mark.parametrize("step", STEPS)
+def test_kill_leaves_a_whole_file_or_none(hasty: Shim, tmp_path: Path, step: str) -> None:
+    """The runtime repeats the DEL, which then succeeds."""
+    call, _, when = step.partition(":")
+    command = [*STRACE, "-e", f"inject={call}:signal=KILL{':' + when if when else ''}", str(hasty.path)]
+    killed = subprocess.run(command, env={"CNI_COMMAND": "DEL", **ATTACHMENT}, input=NETCONF, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    files = spooled_files(tmp_path)
+    assert len(files) == (step in ("fsync:when=2", "exit_group"))
+    assert [read(file.read_bytes()).call.stdin for file in files] == [NETCONF] * len(files)
+    assert hasty.run("DEL").returncode == 0
+    assert [read(file.read_bytes()).call.stdin for file in spooled_files(tmp_path)] == [NETCONF]
+
+
+@traced
+@pytest.mark.parametrize(
+    "step",
+    ["mkdirat", "openat:when=6+", "write:when=1", "write:when=2", "fsync:when=1", "getdents64", "renameat", "fsync:when=2"],
+)
+@pytest.mark.parametrize("name", ["ENOSPC", "EROFS"])
+def test_refused_step_fails_the_del(hasty: Shim, tmp_path: Path, step: str, name: str) -> None:
+    """Nothing but a file that is there already stays."""
+    call, _, when = step.partition(":")
+    command = [*STRACE, "-e", f"inject={call}:error={name}{':' + when if when else ''}", str(hasty.path)]
+    environment = {"CNI_COMMAND": "DEL", **ATTACHMENT}
+    error = error_of(subprocess.run(command, env=environment, input=NETCONF, capture_output=True, check=False))
+    assert error["code"] == 5
+    assert error["msg"].startswith(f"the agent is not running, and the DEL cannot be left for it in {spool_of(tmp_path)}: ")
+    assert os.strerror(getattr(errno, name)) in error["msg"]
+    assert str(hasty.socket) in error["details"]
+    left = list(spool_of(tmp_path).iterdir()) if spool_of(tmp_path).exists() else []
+    assert len(left) == (step == "fsync:when=2")
+
+
+@pytest.mark.root
+def test_full_disk_fails_the_del(hasty: Shim, tmp_path: Path) -> None:
+    run("mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(tmp_path / "state"))
+    try:
+        error = error_of(hasty.run("DEL", NETCONF.ljust(1 << 17)))
+        assert (error["code"], "No space left on device" in error["msg"]) == (5, True)
+        assert list(spool_of(tmp_path).iterdir()) == []
+        assert hasty.run("DEL").returncode == 0
+    finally:
+        run("umount", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("by", ["number", "size", "draft"])
+def test_full_spool_fails_the_del_and_is_named(hasty: Shim, tmp_path: Path, by: str) -> None:
+    """A repeated DEL replaces its file, so it has room."""
+    assert hasty.run("DEL").returncode == 0
+    if by == "size":
+        (spool_of(tmp_path) / "x").touch()
+        os.truncate(spool_of(tmp_path) / "x", MAX_BYTES)
+    else:
+        for number in range(MAX_FILES - 1):
+            (spool_of(tmp_path) / f"{'.' if by == 'draft' else ''}{number:016x}").touch()
+    error = error_of(hasty.run("DEL", CNI_CONTAINERID="c2"))
+    assert error["code"] == 11
+    assert f"{spool_of(tmp_path)}: it has 4096 files or 64 MiB" in error["msg"]
+    assert error["details"].startswith("start the agent, which empties it, and repeat the call")
+    assert hasty.run("DEL").returncode == (by == "size")
+    assert len([path for path in spool_of(tmp_path).iterdir() if read_or_none(path)]) == 1
+
+
+def read_or_none(path: Path) -> object:
+    with suppress(FrameError):
+        return read(path.read_bytes()[: 1 << 20])
+    return None
+
+
+@pytest.mark.parametrize("what", ["link", "file", "readable", "no state directory"])
+def test_spool_that_others_may_change_is_not_used(hasty: Shim, tmp_path: Path, what: str) -> None:
+    spool = spool_of(tmp_path)
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    match what:
+        case "link":
+            spool.symlink_to(tmp_path / "elsewhere")
+        case "file":
+            spool.touch()
+        case "readable":
+            spool.mkdir()
+            spool.chmod(0o750)
+        case _:
+            spool.parent.rmdir()
+    error = error_of(hasty.run("DEL"))
+    assert error["code"] == 5
+    assert str(spool) in error["msg"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.root
+def test_spool_of_another_user_is_not_used(hasty: Shim, tmp_path: Path) -> None:
+    spool_of(tmp_path).mkdir(mode=0o700)
+    os.chown(spool_of(tmp_path), 65534, 65534)
+    assert "other users have access to it" in error_of(hasty.run("DEL"))["msg"]
+    assert list(spool_of(tmp_path).iterdir()) == []
+
+
+def test_parallel_dels_do_not_exceed_the_limit(hasty: Shim, tmp_path: Path) -> None:
+    assert hasty.run("DEL").returncode == 0
+    for number in range(MAX_FILES - 4):
+        (spool_of(tmp_path) / f"{number:016x}").touch()
+    processes = [begin(hasty, "DEL", CNI_CONTAINERID=f"d{number}") for number in range(12)]
+    for process in processes:
+        process.communicate()
+    done = [process for process in processes if process.returncode == 0]
+    assert len(spooled_files(tmp_path)) == MAX_FILES - 3 + len(done) <= MAX_FILES
