@@ -152,7 +152,7 @@ class Spool:
         try:
             spooled = self._directory.read(file)
         except OSError as failure:  # such as a lack of descriptors: the next look tries again
-            log.warning("file %s of the spool cannot be read now: %s", file.name, failure)
+            self._directory.report_failure(file, failure)
             return
         if spooled is None:
             self._unusable[file.name] = file

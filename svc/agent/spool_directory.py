@@ -98,6 +98,10 @@ class SpoolDirectory:
         with suppress(OSError):  # the disk may be read-only: it stays, and is not used
             os.rename(name, name + REFUSED, src_dir_fd=folder, dst_dir_fd=folder)
 
+    def report_failure(self, file: SpoolFile, failure: OSError) -> None:
+        """Report, once, a failure that a later attempt may not have, such as a lack of descriptors."""
+        self._report(file.name, f"{failure.strerror}: it is read again")
+
     def _report(self, name: str, problem: str) -> None:
         if (name, problem) not in self._reported and len(self._reported) < MAX_REPORTED:
             self._reported.add((name, problem))
@@ -112,7 +116,7 @@ def _content(folder: int, name: str) -> bytes:
         if failure.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
             raise FrameError("it is a symbolic link or another special file") from None
         raise
-    with open(file, "rb", closefd=True) as opened:
+    try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise FrameError("it is not a regular file with one name")
@@ -120,4 +124,7 @@ def _content(folder: int, name: str) -> bytes:
             raise FrameError("other users have, or had, access to it")
         if status.st_size > FILE_LIMIT:
             raise FrameError(f"it has more than {FILE_LIMIT} bytes")
-        return opened.read(FILE_LIMIT + 1)
+        with open(file, "rb", closefd=False) as opened:
+            return opened.read(FILE_LIMIT + 1)
+    finally:
+        os.close(file)

@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -428,19 +429,22 @@ def test_status_tells_how_many_wait_since_when(own_pods: MakePod, node: Node) ->
         os.utime(file, (1.7e9, 1.7e9))
         found = json.loads(node.svcctl("status", "-o", "json", check=False).stdout)
         assert found["spool"] == {"number": 1, "since": 1.7e9, "refused": 0}
-        problems = [problem for problem in found["problems"] if "spool" in problem["text"]]
+        problems = [problem for problem in found["problems"] if "in the spool since" in problem["text"]]
         assert [problem["text"] for problem in problems] == ["1 DEL waits in the spool since 2023-11-14T22:13:20Z"]
         assert "1 DEL waits since 2023-11-14 22:13:20" in node.svcctl("status", check=False).stdout
 
 
 def test_reports_and_backups_leave_the_spool_out(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
     with spooled(own_pods()):
-        report = node.svcctl("diag", "--no-archive", check=False)
+        report = node.svcctl("diag", check=False)
         node.svcctl("store", "backup", str(tmp_path / "copy"))
-        node.svcctl("diag", "-f", str(tmp_path / "archive"), check=False)
+        node.svcctl("diag", "--bundle", str(tmp_path / "report.tar.gz"), check=False)
         assert "secret-of-the-netconf" not in report.stdout + report.stderr
-        for path in tmp_path.iterdir():
-            assert not path.is_file() or b"secret-of-the-netconf" not in path.read_bytes()
+        assert b"secret-of-the-netconf" not in (tmp_path / "copy").read_bytes()
+        with tarfile.open(tmp_path / "report.tar.gz") as archive:
+            texts = [archive.extractfile(member) for member in archive.getmembers() if member.isfile()]
+            assert len(texts) > 5
+            assert all(text is not None and b"secret-of-the-netconf" not in text.read() for text in texts)
 
 
 def test_gauges_count_spooled_dels(own_pods: MakePod, node: Node) -> None:
