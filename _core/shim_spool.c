@@ -8,7 +8,7 @@
 enum { MAX_FILES = 4096, MAX_BYTES = 64 << 20, DIGITS = 16 };
 static const int64_t WRITE_MS = 10 * SECOND_MS;
 
-// What a file begins with, little-endian, as in svc/cni/spool_file.py. The request follows.
+// The header of a file, little-endian; the request follows. svc/cni/spool_file.py reads it.
 struct header {
     char magic[4];
     uint32_t version;
@@ -88,7 +88,7 @@ static void name_file(void) {
     put_digits(draft + 1, hash_of(HASH_BEGIN, own, sizeof own));
 }
 
-// Opens the directory, and creates it if it is missing. Nobody but root may have had access to it.
+// Opens the directory, and creates it if it is missing. A directory to which other users have access is refused.
 static void open_folder(void) {
     static const char NAME[] = "spool";
     struct stat found;

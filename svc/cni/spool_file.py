@@ -72,7 +72,7 @@ def pack(request: bytes, boot_id: str, nanoseconds: int) -> bytes:
 
 
 def read(data: bytes) -> Spooled:
-    """Return the DEL in the content of a file. Raise OtherVersion if it is of a later release, FrameError if it is no DEL."""
+    """Return the DEL in the content of a file. Raise OtherVersion for one of a later release, else FrameError."""
     if len(data) < _HEADER.size or not data.startswith(_MAGIC):
         raise FrameError("it is not a file of the spool, or it is cut")
     _, version, boot, size, nanoseconds, checksum = _HEADER.unpack_from(data)
