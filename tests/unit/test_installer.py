@@ -59,7 +59,7 @@ def test_wait_is_recorded_unless_it_is_0(tmp_path: Path, executable: Path) -> No
     assert "\nrun_dir=/r\nwait=60\nfile=" in (tmp_path / "svc.install").read_text()
     assert recorded_wait(tmp_path, DEFAULT) == 60
     installer.install(tmp_path, executable, DEFAULT, plan())
-    assert "wait" not in (tmp_path / "svc.install").read_text()
+    assert "\nwait=" not in (tmp_path / "svc.install").read_text()
     assert recorded_wait(tmp_path, DEFAULT) == 0
 
 
