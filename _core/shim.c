@@ -1,11 +1,13 @@
 // svc: what a container runtime executes for every CNI call. It hands the call to the resident agent over a unix socket
-// and prints the agent's reply. Without an agent it runs a one-shot Python process that does the same.
+// and prints the agent's reply. Without an agent it runs a one-shot Python process that does the same, or, if its record has
+// `wait=`, waits for an agent and leaves a DEL in the spool.
 //
 // Rules:
 // 1. Every wait has a deadline: runtimes hold locks while a plugin runs.
 // 2. No JSON is parsed: a scan finds "cniVersion", and the agent reads the rest of the network configuration.
 // 3. No stdio, no malloc: it starts in 0.1 ms, most of which is page faults. So the data of a call is close together, and the
 //    reply is read into the buffer of error messages.
+//    For the same reason musl's larger functions are avoided: `openat` is one system call, and `open` is more.
 // 4. A failure is one CNI error object on stdout and exit status 1, also if the one-shot ends without any.
 
 #include "shim.h"
@@ -61,7 +63,8 @@ bool belongs_to_call(const char *entry) {
 }
 
 // ---- the installation
-char *agent_socket = "/var/run/svc/agent.sock", *profile = "", *python;
+char *agent_socket = "/var/run/svc/agent.sock", *state_dir = "/var/lib/svc", *profile = "", *python;
+struct limit agent_wait;
 char place[PATH_MAX + 16 + INSTALL_LIMIT + 4];
 size_t directory_size;
 char *install_path = place;
@@ -83,13 +86,28 @@ static int open_install(void) {
     static const char GONE[] = " (deleted)";  // replaced by an installation since this call began
     char *end = place + size, *gone = end - (sizeof GONE - 1);
     strcpy(gone > place && memcmp(gone, GONE, sizeof GONE - 1) == 0 ? gone : end, ".install");
-    int fd = open(place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = openat(AT_FDCWD, place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0 || errno != ENOENT)
         return fd;
     if (strncmp(place + directory_size, "svc", 3) != 0)  // it has the names of another profile
         fail_install(strerror(errno));
     strcpy(place + directory_size, "svc.install");
-    return open(place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    return openat(AT_FDCWD, place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+// Returns whether the text is a number of seconds that an agent may be waited for.
+static bool set_wait(const char *text) {
+    enum { MOST = 600, DIGITS = 3 };
+    static char shown[DIGITS + sizeof " s"];
+    size_t size = strspn(text, "0123456789");
+    int64_t seconds = 0;
+    for (size_t i = 0; i < size && i <= DIGITS; i++)
+        seconds = seconds * 10 + text[i] - '0';
+    if (size == 0 || size > DIGITS || text[size] || seconds > MOST)
+        return false;
+    stpcpy(stpcpy(shown, text), " s");
+    agent_wait = (struct limit){seconds * SECOND_MS, shown};
+    return true;
 }
 
 static void read_install(void) {
@@ -103,8 +121,11 @@ static void read_install(void) {
     if (size < 0 || size > INSTALL_LIMIT)
         fail_install(strerror(size < 0 ? errno : EFBIG));
     close(fd);
-    bool is_whole = false, has_socket = false;
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+    bool is_whole = false, has_socket = false, is_valid = true;
+    for (char *line = text, *next; *line; line = next) {
+        next = strchrnul(line, '\n');
+        if (*next)
+            *next++ = '\0';
         if (strncmp(line, "socket=/", 8) == 0) {
             agent_socket = line + 7;
             has_socket = true;
@@ -113,19 +134,23 @@ static void read_install(void) {
             python = line + 7;
         if (strncmp(line, "profile=", 8) == 0)
             profile = line + 8;
+        if (strncmp(line, "state_dir=/", 11) == 0)
+            state_dir = line + 10;
+        if (strncmp(line, "wait=", 5) == 0)
+            is_valid = set_wait(line + 5);
         // the last line, or one that follows all of these in a record of an earlier build
         if (memcmp(line, "end=", 4) == 0 || memcmp(line, "file", 4) == 0)
             is_whole = true;
     }
-    if (!is_whole || !has_socket)
+    if (!is_whole || !has_socket || !is_valid)
         fail_install("it is damaged");
 }
 
 int main(int argc, char **argv) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++)  // else the agent's socket could become stdout
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+        if (dup2(fd, fd) < 0 && openat(AT_FDCWD, "/dev/null", O_RDWR) != fd)
             _exit(1);
-    signal(SIGPIPE, SIG_IGN);
+    set_signal(SIGPIPE, SIG_IGN);
     name = program_invocation_short_name;
     const char *option = argc == 2 ? argv[1] : "";
     if (strcmp(option, "-v") == 0)
@@ -144,5 +169,7 @@ int main(int argc, char **argv) {
                                       SPEC_VERSIONS("\",\"") "\"]}\n"));
     read_install();
     pack_request();
+    if (agent_wait.ms)
+        call_expected_agent();
     run_one_shot(call_agent());
 }

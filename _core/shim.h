@@ -9,12 +9,14 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -41,12 +43,14 @@ struct limit { int64_t ms; const char *text; };
 enum { ADD = 1, DEL = 2, CHECK = 4, GC = 8, STATUS = 16, VERSION = 32 };
 struct verb { const char *name; unsigned bit; struct limit limit; };
 
-static const char BAD_ENVIRONMENT[] = "4", IO_FAILURE[] = "5", BAD_CONFIG[] = "7", NOT_AVAILABLE[] = "50";  // CNI codes
+static const char BAD_ENVIRONMENT[] = "4", IO_FAILURE[] = "5", BAD_CONFIG[] = "7", TRY_LATER[] = "11",
+    NOT_AVAILABLE[] = "50";  // CNI codes
 
 // ---- shim.c: the call and the installation
 extern char *name;  // as called, without directories: "svc", "svc-ipam", or what it is installed as
 extern const struct verb *verb;
-extern char *agent_socket, *profile, *python;  // python is NULL if it is not recorded
+extern char *agent_socket, *state_dir, *profile, *python;  // python is NULL if it is not recorded
+extern struct limit agent_wait;                // until when an agent is expected, in place of a one-shot; 0: a one-shot runs
 extern char *install_path;                     // "" if the record does not exist
 extern size_t directory_size;                  // of the directory in the path of the record; 0: not known
 extern char place[];                           // the path of the record, then its text
@@ -57,7 +61,10 @@ bool belongs_to_call(const char *entry);
 // ---- shim_io.c: bounded reads and writes, CNI errors
 extern struct output { size_t size; char data[64 << 10]; } output;  // has room for two shown paths, escaped
 
+int64_t now_ns(int clock);
 int64_t now_ms(void);
+void set_signal(int number, void (*handler)(int));
+int look_at(int folder, const char *path, int flags, struct stat *found);  // as fstatat
 int read_some(int fd, char *data, size_t least, size_t most, size_t *have, int64_t until);
 int write_all(int fd, const char *data, size_t size, int64_t until);
 bool print(int fd, const char *data, size_t size);
@@ -72,6 +79,15 @@ extern char handover_intent[CONTINUATION_SIZE + 1];  // after a handover: the ge
 
 void pack_request(void);  // reads stdin
 int call_agent(void);     // exits with the agent's reply, or returns the errno of the last connection
+_Noreturn void call_expected_agent(void);  // with `agent_wait`, in place of both call_agent and a one-shot
 
 // ---- shim_oneshot.c
 _Noreturn void run_one_shot(int why);  // `why` is the errno of the connection to the agent, or 0 for a test
+
+// ---- shim_spool.c: a DEL as a file for the next agent
+extern bool is_spooled;
+
+uint64_t hash_of(uint64_t hash, const void *data, size_t size);  // `hash`: of the data before, HASH_BEGIN at first
+#define HASH_BEGIN 0xcbf29ce484222325
+void spool(const char *data, size_t size);  // fails with a CNI error if the file is not there durably
+void remove_from_spool(void);

@@ -17,6 +17,8 @@ static const struct limit INPUT_WAIT = SECONDS(10), SEND_WAIT = SECONDS(2);
 static const struct limit SILENCE = SECONDS(5);  // without any frame: the agent sends one after 2 s and every 2 s
 static const int64_t NEXT_AGENT_MS = 15 * SECOND_MS, LOOK_MS = 100;  // after a handover: until the one-shot, between attempts
 static const int64_t RESTART_MS = 5 * SECOND_MS / 2, STATUS_MS = SECOND_MS;  // after the end of an agent, until the one-shot
+static const struct limit SPOOL_WAIT = SECONDS(2);    // with `agent_wait`: for an agent that accepts a DEL
+enum { MIN_PAUSE_MS = 20, MAX_PAUSE_MS = 200 };  // between attempts to find it
 
 // Request: "SVC2", our version, a continuation, as little-endian u32 the lengths of name, profile, environment and stdin and
 // the flags (bit 0: a descriptor is attached), then name, profile, environment (KEY=VALUE strings, each NUL-terminated) and
@@ -67,7 +69,7 @@ static void read_netconf(void) {
 // Packs what precedes stdin and returns its end.
 static char *pack_environment(void) {
     const char *netns = variable("CNI_NETNS");
-    request.netns = *netns ? open(netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;  // the agent checks it
+    request.netns = *netns ? openat(AT_FDCWD, netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;  // the agent checks it
     size_t name_size = strlen(name), profile_size = strlen(profile), environment_size = 0;
     if (name_size > NAME_LIMIT)
         fail(BAD_ENVIRONMENT, TEXT("the plugin's name is longer than 256 bytes"), TEXT("install it by a shorter one"));
@@ -98,6 +100,12 @@ static void use_first_layout(void) {
     magic = "SVC1";
     request.start = FIRST_LAYOUT;
     memcpy(request.data + FIRST_LAYOUT, magic, MAGIC_SIZE);
+}
+
+static void use_newest_layout(void) {
+    magic = "SVC2";
+    request.start = 0;
+    memcpy(request.data + PREFIX_SIZE, handover_intent, CONTINUATION_SIZE);
 }
 
 // Returns a socket, or -1 with the errno of connect. SO_SNDTIMEO bounds the wait for room in the agent's backlog.
@@ -167,6 +175,8 @@ static _Noreturn void print_reply(int fd, struct reply reply, size_t header_size
         text = memcpy(room, text, have);
     }
     require_received(receive(fd, text, size, size, &have, deadline));
+    if (is_spooled && reply.status == 0)
+        remove_from_spool();
     bool printed = print(STDOUT_FILENO, text, stdout_size);
     print(STDERR_FILENO, text + stdout_size, size - stdout_size);
     _exit(printed || reply.status ? (int)reply.status : 1);
@@ -226,18 +236,21 @@ static bool exchange(int fd, int64_t started, const struct limit *send_limit) {
 static void expect_restart(void) {
     static char mark[sizeof((struct sockaddr_un *)0)->sun_path + sizeof ".stopped"];
     struct stat found;
-    struct timespec now;
     stpcpy(stpcpy(mark, agent_socket), ".stopped");  // connect_agent has checked its length
-    if (stat(mark, &found) < 0 || clock_gettime(CLOCK_REALTIME, &now) < 0)
+    if (look_at(AT_FDCWD, mark, 0, &found) < 0)
         return;
-    int64_t age = (now.tv_sec - found.st_mtim.tv_sec) * 1000 + (now.tv_nsec - found.st_mtim.tv_nsec) / 1000000;
+    int64_t age = now_ns(CLOCK_REALTIME) / 1000000 - (found.st_mtim.tv_sec * 1000 + found.st_mtim.tv_nsec / 1000000);
     int64_t left = (verb->bit == STATUS ? STATUS_MS : RESTART_MS) - age;
     if (age >= 0 && left > 0)
         next_agent_until = now_ms() + left;
 }
 
+static const struct limit *shorter(const struct limit *one, const struct limit *other) {
+    return one->ms < other->ms ? one : other;
+}
+
 int call_agent(void) {
-    const struct limit *send_limit = verb->limit.ms < SEND_WAIT.ms ? &verb->limit : &SEND_WAIT;
+    const struct limit *send_limit = shorter(&verb->limit, &SEND_WAIT);
     bool is_first = true;
     for (;;) {
         int64_t started = now_ms();
@@ -256,5 +269,49 @@ int call_agent(void) {
             return cause;
         else
             poll(NULL, 0, LOOK_MS);
+    }
+}
+
+// The next pause between attempts. Hundreds of executables may wait: each has pauses of its own.
+static int next_pause(int *most) {
+    int64_t seed[] = {now_ns(CLOCK_MONOTONIC), getpid()};
+    int least = *most / 2, pause = least + (int)(hash_of(HASH_BEGIN, seed, sizeof seed) % (uint64_t)least);
+    *most = *most < MAX_PAUSE_MS / 2 ? 2 * *most : MAX_PAUSE_MS;
+    return pause;
+}
+
+static _Noreturn void give_up(const struct limit *limit, const struct limit *send_limit) {
+    if (verb->bit != DEL)
+        fail(verb->bit == STATUS ? NOT_AVAILABLE : TRY_LATER,
+             TEXT("the agent is not running: none accepted the call within ", limit->text),
+             TEXT("start it, or see in its log why it does not start, and repeat the call; socket ", agent_socket));
+    use_newest_layout();
+    spool(request.data, request.end);
+    int fd = connect_agent(send_limit->ms);  // an agent that has started meantime may have read the spool before
+    if (fd >= 0)
+        exchange(fd, now_ms(), send_limit);
+    finish(STDOUT_FILENO, 0, TEXT(NULL));
+}
+
+_Noreturn void call_expected_agent(void) {
+    const struct limit *send_limit = shorter(&verb->limit, &SEND_WAIT);
+    const struct limit *limit = verb->bit & (CHECK | STATUS) ? shorter(&verb->limit, &agent_wait)
+                              : verb->bit == DEL ? shorter(&SPOOL_WAIT, &agent_wait) : &agent_wait;
+    int64_t began = now_ms(), until = began + limit->ms;
+    for (int most = MIN_PAUSE_MS * 2;;) {
+        int64_t started = verb->bit == STATUS ? began : now_ms();
+        int fd = connect_agent(send_limit->ms);
+        if (fd >= 0 && exchange(fd, started, send_limit))
+            until = now_ms() + agent_wait.ms;
+        else if (fd >= 0 && verb->bit == DEL && now_ms() + limit->ms < began + agent_wait.ms)
+            until = now_ms() + limit->ms;  // that agent has ended
+        if (fd >= 0 && !request.start && !*handover_intent)
+            use_first_layout();
+        else
+            use_newest_layout();
+        int64_t left = until - now_ms(), pause = next_pause(&most);
+        if (left <= 0)
+            give_up(limit, send_limit);
+        poll(NULL, 0, (int)(left < pause ? left : pause));
     }
 }

@@ -9,10 +9,24 @@ static const int64_t OPTIONAL_INPUT_MS = 50;  // VERSION and refused calls need 
 struct output output;
 
 // ---- waiting, reading, writing
+// These three are system calls because the functions of musl, which also serve other kernels, have 2 KB.
+int64_t now_ns(int clock) {
+    struct timespec now = {0};
+    syscall(SYS_clock_gettime, clock, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void set_signal(int number, void (*handler)(int)) {
+    const struct { void (*handler)(int); unsigned long rest[7]; } action = {.handler = handler};
+    syscall(SYS_rt_sigaction, number, &action, NULL, _NSIG / 8);
+}
+
+int look_at(int folder, const char *path, int flags, struct stat *found) {
+    return (int)syscall(SYS_newfstatat, folder, path, found, flags);
+}
+
 int64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return now_ns(CLOCK_MONOTONIC) / 1000000;
 }
 
 // False at the deadline. A broken descriptor counts as ready: the call that follows says why.
@@ -125,5 +139,7 @@ _Noreturn void fail(const char *code, const char *const *msg, const char *const 
 
 // A STATUS that cannot be served has a code of its own.
 _Noreturn void fail_unavailable(const char *const *msg, const char *const *details) {
+    if (is_spooled)  // the next agent does it
+        finish(STDOUT_FILENO, 0, TEXT(NULL));
     fail(verb->bit == STATUS ? NOT_AVAILABLE : IO_FAILURE, msg, details);
 }

@@ -84,7 +84,7 @@ static void fork_one_shot(int why) {
     sigset_t ended, before;
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
-    signal(SIGCHLD, SIG_DFL);
+    set_signal(SIGCHLD, SIG_DFL);
     sigprocmask(SIG_BLOCK, &ended, &before);
     int out = open_memory("stdout"), err = open_memory("stderr");
     pid_t child = out < 0 || err < 0 ? -1 : _Fork();

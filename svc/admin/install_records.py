@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from svc.atomic_file import File, write
+from svc.cni.install_record import MAX_WAIT_SECONDS
 from svc.model.errors import PeerError, SvcError
 from svc.names import Names
 from svc.netconf.installed import Installed, read_installed
@@ -84,6 +85,12 @@ def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
 def recorded_settings(bin_dir: Path, names: Names) -> dict[str, str]:
     """Return the settings in the record of the executables; none without a record. Raise PeerError if it cannot be read."""
     return dict(read_lines(record_paths(bin_dir, names)[0]))
+
+
+def recorded_wait(bin_dir: Path, names: Names) -> int:
+    """Return for how many seconds the executables wait for an agent. Raise PeerError if their record cannot be read."""
+    text = recorded_settings(bin_dir, names).get("wait", "")
+    return min(int(text), MAX_WAIT_SECONDS) if text.isascii() and text.isdecimal() else 0
 
 
 def read_digests(record: Path) -> dict[Path, str]:

@@ -23,6 +23,7 @@ from svc.admin.install_records import (
     other_installations,
     record_paths,
     recorded_settings,
+    recorded_wait,
 )
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
@@ -65,7 +66,7 @@ class Installation:
     """The contents and the places of an installation. The directories are absolute. `conf_dir` is None to configure no network.
 
     `netconf` is a user's part of the network list, `installation` the operator's resource. `host_conf_dir` is the path of
-    `conf_dir` on the host."""
+    `conf_dir` on the host. Without `wait`, the record keeps what it has."""
 
     names: Names
     profile: str
@@ -84,6 +85,7 @@ class Installation:
     socket: Path | None
     executable: Path | None
     systemd: bool
+    wait: int | None = None
 
     @property
     def network_list(self) -> Path | None:
@@ -144,7 +146,9 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     others = other_installations(wanted.state_dir, wanted.profile, wanted.bin_dir)
     present = OtherInstallations([wanted.record, *others.entries])
     socket = wanted.socket or present.socket(wanted.run_dir) or wanted.run_dir / SOCKET_NAME
-    settings = InstallSettings(socket.absolute(), Path(sys.executable), wanted.state_dir, wanted.run_dir, wanted.profile)
+    python = Path(sys.executable)
+    wait = recorded_wait(wanted.bin_dir, names) if wanted.wait is None else wanted.wait
+    settings = InstallSettings(socket.absolute(), python, wanted.state_dir, wanted.run_dir, wanted.profile, wait)
     if wanted.network_list and not wanted.netconf:
         known = known_files(wanted.state_dir, record_paths(wanted.bin_dir, names)[0])
         require_own_list(wanted.network_list, known.get(wanted.network_list), names)

@@ -38,13 +38,17 @@ Outcome = tuple[Path, str]
 
 @dataclass(frozen=True, slots=True)
 class InstallSettings:
-    """Content of a record: socket and directories of the agent, Python for calls without it, names profile (empty: svc's)."""
+    """Content of a record: socket and directories of the agent, Python for calls without it, names profile (empty: svc's).
+
+    With `wait`, calls without an agent wait for one for so many seconds, and run no Python.
+    """
 
     socket: Path
     python: Path
     state_dir: Path
     run_dir: Path
     profile: str = ""
+    wait: int = 0
 
     def record(self, digests: Mapping[Path, str]) -> bytes:
         """Return lines KEY=VALUE. Raise CallerError if the executable could not read them."""

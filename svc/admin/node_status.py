@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +11,9 @@ from svc.admin.datastore_view import datastores
 from svc.admin.sources import Source, read_all
 from svc.attach.journal_reader import count_rows, describe, read_nodes, read_rows
 from svc.attach.record import DELETING
+from svc.cni.spool_file import REFUSED, waiting
 from svc.model.errors import CallerError, PeerError, SvcError
+from svc.timestamps import rfc3339
 from svc.values import dataclass
 
 GOOD, DEGRADED, DOWN = "good", "degraded", "down"
@@ -54,6 +57,7 @@ class NodeStatus:
         self.journal = Source("the journal", lambda: _read_journal(journal))
         self.datastore = Source("the datastore", pools, load)
         self.named = Source("the network configuration", named)
+        self.spool = Source("the spool", lambda: asdict(waiting(state_dir)))
 
     @property
     def is_complete(self) -> bool:
@@ -62,7 +66,7 @@ class NodeStatus:
 
     @property
     def _sources(self) -> tuple[Source, ...]:
-        return self.agent, self.journal, self.datastore, self.named
+        return self.agent, self.journal, self.datastore, self.named, self.spool
 
     def read(self, seconds: float) -> Json:
         """Return the status as a document, within this time."""
@@ -75,6 +79,7 @@ class NodeStatus:
             "state": state,
             "attachments": (state or {}).get("attachments") or (self.journal.value or {}).get("attachments"),
             "pending_releases": _known(state, self.journal.value, "pending_releases"),
+            "spool": self.spool.value,
             "datastore": self.datastore.value,
             "datastores": datastores(known, self.named.value, self.datastore.value, self.datastore.failure),
             "nodes": self._nodes(known),
@@ -102,6 +107,7 @@ class NodeStatus:
             yield _of(self.datastore.failure, NOTE if isinstance(self.datastore.failure, CallerError) else DEGRADED)
         elif document["datastore"] is not None:
             yield from pool_problems(document["datastore"]["pools"])
+        yield from spool_problems(document["spool"] or {}, document["time"])
         if releases := document["pending_releases"]:
             yield Problem(DEGRADED, f"{_number(releases, 'release')} pending: {_reason(releases)}", "see `svcctl pending get`")
 
@@ -148,6 +154,21 @@ def _errors(state: Json) -> Iterator[Problem]:
         is_current = error.get("is_current", True) and time.time() - error["time"] < RECENT_SECONDS
         if "request" not in error and error["message"] not in told and is_current:
             yield Problem(DEGRADED, f"{error['source']}: {error['message']}", error["details"])
+
+
+def spooled(number: int) -> str:
+    """Return the number of DELs that wait, as text."""
+    return f"{number} DELs wait" if number > 1 else "1 DEL waits"
+
+
+def spool_problems(spool: Json, now: float) -> Iterator[Problem]:
+    """Yield the spooled DELs that wait although an agent has had the time for them, and the refused files."""
+    if spool.get("number") and now - spool["since"] > WAITING_SECONDS:
+        text = f"{spooled(spool['number'])} in the spool since {rfc3339(spool['since'])}"
+        yield Problem(DEGRADED, text, "start the agent, or see in its log why they fail")
+    if number := spool.get("refused"):
+        text = f"{number} {'files' if number > 1 else 'file'} of the spool cannot be used"
+        yield Problem(DEGRADED, text, f"see why in the agent's log, and remove spool/*{REFUSED} in the state directory")
 
 
 def pool_problems(pools: Sequence[Json]) -> Iterator[Problem]:

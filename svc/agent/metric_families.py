@@ -79,6 +79,16 @@ FAMILIES: Final = (
         "How long the oldest of the pending releases has been pending; 0 if none is.",
     ),
     Family(
+        "spooled_dels", GAUGE, (), "DELs", "DELs that the executable has spooled without an agent, and that are not done yet."
+    ),
+    Family(
+        "spooled_del_oldest_seconds",
+        GAUGE,
+        (),
+        "seconds",
+        "How long the oldest of the spooled DELs has waited; 0 if none waits.",
+    ),
+    Family(
         "restored_attachments_total",
         COUNTER,
         ("outcome",),

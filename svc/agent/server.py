@@ -4,15 +4,15 @@ import errno
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from svc.agent import garbage, reconciliation
+from svc.agent import garbage, reconciliation, spool
 from svc.agent.call import AgentCall
+from svc.agent.countdown import Countdown
 from svc.agent.ended_calls import EndedCalls
 from svc.agent.garbage import GarbageCollector
 from svc.agent.heartbeat import Heartbeat, notify, watchdog_seconds
@@ -28,6 +28,7 @@ from svc.agent.preload import preload, probe_dependencies
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.reconciliation import Reconciliation
 from svc.agent.restoring import LOOK_SECONDS, Restoring
+from svc.agent.spool import Spool
 from svc.agent.stop_mark import leave_mark, remove_mark
 from svc.agent.telemetry import Telemetry
 from svc.agent.workers import WorkerPool
@@ -37,7 +38,6 @@ from svc.attach.recovery import Teardowns, interrupted, store_of
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import PROTOCOL, CallInput
 from svc.cni.frame import own_version
-from svc.cni.handler import handle_call
 from svc.cni.locks import AGENT, SocketLock, StateLock
 from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
@@ -121,6 +121,9 @@ class Agent:
         with _blaming("--socket", settings.socket, _SOCKET):
             introspection = IntrospectionServer(self._load_introspection)
             self._listener = Listener(settings.socket, self._admit, introspection.accept)
+        self._spool = Spool(self._context, settings.state_dir, self._put, self._ended.add)
+        self._context.metrics.collectors.append(self._spool.samples)
+        self._spool.look()  # after the socket is there: what is spooled from now on is tried on the socket again
         remove_mark(settings.socket)
         self._state_lock.admit_earlier_calls()
         self._workers.start()
@@ -146,6 +149,7 @@ class Agent:
         return (
             Task("idle sessions", PERIOD_SECONDS, partial(context.close_idle, IDLE_SECONDS)),
             Task("pending releases", PERIOD_SECONDS, self._maintenance.retry_releases),
+            Task("spool", spool.LOOK_SECONDS, self._spool.look),
             Task("lost data", LOOK_SECONDS, Restoring(context, self._put).look),
             Task("missing rows", PERIOD_SECONDS, missing.look),
             Task("readiness", PERIOD_SECONDS, probe),
@@ -184,6 +188,7 @@ class Agent:
         notify("STOPPING=1")
         self._heartbeat.drain()
         self._maintenance.stop()
+        self._spool.stop()
         self._periodic.stop()
         self._state_lock.drain(DRAIN_SECONDS)
         leave_mark(self._settings.socket)
@@ -209,12 +214,12 @@ class Agent:
         """Queue the recovery of interrupted attachments. Calls are served at once, after the recovery of their container."""
         records = interrupted(self._context)
         teardowns = Teardowns(self._context)
-        open_ends = _Countdown(len(records))
+        open_ends = Countdown(len(records))
         for record in records:
             lane = Lane(RECOVERY, str(store_of(record)))
             self._queue.put(Job(lane, record.id.container_id, partial(self._recover_one, teardowns, record, open_ends)))
 
-    def _recover_one(self, teardowns: Teardowns, record: Record, open_ends: "_Countdown", _: Job) -> None:
+    def _recover_one(self, teardowns: Teardowns, record: Record, open_ends: Countdown, _: Job) -> None:
         if self._stopped:  # the next start continues it
             return
         trace = CallTrace(new_request_id())
@@ -231,8 +236,11 @@ class Agent:
         verb, container = inputs.environment.get("CNI_COMMAND", ""), inputs.environment.get("CNI_CONTAINERID", "")
         lane = lane_of(verb, inputs.stdin)
         ended = partial(self._heartbeat.remove, connection)
-        answer, metrics = partial(handle_call, self._context), self._context.metrics
-        call = AgentCall(connection, inputs, answer, metrics, ended, self._ended.add, self._telemetry.tracer)
+        if verb == "ADD":
+            self._spool.look_if_changed()
+        call = AgentCall(
+            connection, inputs, self._spool.answer, self._context.metrics, ended, self._ended.add, self._telemetry.tracer
+        )
         if inputs.protocol == PROTOCOL:
             self._heartbeat.add(connection)
         if lane.is_short:
@@ -310,30 +318,6 @@ def _blaming(option: str, value: object, remedy: str) -> Iterator[None]:
             details=error.fix if isinstance(error, UnsafeDirectory) else remedy.format(option=option),
             code=Code.IO_FAILURE,
         ) from error
-
-
-class _Countdown:
-    """Counter of open recoveries, which logs the end of the last one."""
-
-    def __init__(self, number: int) -> None:
-        self._lock = threading.Lock()
-        self._open = number
-        self._left = 0
-        if not number:
-            self._report()
-
-    def count(self, *, is_gone: bool) -> None:
-        with self._lock:
-            self._open -= 1
-            self._left += not is_gone
-            if not self._open:
-                self._report()
-
-    def _report(self) -> None:
-        if self._left:
-            log.warning("recovery ended: the releases of %d attachments are pending and will be retried", self._left)
-        else:
-            log.info("recovery ended: no release is pending")
 
 
 def _run_short(job: Job) -> Wait | None:

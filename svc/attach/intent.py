@@ -6,7 +6,7 @@ from contextlib import suppress
 from svc._core import netns
 from svc.attach.addressing import read_pod, resolve_current_addressing
 from svc.attach.endpoints import endpoint_matches
-from svc.attach.record import ADDED, WAITING, IntentLost, Record
+from svc.attach.record import ADDED, WAITING, IntentLost, Record, since_boot
 from svc.attach.request import AddCall, AddRequest, Sandbox
 from svc.attach.shared_interface import interface_owner
 from svc.attach.sources.select import source_of
@@ -83,7 +83,7 @@ def new_record(call: AddCall) -> Record:
     request = call.request
     record = Record.of(request.id, request.workload, request.where, call.session.names, call.context.boot_id)
     _describe(record, request)
-    record.versions = list(request.netconf.ipam.versions)
+    record.versions, record.begun = list(request.netconf.ipam.versions), since_boot()
     request.source.mark(record)
     return record
 

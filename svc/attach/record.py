@@ -107,6 +107,7 @@ class Record:
     handle: str = ""  # shared by all interfaces of a container in a network. Rows of earlier builds lack it
     older_handle: str = ""  # handle that an earlier build may have used; released if `handle` has no addresses
     recorded_only: bool = False  # release only `addresses`: the handle may belong to another attachment
+    begun: int = field(default=0, compare=False)  # nanoseconds from the boot to its ADD; 0 if that is not known
     pending: dict[str, Any] | None = field(default=None, compare=False)  # of a pending release; see `Record.defer`
     _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson omits names with a leading underscore
 
@@ -225,6 +226,11 @@ _values_of = attrgetter(*_NAMES)
 _ROW_BYTES = 850  # SQLite stores rows of up to 1,002 bytes, keys included, without an overflow page
 
 
+def since_boot() -> int:
+    """Return the nanoseconds since the boot, by the clock that goes on in a suspended machine."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
 def _default(name: str) -> Any:
     """Return the value that a row may omit; MISSING, which no value equals, if every row needs the field."""
     default = Record.__dataclass_fields__[name]
@@ -237,7 +243,7 @@ _DEFAULTS = tuple(map(_default, _NAMES))
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "sandbox"), (AttachmentId, tuple)),
     **dict.fromkeys(("boot_id", "node", "host_name", "mac", "pod", "namespace", "profile", "handle", "older_handle"), str),
-    **dict.fromkeys(("mtu", "queues", "host_index", "peer_index"), int),
+    **dict.fromkeys(("mtu", "queues", "host_index", "peer_index", "begun"), int),
     **dict.fromkeys(("allow_ip_forwarding", "shares", "unmanaged", "recorded_only"), bool),
     **dict.fromkeys(("result", "delegate", "pending"), (dict, NoneType)),
     "state": str,

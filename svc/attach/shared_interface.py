@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from svc.attach.context import Context
 from svc.attach.endpoints import edit_profiles, ensure_profile
-from svc.attach.record import ADDED, Record
+from svc.attach.record import ADDED, Record, since_boot
 from svc.attach.request import AddCall
 from svc.attach.teardown import tear_down
 from svc.datastore.api import NotFound
@@ -35,7 +35,7 @@ def join_interface(call: AddCall) -> Result | None:
         return None
     session.require_ready()  # the ADD may have failed before it checked this
     record = Record.of(request.id, host.workload, host.session_key, session.names, context.boot_id)
-    record.sandbox, record.shares = host.sandbox, True
+    record.sandbox, record.shares, record.begun = host.sandbox, True, since_boot()
     try:
         with trace.phase("endpoint"):
             context.journal.begin(record)

@@ -9,6 +9,7 @@ from svc.names import Names
 from svc.values import dataclass
 
 SOCKET_NAME = "agent.sock"
+MAX_WAIT_SECONDS = 600  # of the key `wait`, which the executable alone reads
 END = "end", "record"  # key and value of the last line, without which the executable refuses a record as cut off
 _KEYS = {"socket", "python", "state_dir", "run_dir"}  # of the records of earlier builds, which have no such line
 

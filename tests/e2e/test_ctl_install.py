@@ -203,6 +203,24 @@ def test_first_profile_can_be_uninstalled_first(machine: Machine) -> None:
     assert list(machine.units.iterdir()) == []
 
 
+def test_wait_is_kept_until_another_is_given(machine: Machine) -> None:
+    record = machine.bin_dir / "svc.install"
+    machine.install_unit("--wait", "60")
+    machine.install_unit()
+    assert "\nwait=60\n" in record.read_text()
+    machine.install_unit("--wait", "5")
+    assert "\nwait=5\n" in record.read_text()
+    machine.install_unit("--wait", "0")
+    assert "\nwait=" not in record.read_text()
+
+
+@pytest.mark.parametrize("seconds", ["-1", "601", "x", "1.5", ""])
+def test_wait_outside_of_its_range_is_refused(machine: Machine, seconds: str) -> None:
+    refused = machine.install("--wait", seconds)
+    assert (refused.returncode, "--wait" in refused.stderr) == (2, True)
+    assert not machine.bin_dir.exists()
+
+
 def test_profiles_of_one_agent_share_its_socket(machine: Machine) -> None:
     socket = machine.folder / "elsewhere" / "agent.sock"
     machine.install_unit("--socket", str(socket))

@@ -1,12 +1,17 @@
-"""Restarts and kills of the agent under load: one-shot calls bridge the gap, and a kill fails only calls in flight."""
+"""Restarts and kills of the agent under load: one-shot calls bridge the gap, and a kill fails only calls in flight.
+
+On a host without Python, the executable bridges the gap by waiting for the next agent.
+"""
 
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +31,8 @@ pytestmark = [
 ]
 
 CALLERS = 6
+MANY_CALLERS = 16
+GAP_SECONDS = 3.0  # without an agent: DELs are spooled after 2 s
 ROUNDS = 3
 CALLS_BETWEEN = 2 * CALLERS
 LONGEST_SECONDS = 30.0  # the aim is 3 s (`python -m bench --only restarts`); tests share their processors
@@ -90,12 +97,12 @@ class Runtime:
 
 
 @contextmanager
-def callers(node: ClusterNode, sandbox: Callable[[], Netns]) -> Iterator[Runtime]:
+def callers(node: ClusterNode, sandbox: Callable[[], Netns], number_of: int = CALLERS) -> Iterator[Runtime]:
     """Run the callers. At the end require that each has deleted its last container."""
     runtime = Runtime()
-    with ThreadPoolExecutor(CALLERS) as threads:
+    with ThreadPoolExecutor(number_of) as threads:
         running: list[Future[None]] = []
-        for number in range(CALLERS):
+        for number in range(number_of):
             node.site.add_pod(f"web-{number}")
             pod = node.pod(sandbox(), args=f"K8S_POD_NAME=web-{number};K8S_POD_NAMESPACE=default")
             running.append(threads.submit(runtime.run, pod, f"c{number}"))
@@ -120,6 +127,40 @@ def test_restarts_fail_no_call(cluster_node: ClusterNode, sandbox: Callable[[], 
     assert max(call.ended - call.began for call in runtime.calls) < LONGEST_SECONDS
     assert disagreements([cluster_node]) == []
     assert remains([cluster_node]) == []
+
+
+@pytest.fixture
+def bare_node(cluster_node: ClusterNode) -> Iterator[ClusterNode]:
+    """A node whose executables wait for an agent, and whose Python does not exist."""
+    place = ("--bin-dir", str(cluster_node.bin_dir), "--socket", str(cluster_node.socket))
+    cluster_node.prepare("install", *place, "--wait", "60")
+    for record in cluster_node.bin_dir.glob("*.install"):
+        record.write_text(re.sub("^python=.*", "python=/nonexistent", record.read_text(), flags=re.MULTILINE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_node, "begin", partial(cluster_node.begin, extra={"PATH": "/nonexistent"}))
+        yield cluster_node
+    cluster_node.prepare("install", *place, "--wait", "0")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_waiting_executables_fail_no_call(bare_node: ClusterNode, sandbox: Callable[[], Netns], end: str) -> None:
+    """A DEL may be spooled. After a kill, a call is repeated as one whose connection was closed."""
+    bare_node.restarts = True
+    with callers(bare_node, sandbox, MANY_CALLERS) as runtime:
+        for _ in range(ROUNDS):
+            runtime.wait(2 * MANY_CALLERS)
+            if end == "stop":
+                assert bare_node.stop_agent() == 0
+            else:
+                bare_node.kill_agent()
+            time.sleep(GAP_SECONDS)
+            bare_node.start_agent(recovered=False)
+        runtime.wait(2 * MANY_CALLERS)
+    bare_node.restarts = False
+    assert [call for call in runtime.calls if call.has_failed] == []
+    wait_until(lambda: remains([bare_node]) == [])
+    assert list(bare_node.state_dir.glob("spool/*")) == []
+    assert disagreements([bare_node]) == []
 
 
 def test_kills_fail_only_calls_in_flight(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:

@@ -17,8 +17,9 @@ from svc._core.cidr import Address, Cidr
 from svc._core.rtnl import NetlinkError, split, unpack_ack, unpack_address, unpack_link, unpack_route
 from svc.admin import documents, kinds, label_selector
 from svc.agent import introspection as requests
+from svc.cni import spool_file as spool_files
 from svc.cni.environment import parse_environment
-from svc.cni.frame import Handover, ReplyReader, RequestReader, pack_request
+from svc.cni.frame import FrameError, Handover, ReplyReader, RequestReader, pack_request
 from svc.cni.introspection_frame import REQUEST_LIMIT, DocumentReader, pack_document
 from svc.model import selector
 from svc.model.annotations import Features
@@ -83,6 +84,16 @@ def reply_frame(data: bytes) -> str:
     data = data[:cut] if early else data
     require(data.endswith(reply.stdout + reply.stderr) and 0 <= reply.status <= 255, f"{reply} is not the frame's")
     return "reply"
+
+
+def spool_file(data: bytes) -> str:
+    """Read a file of the spool, and its request with a header that is right. A file that is accepted survives packing."""
+    with suppress(FrameError):
+        found = spool_files.read(data)
+        require(spool_files.pack(data[64:], found.boot_id, found.nanoseconds) == data, "the file changes")
+    spooled = spool_files.read(spool_files.pack(data[64:], "0" * 36, len(data)))
+    require(spooled.call.environment["CNI_COMMAND"] == "DEL", "it is no DEL")
+    return "DEL"
 
 
 def introspection_frame(data: bytes) -> str:

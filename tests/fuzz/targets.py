@@ -11,6 +11,7 @@ from svc._core.rtnl import NetlinkError
 from svc.cni.call_io import CallInput
 from svc.cni.frame import FrameError, pack_alive, pack_handover, pack_reply, pack_request, pack_timeout_extension
 from svc.cni.introspection_frame import pack_document
+from svc.cni.spool_file import pack as pack_spool_file
 from svc.model.errors import SvcError
 from svc.model.selector import SelectorError
 from svc.names import DEFAULT
@@ -70,6 +71,11 @@ def _requests() -> Iterator[bytes]:
     yield pack_request(CallInput("svc", _CALL, b"{}", continuation=b"17"))
 
 
+def _spool_files() -> Iterator[bytes]:
+    for variables in ({"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0"}, _CALL):
+        yield pack_spool_file(pack_request(CallInput("svc", variables, b'{"name":"net"}')), "0" * 36, 1)
+
+
 def _replies() -> list[bytes]:
     whole = [pack_reply(0, b"{}", b""), pack_reply(1, b'{"code":7}', b"a line\n"), pack_reply(0, b"", b"", 1)]
     return [*whole, pack_alive() + whole[0], pack_timeout_extension(90) + whole[1], pack_handover(b"17", 20)]
@@ -116,6 +122,7 @@ _SELECTOR_WORDS: Final = _words("== != in not && || ! ( ) { } has all() global()
 
 TARGETS: Final[Sequence[Target]] = (
     Target("request-frame", readers.request_frame, (FrameError,), list(_requests())),
+    Target("spool-file", readers.spool_file, (FrameError,), list(_spool_files())),
     Target("reply-frame", readers.reply_frame, (FrameError,), _replies()),
     Target(
         "introspection-frame", readers.introspection_frame, (FrameError,), [pack_document(text, 4096) for text in _REQUESTS]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from svc.admin import installer
-from svc.admin.install_records import OtherInstallations, digest_of
+from svc.admin.install_records import OtherInstallations, digest_of, recorded_wait
 from svc.admin.installer import InstallSettings
 from svc.atomic_file import File, write
 from svc.cni.install_record import InstallRecord, read_record
@@ -52,6 +52,21 @@ def test_executables_and_records_are_installed(tmp_path: Path, executable: Path)
     assert (folder / "svc.install").read_text() == "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n" + files + "end=record\n"
     assert [stat.S_IMODE((folder / name).stat().st_mode) for name in names] == [0o644, 0o644, 0o755, 0o755]
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+
+
+def test_wait_is_recorded_unless_it_is_0(tmp_path: Path, executable: Path) -> None:
+    installer.install(tmp_path, executable, DEFAULT, plan(wait=60))
+    assert "\nrun_dir=/r\nwait=60\nfile=" in (tmp_path / "svc.install").read_text()
+    assert recorded_wait(tmp_path, DEFAULT) == 60
+    installer.install(tmp_path, executable, DEFAULT, plan())
+    assert "\nwait=" not in (tmp_path / "svc.install").read_text()
+    assert recorded_wait(tmp_path, DEFAULT) == 0
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 0), ("x", 0), ("-1", 0), ("9999", 600), ("7", 7)])
+def test_damaged_wait_is_corrected(tmp_path: Path, text: str, seconds: int) -> None:
+    (tmp_path / "svc.install").write_text(f"socket=/s\nwait={text}\nend=record\n")
+    assert recorded_wait(tmp_path, DEFAULT) == seconds
 
 
 def test_unchanged_files_are_not_written(tmp_path: Path, executable: Path) -> None:

@@ -19,6 +19,7 @@ from svc.admin.installation import CHAINED, UNIT_DIR, Installation
 from svc.admin.node_state import read_attachments
 from svc.atomic_file import write
 from svc.attach.record import DELETING
+from svc.cni.install_record import MAX_WAIT_SECONDS
 from svc.ctl.cli_context import CliContext, Target, names_option, rehearse
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo
@@ -60,6 +61,12 @@ _bin_dir_option = click.option(
 @click.option("--watch", is_flag=True, help="For --datastore orch: run until SIGTERM, and renew the token.")
 @click.option("--socket", type=PATH, help="Socket of the agent.  [default: agent.sock in the run directory]")
 @click.option("--executable", type=PATH, help="Executable to install.  [default: the one installed with this Python]")
+@click.option(
+    "--wait",
+    type=click.IntRange(0, MAX_WAIT_SECONDS),
+    metavar="SECONDS",
+    help="Let calls wait so long for an agent, without Python; 0: run them without one.  [default: as installed, else 0]",
+)
 @click.option("--systemd", is_flag=True, help="Install a systemd unit for the agent, too.")
 @click.option("--unit-dir", type=PATH, help=f"Directory of the unit.  [default: {UNIT_DIR}]")
 @names_option

@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from svc.admin.node_status import EXIT_STATUS, NodeStatus, first_of
+from svc.admin.node_status import EXIT_STATUS, NodeStatus, first_of, spooled
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, echo_json, echo_yaml, output_option
 from svc.ctl.datastore_summary import load_packages, named, summary
@@ -105,6 +105,8 @@ def lines_of(found: Json) -> Iterator[Line]:
         yield from _listed("", [_parked(call) for call in state["parked"] or ()])
     if found["attachments"] is not None:
         yield Line("attachments", _counted(found["attachments"]))
+    if found["spool"] and (number := found["spool"]["number"]):
+        yield Line("spool", f"{spooled(number)} since {date_and_time(found['spool']['since'])}")
     if state and state.get("reconciliation"):
         yield Line("compared", _compared(state["reconciliation"]))
     yield from _listed("releases", [_release(release) for release in found["pending_releases"] or ()])
