@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from svc import right_of_way
-from svc.right_of_way import RightOfWay, raised_priority
+from svc.right_of_way import RightOfWay, end_precedence, take_precedence
 
 LONG = 60.0  # seconds; a test that waits so long fails
 
@@ -70,22 +70,27 @@ def test_later_short_call_has_right_of_way_beside_one_that_takes_long(monkeypatc
 
 
 @pytest.mark.root
-def test_thread_has_a_higher_priority_only_during_the_block() -> None:
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with raised_priority():
-        assert os.getpriority(os.PRIO_PROCESS, 0) < before
+def test_thread_and_those_that_it_starts_have_precedence_until_its_end() -> None:
+    def policies() -> tuple[int, int]:
         with ThreadPoolExecutor(1) as others:
-            assert others.submit(os.getpriority, os.PRIO_PROCESS, 0).result() < before
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+            return os.sched_getscheduler(0), others.submit(os.sched_getscheduler, 0).result()
+
+    take_precedence()
+    try:
+        assert policies() == (os.SCHED_RR, os.SCHED_RR)
+    finally:
+        end_precedence()
+    assert policies() == (os.SCHED_OTHER, os.SCHED_OTHER)
 
 
-def test_thread_without_the_right_keeps_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
+def test_thread_without_the_right_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(os, "setpriority", refuse)
-    with raised_priority():
-        pass
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    take_precedence()
+    end_precedence()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_interpreter_is_given_up_earlier_while_a_short_call_is_in_flight() -> None:
