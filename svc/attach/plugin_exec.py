@@ -21,7 +21,6 @@ from svc.model.errors import CallerError, Code, PeerError, PluginError
 from svc.model.prev_result import parse_prev_result
 from svc.model.result import Result
 from svc.model.shortage import shortage
-from svc.right_of_way import end_precedence
 
 Json = dict[str, Any]
 
@@ -104,7 +103,6 @@ def _variables(environment: Mapping[str, str], verb: str) -> dict[str, str]:
 
 def _run(executable: Path, variables: Mapping[str, str], stdin: bytes, seconds: float) -> "subprocess.CompletedProcess[bytes]":
     CPU_PINNING.unpin_thread()
-    end_precedence()
     seconds = deadline.remaining(seconds)
     try:
         return subprocess.run([executable], env=variables, input=stdin, capture_output=True, timeout=seconds, check=False)

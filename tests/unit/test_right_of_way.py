@@ -1,6 +1,7 @@
 """Right of way of short calls: ADDs pause while one is in flight, never longer than the limit."""
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -70,17 +71,21 @@ def test_later_short_call_has_right_of_way_beside_one_that_takes_long(monkeypatc
 
 
 @pytest.mark.root
-def test_thread_and_those_that_it_starts_have_precedence_until_its_end() -> None:
-    def policies() -> tuple[int, int]:
+def test_thread_has_precedence_until_its_end_and_what_it_starts_has_none() -> None:
+    def policies() -> list[int]:
+        """Return the policies of this thread, of a thread that it starts, and of a program that it starts."""
+        show = "import os; print(os.sched_getscheduler(0))"
+        program = subprocess.run([sys.executable, "-I", "-S", "-c", show], capture_output=True, check=True)
         with ThreadPoolExecutor(1) as others:
-            return os.sched_getscheduler(0), others.submit(os.sched_getscheduler, 0).result()
+            found = os.sched_getscheduler(0), others.submit(os.sched_getscheduler, 0).result(), int(program.stdout)
+        return [policy & ~os.SCHED_RESET_ON_FORK for policy in found]
 
     take_precedence()
     try:
-        assert policies() == (os.SCHED_RR, os.SCHED_RR)
+        assert policies() == [os.SCHED_RR, os.SCHED_OTHER, os.SCHED_OTHER]
     finally:
         end_precedence()
-    assert policies() == (os.SCHED_OTHER, os.SCHED_OTHER)
+    assert policies() == [os.SCHED_OTHER] * 3
 
 
 def test_thread_without_the_right_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

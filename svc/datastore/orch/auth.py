@@ -34,7 +34,6 @@ from svc.cpu_pinning import CPU_PINNING
 from svc.model.errors import CallerError, Code, SvcError
 from svc.model.field_errors import display, without_credentials
 from svc.model.shortage import shortage
-from svc.right_of_way import end_precedence
 from svc.values import dataclass
 
 CONNECTIONS = 32  # idle connections kept per server: one for each parallel thread and each watch
@@ -101,7 +100,7 @@ class Credentials:
             return f"Bearer {_read_token(self.token.file)}"
         if not self.token.is_renewed:
             return self.header
-        _release_thread()  # the Kubernetes client may run the credential program again
+        CPU_PINNING.unpin_thread()  # the Kubernetes client may run the credential program again
         return _header(self.configuration)
 
 
@@ -193,12 +192,6 @@ def _expiry(authorization: str) -> float | None:
     return float(end) if isinstance(end, int | float) else None
 
 
-def _release_thread() -> None:
-    """Let this thread, and the programs that it starts, run as others do."""
-    CPU_PINNING.unpin_thread()
-    end_precedence()
-
-
 def _header(configuration: Configuration) -> str:
     found = configuration.auth_settings().get("BearerToken")
     return str(found["value"] or "").strip() if found else ""
@@ -212,7 +205,7 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
     if token_file:
         token_file = os.path.normpath(path.parent / token_file)
         _require_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
-    _release_thread()  # the Kubernetes client may run the credential program
+    CPU_PINNING.unpin_thread()  # the Kubernetes client may run the credential program
     try:
         loader: Any = KubeConfigLoader  # untyped
         loader(config_dict=data, config_base_path=str(path.parent)).load_and_set(configuration)
