@@ -2,8 +2,8 @@
 
 Only one thread at a time runs Python. Beside ADDs that compute, a short call waits for the interpreter after each of its system
 calls, behind all of them. An ADD that pauses between two steps holds no lock that another call needs. Within a step it gives
-the interpreter up earlier. Its caller's executables compete with the short call for the processors, so its thread has a higher
-priority.
+the interpreter up earlier. Its caller's executables compete with the short call for the processors, so threads that listen or
+carry a short call out take precedence.
 
 Each pause is bounded: a short call that takes longer waits for something else, such as a server.
 """
@@ -12,13 +12,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Final
 
 PAUSE_SECONDS = 0.01  # limit of a pause, from when the last short call came
 SWITCH_SECONDS = 0.0002  # after which a thread gives the interpreter up while a short call is in flight
-_RAISE: Final = 10  # steps of niceness; each is about 1.25 times the share of a processor
+_LOWEST_REALTIME: Final = os.sched_param(1)
+_USUAL: Final = os.sched_param(0)
 
 
 class RightOfWay:
@@ -57,17 +57,17 @@ class RightOfWay:
 RIGHT_OF_WAY: Final = RightOfWay()  # of the calls in this process
 
 
-@contextmanager
-def raised_priority() -> Iterator[None]:
-    """Raise the priority of this thread and of those that it starts inside the block, unless the process lacks the right.
+def take_precedence() -> None:
+    """Let this thread run before those with the usual policy, unless the process lacks the right. It must not compute for long.
 
-    On Linux the niceness is that of a thread (setpriority(2), section "C library/kernel differences").
+    The kernel interrupts system calls of other threads for it. For a thread that has only a higher priority, most kernels first
+    complete them, or wait for the next tick (sched(7)). Threads and programs that it starts run as all others do.
     """
-    before = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, before - _RAISE)
-    try:
-        yield
-    finally:
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, before)
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, _LOWEST_REALTIME)
+
+
+def end_precedence() -> None:
+    """Let this thread run as all others do."""
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, _USUAL)

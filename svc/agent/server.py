@@ -46,7 +46,7 @@ from svc.model.errors import CallerError, Code, SvcError
 from svc.names import Names
 from svc.netconf.names_profiles import Profiles
 from svc.private_directory import UnsafeDirectory
-from svc.right_of_way import RIGHT_OF_WAY, raised_priority
+from svc.right_of_way import RIGHT_OF_WAY, end_precedence, take_precedence
 from svc.values import dataclass
 from svc.waits.wait import Wait, WaitOutcome
 
@@ -83,7 +83,7 @@ class Agent:
         self._settings = settings
         self._queue = AdmissionQueue()
         self._parked = ParkedCalls()
-        self._workers = WorkerPool(self._next_job, self._listen, lambda: self._listener.wake())
+        self._workers = WorkerPool(self._next_job, lambda: self._listener.poll(wait=True), lambda: self._listener.wake())
         self._heartbeat = Heartbeat(self._poll, self._put, self._workers.is_busy, watchdog_seconds())
         self._stopped, self._started = False, time.time()
         self._ended = EndedCalls()
@@ -274,6 +274,7 @@ class Agent:
 
         All idle workers listen: the one that reads a request also runs it, so that no other thread must be woken.
         """
+        take_precedence()
         self._listener.poll(wait=False)  # queue pending requests first, so that they take part in the fair order
         while (job := self._queue.take()) is None and not self._stopped:
             self._listener.poll(wait=True)
@@ -288,9 +289,6 @@ class Agent:
             has_read = True
         if has_read:
             self._listener.wake()
-
-    def _listen(self) -> None:
-        self._listener.poll(wait=True)
 
     def _put(self, job: Job) -> None:
         self._queue.put(job)
@@ -322,13 +320,13 @@ def _blaming(option: str, value: object, remedy: str) -> Iterator[None]:
 
 def _run_short(job: Job) -> Wait | None:
     try:
-        with raised_priority():
-            return job.run(job)
+        return job.run(job)
     finally:
         RIGHT_OF_WAY.end()
 
 
 def _run_behind(job: Job) -> Wait | None:
+    end_precedence()
     if job.lane.gives_way:
         RIGHT_OF_WAY.give_way()
     return job.run(job)

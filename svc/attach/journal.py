@@ -38,6 +38,7 @@ from svc.attach.record import DELETING, AttachmentId, IntentLost, Record, Sessio
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import WalCheckpointer
+from svc.datastore.readers import Readers, fetch
 
 _KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
@@ -55,8 +56,6 @@ class Journal:
 
     Each row has a generation that is unique in the life of the file. A record refers to the row of its generation. A row that
     has replaced it belongs to another attachment, and calls on the old record do not change it.
-
-    `losses` counts how often rows may have been lost. It starts at 1 for a new file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,9 +69,9 @@ class Journal:
         self._reserve = Reserve(path)
         self.is_exclusive = False  # opened on a full disk: no other process can use the file
         with self._errors:
-            self._connection, incomplete = self._open()
-            self._file = identity(path)
-        self.losses = int(incomplete)
+            connection, incomplete = self._open()
+            self._use(connection)
+        self.losses = int(incomplete)  # how often rows may have been lost; 1 for a new file
         self._reserve.fill()
 
     def begin(self, record: Record, *, after: Record | None = None, durable: bool = False) -> None:
@@ -194,8 +193,8 @@ class Journal:
             return
         with self._errors, self._lock:
             self._changes += self._connection.total_changes
-            self._connection = write_back(self._path, self._connection)
-            self._file = identity(self._path)
+            self._readers.close()
+            self._use(write_back(self._path, self._connection))
         self._reserve.fill()
         _log.error("journal %s was removed or replaced: its content is written back", self._path)
 
@@ -208,9 +207,9 @@ class Journal:
             with self._errors, self._lock:
                 with suppress(sqlite3.ProgrammingError):  # closed already by an attempt that failed
                     self._changes += self._connection.total_changes
+                self._readers.close()
                 self._connection.close()
-                self._connection, _ = self._open()
-                self._file = identity(self._path)
+                self._use(self._open()[0])
 
     @property
     def changes(self) -> int:
@@ -232,6 +231,7 @@ class Journal:
 
     def close(self) -> None:
         self._checkpoints.close()
+        self._readers.close()
         with self._lock:
             self._connection.close()
 
@@ -279,6 +279,10 @@ class Journal:
                 self._reserve.release()
         raise AssertionError
 
+    def _use(self, connection: sqlite3.Connection) -> None:
+        path, self._connection, self._file = self._path, connection, (file := identity(self._path))
+        self._readers = Readers(path, connection, self._lock, lambda: not self.is_exclusive and identity(path) == file)
+
     def _with_connection(self, work: Callable[..., sqlite.Result], *arguments: object) -> sqlite.Result:
         """Call `work` under the lock. Replace a damaged file, and call `work` again."""
         with self._lock:
@@ -292,9 +296,9 @@ class Journal:
 
     def _replace_damaged(self, reason: str) -> None:
         self._changes += self._connection.total_changes
+        self._readers.close()
         self._connection.close()
-        self._connection = replace_damaged(self._path, reason)
-        self._file = identity(self._path)
+        self._use(replace_damaged(self._path, reason))
         self._generation, self.losses = 0, self.losses + 1
 
     def _durably(self, work: Callable[[], sqlite.Result]) -> sqlite.Result:
@@ -322,16 +326,12 @@ class Journal:
     def _read(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
         """Return all rows. For speed, the first attempt skips the handling of locked and damaged files."""
         try:
-            with self._lock:
-                rows = self._fetch(statement, parameters)
+            rows = self._readers.run(fetch, statement, parameters)
         except sqlite3.Error:
             with self._errors:
-                return self._reading.run(self._with_connection, self._fetch, statement, parameters)
+                return self._reading.run(self._with_connection, lambda: fetch(self._connection, statement, parameters))
         self._reading.last = 0.0
         return rows
-
-    def _fetch(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
-        return self._connection.execute(statement, parameters).fetchall()
 
     def _set_aside(self, row: tuple[str, str, str, int], reason: str) -> None:
         """Move a row that cannot be decoded to another table. If the file is not writable, the row stays."""

@@ -18,8 +18,8 @@ _ROOTS: Final = {
 
 HOST_LOCAL_DIR: Final = Path("/var/lib/cni")  # where host-local keeps its addresses
 
-# Network interfaces, routes and sysctls; and entering the network namespaces of pods.
-CAPABILITIES: Final = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
+# Network interfaces, routes and sysctls; entering the network namespaces of pods; precedence of short calls.
+CAPABILITIES: Final = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_NICE")
 
 _NO_NAME: Final = re.compile(r"[^\w.]+", re.ASCII)  # what a unit's name does not have here
 _COMMAND: Final = " -m svc.agent.main run --state-dir "  # in the unit of each agent
@@ -56,7 +56,6 @@ ProtectKernelModules=yes
 DevicePolicy=closed
 RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
 RestrictNamespaces=net
-RestrictRealtime=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
 SystemCallArchitectures=native

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 UNIT = "svc-agent.service"
 WATCHDOG_SECONDS = 4
-NUMBERS = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+NUMBERS = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_SYS_NICE": 23}
 
 # ExecStartPre runs this with the rights of the unit. It fails if a right is missing or superfluous.
 RIGHTS = """

@@ -1,5 +1,6 @@
 """The agent with exactly the rights of its systemd unit: capabilities, file system and system calls that gain privileges."""
 
+import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -79,12 +80,24 @@ def test_rights_of_the_unit_suffice_with_etcd(tmp_path: Path, etcd_site: EtcdSit
             etcd_site.clear()
 
 
-@pytest.mark.parametrize("missing", CAPABILITIES)
-def test_each_capability_of_the_unit_is_needed(own_pods: MakePod, node: Node, missing: str) -> None:
+@pytest.mark.parametrize("missing", ["CAP_NET_ADMIN", "CAP_SYS_ADMIN"])
+def test_each_of_these_capabilities_of_the_unit_is_needed(own_pods: MakePod, node: Node, missing: str) -> None:
     confine(node, tuple(name for name in CAPABILITIES if name != missing))
     assert own_pods().call("ADD").status == 1
 
 
+@pytest.mark.parametrize("has_right", [True, False])
+def test_threads_that_listen_have_precedence_by_a_capability(own_pods: MakePod, node: Node, has_right: bool) -> None:
+    """Without it every call works all the same."""
+    confine(node, CAPABILITIES if has_right else tuple(name for name in CAPABILITIES if name != "CAP_SYS_NICE"))
+    pod = own_pods()
+    pod.add()
+    assert pod.check().status == 0
+    threads = map(int, os.listdir(f"/proc/{node.agent_pid}/task"))
+    assert (os.SCHED_RR in {os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK for thread in threads}) is has_right
+    pod.delete()
+
+
 def capability_mask() -> int:
-    numbers = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+    numbers = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_SYS_NICE": 23}
     return sum(1 << numbers[name] for name in CAPABILITIES)

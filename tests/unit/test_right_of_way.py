@@ -1,6 +1,7 @@
 """Right of way of short calls: ADDs pause while one is in flight, never longer than the limit."""
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from svc import right_of_way
-from svc.right_of_way import RightOfWay, raised_priority
+from svc.right_of_way import RightOfWay, end_precedence, take_precedence
 
 LONG = 60.0  # seconds; a test that waits so long fails
 
@@ -70,22 +71,31 @@ def test_later_short_call_has_right_of_way_beside_one_that_takes_long(monkeypatc
 
 
 @pytest.mark.root
-def test_thread_has_a_higher_priority_only_during_the_block() -> None:
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with raised_priority():
-        assert os.getpriority(os.PRIO_PROCESS, 0) < before
+def test_thread_has_precedence_until_its_end_and_what_it_starts_has_none() -> None:
+    def policies() -> list[int]:
+        """Return the policies of this thread, of a thread that it starts, and of a program that it starts."""
+        show = "import os; print(os.sched_getscheduler(0))"
+        program = subprocess.run([sys.executable, "-I", "-S", "-c", show], capture_output=True, check=True)
         with ThreadPoolExecutor(1) as others:
-            assert others.submit(os.getpriority, os.PRIO_PROCESS, 0).result() < before
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+            found = os.sched_getscheduler(0), others.submit(os.sched_getscheduler, 0).result(), int(program.stdout)
+        return [policy & ~os.SCHED_RESET_ON_FORK for policy in found]
+
+    take_precedence()
+    try:
+        assert policies() == [os.SCHED_RR, os.SCHED_OTHER, os.SCHED_OTHER]
+    finally:
+        end_precedence()
+    assert policies() == [os.SCHED_OTHER] * 3
 
 
-def test_thread_without_the_right_keeps_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
+def test_thread_without_the_right_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(os, "setpriority", refuse)
-    with raised_priority():
-        pass
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    take_precedence()
+    end_precedence()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_interpreter_is_given_up_earlier_while_a_short_call_is_in_flight() -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -78,7 +77,6 @@ def test_failures_of_the_embedded_store_are_counted(store: EmbeddedStore, monkey
     assert counted(store.meter) == {"get error": 1, "write error": 1}
     assert not store.meter.is_up
     monkeypatch.undo()
-    store._reader = sqlite3.connect(":memory:")
     store.write([Create(KEY, IpamConfig())])
     assert not store.meter.is_up
     store.meter.ended(GET, perf_counter())

@@ -33,7 +33,7 @@ def render(state_dir: str = "/var/lib/svc", run_dir: str = "/var/run/svc", *comm
 
 def test_unit_has_only_the_necessary_rights() -> None:
     lines = render()
-    assert "CapabilityBoundingSet=CAP_NET_ADMIN CAP_SYS_ADMIN" in lines
+    assert "CapabilityBoundingSet=CAP_NET_ADMIN CAP_SYS_ADMIN CAP_SYS_NICE" in lines
     assert {"Type=notify", "WatchdogSec=60", "NoNewPrivileges=yes", "ProtectSystem=strict", "Restart=always"} <= set(lines)
     assert "RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6" in lines
 
