@@ -5,6 +5,7 @@ from typing import Any
 
 import celpy
 import pytest
+from celpy.adapter import json_to_cel
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -45,7 +46,7 @@ def programs(kind: str) -> list[tuple[str, bool, Any]]:
 
 def refusals(kind: str, spec: Json, old: Json | None = None) -> list[str]:
     """Return the messages of the rules that refuse a spec: of an object to create, or to replace the old one."""
-    values = {"self": celpy.json_to_cel(spec)} | ({} if old is None else {"oldSelf": celpy.json_to_cel(old)})
+    values = {"self": json_to_cel(spec)} | ({} if old is None else {"oldSelf": json_to_cel(old)})
     return [
         message for message, is_about_change, program in programs(kind)
         if not (is_about_change and old is None) and not program.evaluate(values)
@@ -165,9 +166,7 @@ def test_only_objects_named_default_count() -> None:
     for kind in ("ClusterInformation", "KubeControllersConfiguration", "IPAMConfig"):
         (rule,) = schema(kind)[VALIDATIONS]
         program = environment.program(environment.compile(rule["rule"]))
-        verdicts = [
-            bool(program.evaluate({"self": celpy.json_to_cel({"metadata": {"name": name}})})) for name in ("default", "a")
-        ]
+        verdicts = [bool(program.evaluate({"self": json_to_cel({"metadata": {"name": name}})})) for name in ("default", "a")]
         assert verdicts == [True, False]
 
 

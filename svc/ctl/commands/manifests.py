@@ -86,7 +86,7 @@ def _with_options(command: Command) -> Command:
 @output_option
 @names_option
 @click.pass_obj
-def manifests(context: CliContext, kubeconfig: Path | None, is_applied: bool, dry_run: bool, **options: Any) -> None:
+def manifests(context: CliContext, /, kubeconfig: Path | None, is_applied: bool, dry_run: bool, **options: Any) -> None:
     """Print all objects that bring svc into a cluster, in the order in which they are applied; YAML unless -o json is given.
 
     \b
