@@ -235,6 +235,7 @@ class Kube:
         ]
         self._run("kube-apiserver", [str(CACHE / "bin" / "kube-apiserver"), *arguments])
         self._await(lambda: self.call("GET", "/api/v1/namespaces/default"))
+        self._await(lambda: self.text("/readyz") == "ok")  # custom resources are served somewhat later
 
     def stop_server(self) -> None:
         self._stop("kube-apiserver", signal.SIGKILL)
