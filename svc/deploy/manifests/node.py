@@ -6,6 +6,8 @@ Each path that a network configuration may name is at the same path as on the ho
 from pathlib import Path
 from typing import Any, Final
 
+from svc.dataplane.sysctls import SYSCTLS
+from svc.dataplane.sysctls import VARIABLE as SYSCTLS_VARIABLE
 from svc.deploy import rbac
 from svc.deploy.manifests.pod_parts import (
     api_server_source,
@@ -26,10 +28,6 @@ from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 Json = dict[str, Any]
 
 INSTALL, AGENT, INSTALL_WATCH = "install", "agent", "install-watch"
-SYSCTLS_VARIABLE: Final = "PROC_SYS_DIR"
-"""The variable that tells the agent where the host's sysctls are writable: /proc/sys of a container is not."""
-
-_SYSCTLS: Final = "/proc/sys"
 _WRITABLE_SYSCTLS: Final = "/host/proc/sys"
 _CONFIG_DIR: Final = "/etc/svc/config"
 _WAIT_SECONDS: Final = 60  # that calls wait for the agent: the host has no Python to carry them out
@@ -103,7 +101,7 @@ def _agent(settings: Settings) -> Json:
     directories = ["--state-dir", DEFAULT.state_dir, "--run-dir", DEFAULT.run_dir]
     connect = f"import socket; socket.socket(socket.AF_UNIX).connect('{DEFAULT.run_dir}/agent.sock')"
     status = f"svcctl {' '.join(directories)} status >&2; test $? -ne 4"  # 4 means that no agent answers
-    sysctls = {"name": _volume_name(_SYSCTLS), "mountPath": _WRITABLE_SYSCTLS}
+    sysctls = {"name": _volume_name(SYSCTLS), "mountPath": _WRITABLE_SYSCTLS}
     return {
         "name": AGENT,
         "image": settings.image,
@@ -155,7 +153,7 @@ def _volumes(settings: Settings) -> list[Json]:
     folders = [(path, "DirectoryOrCreate") for path in host_directories(settings)]
     return [
         *({"name": _volume_name(path), "hostPath": {"path": path, "type": kind}} for path, kind in folders),
-        {"name": _volume_name(_SYSCTLS), "hostPath": {"path": _SYSCTLS, "type": "Directory"}},
+        {"name": _volume_name(SYSCTLS), "hostPath": {"path": SYSCTLS, "type": "Directory"}},
         config_volume(),
         token_volume(),
         {"name": _TMP, "emptyDir": {}},
