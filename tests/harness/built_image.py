@@ -27,14 +27,8 @@ NAME = f"docker.io/library/svc:{__version__}"
 """The name by which a runtime finds what the manifests call `svc:VERSION`."""
 
 _INPUTS = (
-    "deploy/Containerfile",
-    "tools/image.sh",
-    "tools/trim-base.sh",
-    "CMakeLists.txt",
-    "pyproject.toml",
-    "LICENSE",
-    "README.md",
-)
+    "deploy/Containerfile", "tools/image.sh", "tools/trim-base.sh", "CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md",
+)  # fmt: skip
 _TREES = ("_core", "svc", "requirements")
 _COMPILED = (".so", ".pyc")
 _TIME = "1700000000"  # of all files: the same in all commits
