@@ -36,7 +36,7 @@ flock 9  # one build at a time: the second one finds what the first one has cach
 
 # The base: the essential packages of this machine's release, Python and nftables, without documentation and translations.
 . /etc/os-release
-packages="python3,nftables,usr-is-merged"
+packages="python3,nftables,libstdc++6,usr-is-merged"  # the C++ library is for gRPC
 make_base() {
     command -v mmdebstrap >/dev/null || cannot "needs mmdebstrap (Debian: mmdebstrap), or another base image in BASE"
     [ -n "${VERSION_CODENAME:-}" ] || cannot "needs Debian or Ubuntu, or another base image in BASE"

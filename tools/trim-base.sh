@@ -13,7 +13,7 @@ chroot "$root" dpkg --purge $unneeded >/dev/null
 find "$root" -xdev -type f -perm /6000 -exec chmod ug-s {} +
 cd "$root/usr/share"
 rm -rf locale i18n man info lintian bug
-find doc -not -name copyright -not -type d -delete
+find doc -mindepth 2 -not -name copyright -not -type d -delete  # packages that share a folder have links at the top
 find doc -type d -empty -delete
 cd "$root"
 rm -rf usr/lib/*/gconv var/lib/apt var/cache/* var/log/* var/lib/dpkg/*-old var/lib/dpkg/info/*.md5sums

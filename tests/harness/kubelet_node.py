@@ -204,6 +204,11 @@ class RealNode:
         assert not check or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done
 
+    @property
+    def library(self) -> Path:
+        """The directory that is /var/lib on the node."""
+        return self._folder / "var" / "lib"
+
     def _first_process(self) -> list[str]:
         pid = self._process.pid
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from harness import workloads
 from harness.kube import Kube, Refused
 from harness.kubelet_node import BIN_DIR, RealNode
 from harness.reference_plugins import REFERENCE, require_plugin
-from harness.workloads import is_ready, pods_path, read_pod
+from harness.workloads import pods_path, read_pod
 from svc import __version__
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, SYSTEM_NAMESPACE, Settings
@@ -23,7 +24,7 @@ Json = dict[str, Any]
 
 SETTINGS = Settings(NETWORKING, ORCH, f"svc:{__version__}", crds=NONE)
 NODE_POD, CONTROLLERS_POD = "svc-node", "svc-controllers"
-AGENT, INSTALL_WATCH = "agent", "install-watch"
+AGENT, INSTALL_WATCH, CONTROLLERS = "agent", "install-watch", "controllers"
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _PLACES = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
@@ -56,7 +57,7 @@ class SvcPods:
         """Start the pod of the DaemonSet, and wait until its containers are ready."""
         self._start(NODE_POD, self._templates["DaemonSet"], change)
         if ready:
-            self.real.wait("the pod of the node is ready", lambda: self._is_ready(NODE_POD))
+            self.wait_ready(NODE_POD)
 
     def start_controllers(self, change: Change = lambda spec: None) -> None:
         """Start the pod of the Deployment, in the network of the host, where the API server of tests is."""
@@ -77,9 +78,19 @@ class SvcPods:
         """Return a pod of svc; empty if there is none."""
         return read_pod(self.kube, name, SYSTEM_NAMESPACE) or {}
 
-    def _is_ready(self, name: str) -> bool:
+    def wait_ready(self, name: str) -> None:
+        """Wait until all containers of a pod are ready. The failure has the logs of those that are not."""
+        try:
+            self.real.wait(f"{name} is ready", lambda: self.is_ready(name))
+        except AssertionError as failure:
+            states = self.read(name).get("status", {}).get("containerStatuses", ())
+            logs = [f"{each['name']}: {each['state']} {self.log(each['name'])[-2000:]}" for each in states if not each["ready"]]
+            raise AssertionError(f"{name} is not ready: {logs}") from failure
+
+    def is_ready(self, name: str) -> bool:
+        """Return whether all containers of a pod of svc are ready."""
         pod = self.read(name)
-        return bool(pod) and is_ready(pod)
+        return bool(pod) and workloads.is_ready(pod)
 
     def end(self, name: str) -> None:
         """Delete a pod, and wait until kubelet has ended it."""

@@ -2,13 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.kube import Kube
 from harness.kubelet_node import BIN_DIR, CONF_DIR
 from harness.svc_pods import AGENT, INSTALL_WATCH, NODE_POD, SvcPods, variables
+from harness.workloads import addresses, delete_pod, put_pod, read_pod
+from svc.attach.journal_reader import read_rows
+from svc.attach.record import Record
 from svc.deploy.systemd import CAPABILITIES
+from svc.names import DEFAULT
 
 pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
 
@@ -43,6 +49,11 @@ def make_namespace(pods: SvcPods, name: str) -> None:
 
 def remove_namespace(pods: SvcPods, name: str) -> None:
     pods.real.host("sh", "-c", f"umount /run/netns/{name} && rm /run/netns/{name}")
+
+
+def records(pods: SvcPods) -> list[Record]:
+    """Return the attachments of the node, as its journal records them."""
+    return list(read_rows(pods.real.library / Path(DEFAULT.state_dir).name / "journal.db").records)
 
 
 def sysctl(pods: SvcPods, path: str, *inside: str) -> str:
@@ -83,7 +94,6 @@ def test_call_of_the_host_is_served_and_leaves_nothing(running: SvcPods) -> None
         inside = "nsenter", "--net=/run/netns/one"
         assert sysctl(running, "ipv4/ip_forward", *inside) == "0"
         assert result["ips"][0]["address"].split("/")[0] in running.real.host(*inside, "ip", "address").stdout
-        call(running, "CHECK", "one", prevResult=result)
         call(running, "DEL", "one")
         assert host not in running.real.host("ip", "link").stdout
     finally:
@@ -106,13 +116,9 @@ def test_namespace_that_is_mounted_later_is_seen_by_the_agent(running: SvcPods) 
 
 def test_namespace_of_a_process_is_not_taken_for_gone(running: SvcPods) -> None:
     """The agent may not look into processes with more rights, but it sees that they exist."""
-    pid = running.real.host("sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!").stdout.strip()
-    try:
-        assert "No such file" not in running.run_in(AGENT, "stat", f"/proc/{pid}/ns/net", check=False)
-    finally:
-        running.real.host("kill", pid)
-    running.real.wait("the process has ended", lambda: running.real.host("test", "-e", f"/proc/{pid}", check=False).returncode)
-    assert "No such file" in running.run_in(AGENT, "stat", f"/proc/{pid}/ns/net", check=False)
+    pid = running.real.host("pidof", "containerd").stdout.split()[0]
+    assert "No such file" not in running.run_in(AGENT, "stat", f"/proc/{pid}/ns/net", check=False)
+    assert "No such file" in running.run_in(AGENT, "stat", "/proc/4194303/ns/net", check=False)
 
 
 def test_pod_of_kubelet_gets_an_address(running: SvcPods, kube: Kube) -> None:
@@ -120,14 +126,15 @@ def test_pod_of_kubelet_gets_an_address(running: SvcPods, kube: Kube) -> None:
     put_pod(kube, "web")
     try:
         (address,) = running.real.wait("the pod has an address", lambda: addresses(read_pod(kube, "web")))
-        listed = json.loads(running.run_in(AGENT, *SVCCTL, "attachments", "-o", "json"))
-        (path,) = {each["sandbox"] for each in texts_of(listed)}
+        (record,) = records(running)
+        assert record.addresses == [address]
+        assert record.result is not None
+        (path,) = (each["sandbox"] for each in record.result["interfaces"] if each.get("sandbox"))
         assert path.startswith("/var/run/netns/cni-")
         assert running.run_in(AGENT, "stat", "-f", "-c", "%T", path).strip() == "nsfs"
-        assert address in json.dumps(listed)
     finally:
         delete_pod(kube, "web")
-    running.real.wait("nothing is attached", lambda: not json.loads(running.run_in(AGENT, *SVCCTL, "attachments", "-o", "json")))
+    running.real.wait("nothing is attached", lambda: not records(running))
 
 
 @pytest.mark.parametrize("path", ["/proc/sys/kernel/random/boot_id", "/etc/machine-id", "/proc/sys/kernel/hostname"])
