@@ -73,7 +73,7 @@ class BuiltImage:
 
 
 def require() -> BuiltImage:
-    """Return the image; build it if there is none of these inputs. Skip the test if this machine cannot build it."""
+    """Return the image; build it unless it exists for these inputs. Skip the test if this machine cannot build it."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with _locked(CACHE / ".lock"):
         folder = CACHE / _key()

@@ -75,7 +75,7 @@ class SvcPods:
         self.kube.call("POST", pods_path(SYSTEM_NAMESPACE), pod)
 
     def read(self, name: str) -> Json:
-        """Return a pod of svc; empty if there is none."""
+        """Return a pod of svc; empty if it does not exist."""
         return read_pod(self.kube, name, SYSTEM_NAMESPACE) or {}
 
     def wait_ready(self, name: str) -> None:

@@ -42,7 +42,7 @@ def call(pods: SvcPods, verb: str, sandbox: str, **config: Any) -> Any:
 
 
 def make_namespace(pods: SvcPods, name: str) -> None:
-    """Make a pod without containers, and a network namespace as containerd does: /run/netns itself is no mount."""
+    """Make a pod without containers, and a network namespace as containerd does: /run/netns itself is not a mount."""
     pods.real.node.site.add_pod(name, "node2")
     pods.real.host("sh", "-c", f"touch /run/netns/{name} && unshare --net=/run/netns/{name} ip link set lo up")
 
