@@ -82,7 +82,7 @@ def test_no_compiler_and_no_installer(root: Path) -> None:
     names = {path.name for path in files(root) if path.parent.name in ("bin", "sbin")}
     assert "python3" in names
     assert names.isdisjoint(COMPILERS)
-    assert not [path for path in root.rglob("site-packages/pip*")]
+    assert not list(root.rglob("site-packages/pip*"))
     assert not (root / "context").exists()
 
 

@@ -210,7 +210,7 @@ def test_process_aborts_if_a_thread_cannot_return(sandbox: Side, tmp_path: Path)
 
 
 def test_sysctls_are_written_through_another_folder(sandbox: Side, tmp_path: Path) -> None:
-    """An agent in a container has a writable /proc/sys of the host there. Without it, the path fails, and the error names it."""
+    """An agent in a container has a writable /proc/sys of the host there. Without it, the error names the path."""
     path, place = "net/ipv4/conf/default/arp_ignore", tmp_path / "sys"
     place.symlink_to("/proc/sys")
     netns.write_sysctls(sandbox.fd, [(path, "2")], folder=str(place))
