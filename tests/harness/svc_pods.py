@@ -92,10 +92,10 @@ class SvcPods:
         pod = self.read(name)
         return bool(pod) and workloads.is_ready(pod)
 
-    def end(self, name: str) -> None:
-        """Delete a pod, and wait until kubelet has ended it."""
+    def end(self, name: str, *, seconds: int = 5) -> None:
+        """Delete a pod, and wait until kubelet has ended it; with 0 seconds the server does not wait for kubelet."""
         with suppress(Refused):
-            self.kube.call("DELETE", f"{pods_path(SYSTEM_NAMESPACE)}/{name}", {"gracePeriodSeconds": 5})
+            self.kube.call("DELETE", f"{pods_path(SYSTEM_NAMESPACE)}/{name}", {"gracePeriodSeconds": seconds})
         self.real.wait(f"{name} has ended", lambda: not self.read(name))
 
     def run_in(self, container: str, *command: str, check: bool = True) -> str:

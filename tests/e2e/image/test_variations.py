@@ -86,4 +86,4 @@ def test_controllers_run_as_another_user_than_root(pods: SvcPods) -> None:
         assert "Usage" in pods.run_in(CONTROLLERS, "svc-controllers", "--help").capitalize()
         assert "Read-only file system" in pods.run_in(CONTROLLERS, "touch", "/tmp/../new", check=False)
     finally:
-        pods.end(CONTROLLERS_POD)
+        pods.end(CONTROLLERS_POD, seconds=0)
