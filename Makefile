@@ -13,7 +13,7 @@ PODS ?= 30000
 KILLS ?= 10000
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
-                   containerd runc busybox-static podman prometheus
+                   containerd runc busybox-static podman prometheus buildah mmdebstrap
 BUILT_FROM := $(wildcard _core/* svc/_core/*.pxd) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
 
 TEST_CACHE := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)
@@ -21,7 +21,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm deploy-folders clean
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image deploy-folders clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -98,6 +98,10 @@ kube-programs: ## build the API server and kubelet for tests, once: 6 minutes an
 
 otlp-receiver: ## build the receiver of traces for tests, once: some minutes and 2 GB, needs Go
 	@sh tests/harness/otlp-build.sh "$(TEST_CACHE)/otlp" || { [ $$? -eq 2 ] && echo "tests with a receiver of traces will be skipped"; }
+
+image: $(VENV)/.installed ## build the image of svc, without a container engine and without a registry, in build/image
+	@sh tests/harness/system-packages.sh $(SYSTEM_PACKAGES)
+	@IMAGE_CACHE="$(TEST_CACHE)" sh tools/image.sh build/image
 
 helm: ## build helm for tests, once: some minutes, needs Go
 	@sh tests/harness/helm-build.sh "$(TEST_CACHE)/helm" || { [ $$? -eq 2 ] && echo "tests with helm will be skipped"; }

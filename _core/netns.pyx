@@ -67,22 +67,23 @@ def own_netns_identity():
 
 # --- sysctls
 
-cdef bytes sysctl_path(str path):
+cdef bytes sysctl_path(str folder, str path):
     if not path or ".." in path.split("/") or path[0] == "/" or "\0" in path:
-        raise ValueError(f"no path below /proc/sys: {path!r}")
-    return b"/proc/sys/" + path.encode()
+        raise ValueError(f"no path below {folder}: {path!r}")
+    return f"{folder}/{path}".encode()
 
 
 @cython.final
 cdef class Procfs:
-    """/proc, or if the kernel allows it an instance of procfs that is replaced after USES_OF_INSTANCE uses.
+    """The sysctls of an instance of procfs that is replaced after USES_OF_INSTANCE uses, or those in a folder.
 
     The kernel keeps an entry of a file for every namespace in which it was opened, all in one chain of its table.
     """
 
-    def __cinit__(self):
+    def __cinit__(self, str folder="/proc/sys"):
         self.fd = -1
         self.uses = 0
+        self.folder = folder.encode()
 
     def __dealloc__(self):
         self.close()
@@ -90,11 +91,12 @@ cdef class Procfs:
     cdef int open(self) except -1:
         """Return a descriptor for one use, which the caller closes: another thread may replace the instance."""
         cdef int fresh
+        cdef const char *folder = self.folder
         if self.uses % USES_OF_INSTANCE == 0:
             with nogil:
-                fresh = calls.open_procfs()
-            if fresh < 0:
-                fresh = check(calls.open_directory(b"/proc"))
+                fresh = calls.open_sysctls()
+            if fresh < 0:  # the kernel, or a filter of system calls, allows no instance
+                fresh = check(calls.open_directory(folder))
             self.close()
             self.fd = fresh
         self.uses += 1
@@ -118,9 +120,9 @@ cdef Sysctl *make_files(list paths, size_t skipped) except NULL:
     return files
 
 
-def write_sysctls(int ns_fd, items, Procfs procfs=None):
+def write_sysctls(int ns_fd, items, Procfs procfs=None, *, str folder="/proc/sys"):
     """Write each (path below /proc/sys, value) inside the namespace, in order, up to the first failure."""
-    access_sysctls(ns_fd, list(items), True, procfs, NULL)
+    access_sysctls(ns_fd, list(items), True, procfs, NULL, folder)
 
 
 def read_sysctls(int ns_fd, paths, Procfs procfs=None):
@@ -128,9 +130,9 @@ def read_sysctls(int ns_fd, paths, Procfs procfs=None):
     return access_sysctls(ns_fd, [(path, "") for path in paths], False, procfs, NULL)
 
 
-cdef list access_sysctls(int ns_fd, list items, bint writing, Procfs procfs, int *netlink):
-    cdef list paths = [sysctl_path(path) for path, _ in items]
-    cdef Sysctl *files = make_files(paths, 0 if procfs is None else <size_t>len(b"/proc/"))
+cdef list access_sysctls(int ns_fd, list items, bint writing, Procfs procfs, int *netlink, str folder="/proc/sys"):
+    cdef list paths = [sysctl_path(folder, path) for path, _ in items]
+    cdef Sysctl *files = make_files(paths, 0 if procfs is None else <size_t>len(folder.encode()) + 1)
     cdef size_t count = <size_t>len(paths)
     cdef int code, directory = -1
     try:

@@ -176,14 +176,19 @@ cdef int open_directory(const char *path) noexcept nogil:
     return checked(openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC))
 
 
-cdef int open_procfs() noexcept nogil:
-    cdef int code = 0, context = <int> syscall(SYS_FSOPEN, b"proc", FSOPEN_CLOEXEC)
+cdef int open_sysctls() noexcept nogil:
+    cdef int root = -1, code = 0, context = <int> syscall(SYS_FSOPEN, b"proc", FSOPEN_CLOEXEC)
     if context < 0:
         return -errno
     code = <int> syscall(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, 0, 0, 0)
     if code == 0:
-        code = <int> syscall(SYS_FSMOUNT, context, FSMOUNT_CLOEXEC, 0)
-    code = checked(code)
+        code = root = <int> syscall(SYS_FSMOUNT, context, FSMOUNT_CLOEXEC, 0)
+    if code >= 0:
+        code = openat(root, "sys", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+        code = checked(code)
+        close(root)
+    else:
+        code = -errno
     close(context)
     return code
 

@@ -19,6 +19,7 @@ cdef struct Exchange:
 cdef class Procfs:
     cdef int fd                 # of the instance, owned; -1 before the first use and when closed
     cdef unsigned int uses      # of this instance and those before it
+    cdef bytes folder           # with the same files, if there can be no instance
 
     cdef int open(self) except -1
     cpdef close(self)

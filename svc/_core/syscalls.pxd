@@ -22,7 +22,7 @@ cdef int is_netns(int fd) noexcept nogil
 # Sysctls. `access_sysctls` enters the namespace (-1: stays). It stops at a failure, but not at a missing file to read.
 # Without a failure it opens a netlink socket there too, if `netlink` is not NULL: a descriptor or a negative errno.
 cdef int open_directory(const char *path) noexcept nogil    # a descriptor
-cdef int open_procfs() noexcept nogil                       # of an instance that is not mounted (Linux 5.8)
+cdef int open_sysctls() noexcept nogil                      # of `sys` in an own procfs that is not mounted (Linux 5.8)
 cdef int access_sysctls(
     int ns_fd, int directory, Sysctl *files, size_t count, bint writing, int *netlink
 ) noexcept nogil

@@ -14,6 +14,7 @@ from svc.agent import garbage
 from svc.agent.server import Agent, Settings
 from svc.call_trace import log_to_stderr
 from svc.cni.install_record import SOCKET_NAME
+from svc.dataplane.sysctls import sysctls_folder
 from svc.heap import limit_arenas
 from svc.model.errors import SvcError, reason_of
 from svc.model.shortage import shortage
@@ -36,8 +37,9 @@ def main() -> int:
     gc.freeze()  # the collector need not traverse loaded modules, which stay
     gc.set_threshold(*garbage.THRESHOLDS)
     socket = options.socket or options.run_dir / SOCKET_NAME
-    settings = Settings(socket, options.state_dir, options.run_dir, options.metrics or (), options.traces or "")
     try:
+        sysctls = sysctls_folder(os.environ)
+        settings = Settings(socket, options.state_dir, options.run_dir, options.metrics or (), options.traces or "", sysctls)
         return Agent(settings).run()
     except (SvcError, OSError, RuntimeError, MemoryError) as failure:
         cause = shortage(failure) or failure

@@ -39,6 +39,7 @@ from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import PROTOCOL, CallInput
 from svc.cni.frame import own_version
 from svc.cni.locks import AGENT, SocketLock, StateLock
+from svc.dataplane.sysctls import SYSCTLS
 from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
 from svc.end_request import end_signals
@@ -74,6 +75,7 @@ class Settings:
     run_dir: Path
     metrics: tuple[tuple[str, int] | Path, ...] = ()  # addresses of the metrics server
     traces: str = ""  # file or URL for traces, if any
+    sysctls: str = SYSCTLS  # folder in which those of the host can be written
 
 
 class Agent:
@@ -108,8 +110,9 @@ class Agent:
         with _blaming("--run-dir", settings.run_dir, _DIRECTORY):
             self._socket_lock.take()
         self._context = Context(
-            Profiles().get, settings.state_dir, self._open_backend, resident=True, require_state=self._state_lock.require
-        )
+            Profiles().get, settings.state_dir, self._open_backend,
+            resident=True, require_state=self._state_lock.require, sysctls=settings.sysctls,
+        )  # fmt: skip
         stack.callback(self._context.close)
         self._telemetry = Telemetry(self._context, self._queue, self._put)
         self._open_telemetry(stack)

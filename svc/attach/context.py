@@ -17,6 +17,7 @@ from svc.attach.sessions import DatastoreSession, OpenBackend, SessionPool, stor
 from svc.attach.token_cache import TokenCache
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
+from svc.dataplane.sysctls import SYSCTLS
 from svc.dataplane.wire import ForwardingSysctls
 from svc.datastore.api import Backend
 from svc.metrics import Metrics
@@ -36,7 +37,7 @@ class Context:
 
     `names_of` returns the names of a profile, or raises CallerError if it does not exist. `resident` is true in an agent, which
     renews the claims of node names. `require_state` raises PeerError if the state directory was removed or replaced, because
-    another process would then not find the journal of this one.
+    another process would then not find the journal of this one. `sysctls` is the folder for writes to those of the host.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Context:
         *,
         resident: bool = False,
         require_state: Callable[[], None] = lambda: None,
+        sysctls: str = SYSCTLS,
     ) -> None:
         self.names_of = names_of
         self.resident = resident
@@ -63,8 +65,8 @@ class Context:
         )
         self.orchestrators = ApiClientPool()
         self.tokens = TokenCache()
-        self.kernel = Kernel()
-        self.forwarding = ForwardingSysctls()
+        self.kernel = Kernel(sysctls)
+        self.forwarding = ForwardingSysctls(sysctls)
         self.reaper = Reaper(self.kernel)
         self.health = Health()
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS

@@ -40,7 +40,8 @@ def _is_wired(context: Context, record: Record, exists: Callable[[int], bool]) -
 def _is_gone(record: Record) -> bool:
     """Return whether the path of the sandbox, which the ADD's result names, leads to another namespace or nowhere.
 
-    The inode alone does not tell, because the kernel gives it to a later namespace.
+    The inode alone does not tell, because the kernel gives it to a later namespace. Nothing is known if the runtime's directory
+    of namespaces does not exist: it is not mounted in the container of the agent.
     """
     interfaces = (record.result or {}).get("interfaces") or ()
     path = next((each["sandbox"] for each in interfaces if each.get("sandbox")), "")
@@ -49,7 +50,7 @@ def _is_gone(record: Record) -> bool:
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
-        return True
+        return path.startswith("/proc/") or os.path.isdir(os.path.dirname(path))
     except OSError:
         return False
     return (found.st_dev, found.st_ino) != record.sandbox

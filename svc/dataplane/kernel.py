@@ -11,6 +11,7 @@ from typing import Any
 from svc._core import netns, rtnl
 from svc._core.cidr import Address
 from svc.dataplane.plan import HOST_MAC, VethSpec
+from svc.dataplane.sysctls import SYSCTLS, VARIABLE
 from svc.model.errors import Code, PeerError
 from svc.model.shortage import REMEDIES
 
@@ -19,16 +20,16 @@ FAILURES: Counter[str] = Counter()
 
 DUMP_ATTEMPTS = 50  # many calls in parallel change the links every millisecond; a dump of 1,000 links takes some
 
-_SYSCTLS = Path("/proc/sys")
 _SCOPE_UNIVERSE = 0  # RT_SCOPE_UNIVERSE of rtnetlink(7)
 
 
 class Kernel:
-    """Netlink requests, from any thread."""
+    """Netlink requests, from any thread. `sysctls` is the folder in which the host's sysctls can be written."""
 
-    def __init__(self) -> None:
+    def __init__(self, sysctls: str = SYSCTLS) -> None:
         self._local = threading.local()
-        self.procfs = netns.Procfs()  # for sandboxes
+        self.sysctls = sysctls
+        self.procfs = netns.Procfs(sysctls)  # for sandboxes
         self.has_ipv6 = os.path.exists("/proc/sys/net/ipv6")
 
     def host(self) -> netns.Socket:
@@ -130,14 +131,14 @@ def kernel_error(failure: OSError) -> PeerError:
 
 def sysctl_failed(failure: OSError, attempt: str = "write") -> PeerError:
     """Return the error for a sysctl that cannot be read or written. The failure's file name may be relative to /proc/sys."""
-    setting = str(_SYSCTLS / failure.filename) if failure.filename else str(_SYSCTLS)
+    setting = str(Path(SYSCTLS, failure.filename or ""))
     return PeerError(f"cannot {attempt} {setting}: {failure.strerror}", details=_remedy(failure.errno or 0), code=Code.KERNEL)
 
 
 def _remedy(number: int) -> str:
     remedies = {
         errno.EPERM: "the agent needs CAP_NET_ADMIN and CAP_SYS_ADMIN",
-        errno.EROFS: "the agent needs a writable /proc/sys (a privileged container, or run it on the host)",
+        errno.EROFS: f"the agent needs writable sysctls: in a container, mount the host's /proc/sys and name it in {VARIABLE}",
         errno.EOPNOTSUPP: "the kernel lacks a feature that this needs (veth, IPv4, IPv6)",
         errno.EAFNOSUPPORT: "the kernel, or the interface, lacks the address family",
         errno.ENOMEM: "the kernel is short of memory",

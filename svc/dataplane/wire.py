@@ -13,6 +13,7 @@ from svc._core import netns, rtnl
 from svc._core.cidr import Address
 from svc.dataplane import plan
 from svc.dataplane.kernel import Kernel, delete_link, is_host_side, kernel_error, link_of, routes_of, sysctl_failed
+from svc.dataplane.sysctls import SYSCTLS
 from svc.model.errors import CallerError, Code, PeerError
 from svc.right_of_way import RIGHT_OF_WAY
 
@@ -62,7 +63,7 @@ def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, pair: VethPair) -> N
     _wire_host(kernel, wiring, ns_fd, pair)
     with _undone_on_failure(kernel, pair.host_index):
         RIGHT_OF_WAY.give_way()
-        _write_host_sysctls(plan.host_sysctls(wiring), optional=not wiring.has(6))
+        _write_host_sysctls(kernel.sysctls, plan.host_sysctls(wiring), optional=not wiring.has(6))
         with _open_sandbox(kernel, wiring, ns_fd) as sandbox:
             RIGHT_OF_WAY.give_way()
             _set_up_sandbox(sandbox, wiring, pair.peer_index)
@@ -165,9 +166,9 @@ def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.VethSpec, index: int) ->
     sandbox.execute(batch)
 
 
-def _write_host_sysctls(items: list[tuple[str, str]], *, optional: bool = False) -> None:
+def _write_host_sysctls(folder: str, items: list[tuple[str, str]], *, optional: bool = False) -> None:
     try:
-        netns.write_sysctls(-1, items)
+        netns.write_sysctls(-1, items, folder=folder)
     except OSError as failure:
         if optional and failure.errno == errno.ENOENT:
             return  # a kernel without IPv6 has no such setting
@@ -180,7 +181,8 @@ class ForwardingSysctls:
     The files stay open, because a path lookup in /proc/sys is far more expensive than a read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str = SYSCTLS) -> None:
+        self._folder = folder
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
 
@@ -188,7 +190,7 @@ class ForwardingSysctls:
         """Enable forwarding for the families of the attachment. Return the paths that were changed. Raise PeerError."""
         with self._lock:
             off = [path for version, path in _FORWARDING.items() if wiring.has(version) and self._read(path) == b"0"]
-        _write_host_sysctls([(path, "1") for path in off])
+        _write_host_sysctls(self._folder, [(path, "1") for path in off])
         return off
 
     def close(self) -> None:
@@ -201,7 +203,7 @@ class ForwardingSysctls:
         """Return the value; empty if the kernel lacks the family. Raise PeerError."""
         try:
             if path not in self._files:
-                self._files[path] = os.open(f"/proc/sys/{path}", os.O_RDONLY | os.O_CLOEXEC)
+                self._files[path] = os.open(f"{self._folder}/{path}", os.O_RDONLY | os.O_CLOEXEC)
             return os.pread(self._files[path], 8, 0).strip()
         except FileNotFoundError:
             return b""

@@ -32,6 +32,7 @@ from harness.state import pod_links
 Json = dict[str, Any]
 
 IMAGE = "local/box:1"
+BIN_DIR, CONF_DIR = Path("/opt/cni/bin"), Path("/etc/cni/net.d")
 TIMEOUT_SECONDS = 100.0  # far longer than any successful wait
 _POLL = 0.1
 BUSYBOX = Path("/bin/busybox")
@@ -44,7 +45,7 @@ state = "/run/containerd"
   address = "/run/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{image}"
-  netns_mounts_under_state_dir = true
+  netns_mounts_under_state_dir = {in_state_dir}
   # without CAP_SYS_RESOURCE a negative oom_score_adj is refused
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -70,16 +71,25 @@ _KUBELET = {
 }
 
 # /run is in memory, as on every machine; the data on disk survives a boot.
+# With a file of images, the machine's /opt and /etc are the node's own, and mounts reach containers, as on every machine.
 _PROGRAM = """set -eu
 cd "$1"
+if [ -n "$4" ]; then
+    mount -t tmpfs tmpfs /opt
+    mkdir -p etc.upper etc.work /opt/cni/bin
+    mount -t overlay overlay -o lowerdir=/etc,upperdir="$1"/etc.upper,workdir="$1"/etc.work /etc
+    mkdir -p /etc/cni/net.d
+fi
 for place in lib log; do mkdir -p var/$place; mount --bind var/$place /var/$place; done
 mount -t tmpfs tmpfs /run
+[ -z "$4" ] || mount --make-rshared /
 mount --bind boot_id /proc/sys/kernel/random/boot_id
 mount --bind /dev/null /etc/resolv.conf  # kubelet looks for clouds, by name and at a well-known address
 ip route replace unreachable 169.254.169.254
 containerd -c containerd.toml >>containerd.log 2>&1 &
 until ctr -a /run/containerd.sock version >/dev/null 2>&1; do sleep 0.1; done
 ctr -a /run/containerd.sock -n k8s.io images import box.tar >/dev/null
+[ -z "$4" ] || ctr -a /run/containerd.sock -n k8s.io images import "$4" >/dev/null
 exec "$2" --config kubelet.json --kubeconfig kubeconfig --container-runtime=remote \\
   --container-runtime-endpoint=unix:///run/containerd.sock --root-dir="$1"/kubelet --cert-dir="$1"/certs \\
   --hostname-override="$3" --node-ip=192.0.2.1 >>kubelet.log 2>&1
@@ -89,15 +99,27 @@ _AGENT = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
 
 
 class RealNode:
-    """A node that runs the pods of the API server that are assigned to it, with plugins and networks of these directories."""
+    """A node that runs the pods of the API server that are assigned to it, with plugins and networks of these directories.
 
-    def __init__(self, folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path) -> None:
+    With an `archive`, which has an image, these are the usual ones, and nothing is in them: pods install what is needed.
+    """
+
+    def __init__(
+        self, folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path = CONF_DIR, archive: Path | None = None
+    ) -> None:
         self.node = node
         self._kube = kube
         self._folder = folder
+        self._archive = archive
         self._groups = Groups()
         texts = {
-            "containerd.toml": _CONTAINERD.format(folder=folder, image=IMAGE, bin_dir=node.bin_dir, conf_dir=conf_dir),
+            "containerd.toml": _CONTAINERD.format(
+                folder=folder,
+                image=IMAGE,
+                bin_dir=BIN_DIR if archive else node.bin_dir,
+                conf_dir=conf_dir,
+                in_state_dir="false" if archive else "true",
+            ),
             "kubelet.json": json.dumps({**_KUBELET, "cgroupRoot": self._groups.parent}),
             "boot_id": _BOOT_ID.read_text(),
         }
@@ -108,7 +130,8 @@ class RealNode:
         self._start()
 
     def _start(self) -> None:
-        arguments = str(self._folder), str(CACHE / "bin" / "kubelet"), self.node.name
+        archive = str(self._archive or "")
+        arguments = str(self._folder), str(CACHE / "bin" / "kubelet"), self.node.name, archive
         self._process = subprocess.Popen(
             [
                 "nsenter", f"--net={self.node.netns.path}",
@@ -169,6 +192,27 @@ class RealNode:
         """Start the agent in the current boot."""
         self.node.start_agent("unshare", "--mount", "sh", "-c", _AGENT, str(self._folder / "boot_id"), str(BIN / "svc-agent"))
 
+    def host(
+        self, *command: str, stdin: str = "", check: bool = True, **environment: str
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a program of the node, outside of containers."""
+        (first,) = self.wait("the first process has started", self._first_process)
+        done = subprocess.run(
+            ["nsenter", f"--target={first}", "--mount", "--pid", "--net", *command],
+            env={**os.environ, **environment}, input=stdin, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done
+
+    @property
+    def library(self) -> Path:
+        """The directory that is /var/lib on the node."""
+        return self._folder / "var" / "lib"
+
+    def _first_process(self) -> list[str]:
+        pid = self._process.pid
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
     def _await_kernel(self) -> None:
         """Wait until the kernel has removed the namespaces of ended containers and their links."""
         until = time.monotonic() + TIMEOUT_SECONDS
@@ -178,8 +222,7 @@ class RealNode:
 
     def close(self) -> None:
         """End the first process inside. Its parent `unshare` waits for it."""
-        pid = self._process.pid
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        for child in self._first_process():
             os.kill(int(child), signal.SIGKILL)
         self._process.wait(TIMEOUT_SECONDS)
         self._groups.remove()
@@ -216,11 +259,13 @@ def why_no_busybox() -> str:
 
 
 @contextmanager
-def running(folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path) -> Iterator[RealNode]:
+def running(
+    folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path = CONF_DIR, archive: Path | None = None
+) -> Iterator[RealNode]:
     """Run a node. Skip the test if that is not possible."""
     if reason := why_not():
         pytest.skip(f"no containers: {reason}")
-    real = RealNode(folder, node, kube, conf_dir)
+    real = RealNode(folder, node, kube, conf_dir, archive)
     try:
         yield real
     finally:

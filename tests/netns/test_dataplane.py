@@ -266,7 +266,7 @@ def test_unwritable_sysctl_leaves_nothing(
         return Socket(fd)
 
     if side == "host":
-        monkeypatch.setattr("svc.dataplane.wire.netns.write_sysctls", lambda _, items: refuse(items))
+        monkeypatch.setattr("svc.dataplane.wire.netns.write_sysctls", lambda _, items, folder: refuse(items))
     else:
         monkeypatch.setattr("svc.dataplane.wire.netns.Socket", socket_in)
     with pytest.raises(PeerError, match=r"cannot write /proc/sys/net/ipv[46]/.*Read-only file system"):

@@ -137,11 +137,11 @@ def test_unanswered_creation_leaves_nothing(host: Host, sandbox: Sandbox, pod: N
 
 
 def test_unwritable_sysctl_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(fd: int, items: list[tuple[str, str]], procfs: netns.Procfs | None = None) -> None:
+    def failing(fd: int, items: list[tuple[str, str]], *, folder: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system", items[0][0])
 
     monkeypatch.setattr(netns, "write_sysctls", failing)
-    with pytest.raises(PeerError, match="Read-only file system: the agent needs a writable /proc/sys"):
+    with pytest.raises(PeerError, match="Read-only file system: the agent needs writable sysctls"):
         host.add(sandbox)
     assert host.left_over() == []
     assert pod.links() == []

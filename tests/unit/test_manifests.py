@@ -211,10 +211,11 @@ def test_programs_understand_their_arguments(deployment: Settings) -> None:
 def test_controllers_understand_their_variables(deployment: Settings) -> None:
     env = container(objects(deployment), "controllers")["env"]
     variables = {each["name"]: each["value"] for each in env} | {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
-    files = {name: variables.pop(name) for name in [*variables] if name.endswith("_FILE")}
+    files = {name: variables.pop(name) for name in [*variables] if name.endswith("_FILE") and name != "HEALTH_FILE"}
     found = read_settings(variables, deployment.names, None)
     assert found.datastore["kind"] == (ORCH if deployment.is_orch else "etcdv3")
     assert variables.get("USE_POD_CIDR") == ("true" if deployment.uses_pod_cidrs else None)
+    assert found.health_file == "/tmp/health.json"
     assert files == {option.upper(): path for option, path in certificate_paths(deployment).items()}
     assert len(files) == (3 if deployment.etcd_tls else 0)
 

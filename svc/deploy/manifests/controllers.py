@@ -23,6 +23,9 @@ _WITH_ETCD: Final = ("policy", "namespace", "serviceaccount", "workloadendpoint"
 _WITH_ORCH: Final = ("node", "loadbalancer")  # the others are idle, because policy agents read Kubernetes itself
 _CERTIFICATE_MODE: Final = 0o440  # for the group of the user
 _TMP: Final = "tmp"
+# Named, because the program refuses to make its own directory in a folder such as this volume: all users may write it, and it
+# is not sticky. The pod has one user.
+_HEALTH_FILE: Final = "/tmp/health.json"  # noqa: S108  # in a volume of the pod
 
 
 def controllers_of(settings: Settings) -> tuple[str, ...]:
@@ -105,7 +108,7 @@ def _container(settings: Settings) -> Json:
 
 def environment(settings: Settings) -> dict[str, str]:
     """Return the variables of the program."""
-    found = {"ENABLED_CONTROLLERS": ",".join(controllers_of(settings))}
+    found = {"ENABLED_CONTROLLERS": ",".join(controllers_of(settings)), "HEALTH_FILE": _HEALTH_FILE}
     if settings.is_orch:
         found["DATASTORE_TYPE"] = settings.names.orch_datastore
     else:

@@ -6,6 +6,8 @@ Each path that a network configuration may name is at the same path as on the ho
 from pathlib import Path
 from typing import Any, Final
 
+from svc.dataplane.sysctls import SYSCTLS
+from svc.dataplane.sysctls import VARIABLE as SYSCTLS_VARIABLE
 from svc.deploy import rbac
 from svc.deploy.manifests.pod_parts import (
     api_server_source,
@@ -26,11 +28,9 @@ from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 Json = dict[str, Any]
 
 INSTALL, AGENT, INSTALL_WATCH = "install", "agent", "install-watch"
-SYSCTLS_VARIABLE: Final = "PROC_SYS_DIR"
-"""The variable that tells the agent where the host's sysctls are writable: /proc/sys of a container is not."""
-
-_SYSCTLS: Final = "/proc/sys"
 _WRITABLE_SYSCTLS: Final = "/host/proc/sys"
+_NAMESPACES: Final = "/run/netns"
+_MACHINE_ID: Final = "/etc/machine-id"
 _CONFIG_DIR: Final = "/etc/svc/config"
 _WAIT_SECONDS: Final = 60  # that calls wait for the agent: the host has no Python to carry them out
 _STOP_SECONDS: Final = 30  # as in the systemd unit
@@ -60,6 +60,7 @@ def _pod(settings: Settings, account: str) -> Json:
         containers.append(dict(settings.policy_agent))
     return {
         "hostNetwork": True,
+        "hostPID": True,  # a runtime may name the namespace of a pod by a process
         "nodeSelector": {f"{settings.names.orch_domain}/os": "linux"},
         "priorityClassName": "system-node-critical",
         "serviceAccountName": account,
@@ -103,7 +104,7 @@ def _agent(settings: Settings) -> Json:
     directories = ["--state-dir", DEFAULT.state_dir, "--run-dir", DEFAULT.run_dir]
     connect = f"import socket; socket.socket(socket.AF_UNIX).connect('{DEFAULT.run_dir}/agent.sock')"
     status = f"svcctl {' '.join(directories)} status >&2; test $? -ne 4"  # 4 means that no agent answers
-    sysctls = {"name": _volume_name(_SYSCTLS), "mountPath": _WRITABLE_SYSCTLS}
+    sysctls = {"name": _volume_name(SYSCTLS), "mountPath": _WRITABLE_SYSCTLS}
     return {
         "name": AGENT,
         "image": settings.image,
@@ -124,8 +125,16 @@ def _agent(settings: Settings) -> Json:
             "failureThreshold": 3,
         },
         "securityContext": security(*(name.removeprefix("CAP_") for name in CAPABILITIES)),
-        "volumeMounts": [sysctls, *_host_mounts(settings), *certificate_mounts(settings)],
+        "volumeMounts": [sysctls, *_identity_mounts(), *_host_mounts(settings), *certificate_mounts(settings)],
     }
+
+
+def _identity_mounts() -> list[Json]:
+    """Return the mounts by which the agent knows its machine, and whether the namespace of a pod still exists.
+
+    The runtime mounts a namespace when its pod starts, so mounts that come later must arrive in the container."""
+    namespaces = {"name": _volume_name(_NAMESPACES), "mountPath": _NAMESPACES, "mountPropagation": "HostToContainer"}
+    return [namespaces, {"name": _volume_name(_MACHINE_ID), "mountPath": _MACHINE_ID, "readOnly": True}]
 
 
 def _node_variables(settings: Settings) -> list[Json]:
@@ -155,7 +164,9 @@ def _volumes(settings: Settings) -> list[Json]:
     folders = [(path, "DirectoryOrCreate") for path in host_directories(settings)]
     return [
         *({"name": _volume_name(path), "hostPath": {"path": path, "type": kind}} for path, kind in folders),
-        {"name": _volume_name(_SYSCTLS), "hostPath": {"path": _SYSCTLS, "type": "Directory"}},
+        {"name": _volume_name(SYSCTLS), "hostPath": {"path": SYSCTLS, "type": "Directory"}},
+        {"name": _volume_name(_NAMESPACES), "hostPath": {"path": _NAMESPACES, "type": "DirectoryOrCreate"}},
+        {"name": _volume_name(_MACHINE_ID), "hostPath": {"path": _MACHINE_ID, "type": "FileOrCreate"}},
         config_volume(),
         token_volume(),
         {"name": _TMP, "emptyDir": {}},

@@ -207,3 +207,25 @@ def test_process_aborts_if_a_thread_cannot_return(sandbox: Side, tmp_path: Path)
     done = subprocess.run(command, cwd=CORE, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == -6
     assert (done.stdout, done.stderr) == ("", "svc: a thread cannot leave the network namespace of a pod\n")
+
+
+def test_sysctls_are_written_through_another_folder(sandbox: Side, tmp_path: Path) -> None:
+    """An agent in a container has a writable /proc/sys of the host there. Without it, the error names the path."""
+    path, place = "net/ipv4/conf/default/arp_ignore", tmp_path / "sys"
+    place.symlink_to("/proc/sys")
+    netns.write_sysctls(sandbox.fd, [(path, "2")], folder=str(place))
+    assert sandbox.netns.sysctl(path) == "2"
+    with pytest.raises(FileNotFoundError) as failure:
+        netns.write_sysctls(sandbox.fd, [(path, "1")], folder="/nowhere")
+    assert failure.value.filename == path
+
+
+def test_folder_replaces_an_own_procfs_that_is_not_allowed(sandbox: Side, tmp_path: Path) -> None:
+    """A filter of system calls may forbid it. The process that tries has no right to mount."""
+    path, place = "net/ipv4/conf/default/arp_ignore", tmp_path / "sys"
+    (place / path).parent.mkdir(parents=True)
+    (place / path).write_text("7")
+    program = f"from svc._core import netns; print(netns.read_sysctls(-1, [{path!r}], netns.Procfs({str(place)!r})))"
+    command = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "['7']\n"
