@@ -60,7 +60,7 @@ def decode(text: str) -> Token:
         issued, expires = _number(claims, "iat", 0.0), _number(claims, "exp", math.inf)
         issuer = f"{claims.get('iss', '')} {header.get('kid', '')}"
         return Token(text, str(claims.get("sub", "")), issuer, issued, expires)
-    except (ValueError, AttributeError, RecursionError):  # malformed: parts, base64, JSON, or no object
+    except (ValueError, AttributeError, OverflowError, RecursionError):  # malformed: parts, base64, JSON, or no object
         return Token(text)
 
 
