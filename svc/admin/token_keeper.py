@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 from svc.admin.account_access import Access
 from svc.admin.account_token import SHORTEST_SECONDS, Token, decode, is_of_plugin, obtain, read_installed, seconds_until_renewal
 from svc.admin.repeated_task import RepeatedTask, Report, boot_time
-from svc.atomic_file import write
+from svc.atomic_file import File, write
 from svc.datastore.open import open_client
-from svc.model.errors import SvcError
+from svc.model.errors import Code, PeerError, SvcError
 
 if TYPE_CHECKING:
     from svc.datastore.orch.client import Client  # its packages come with an extra
@@ -86,9 +86,18 @@ class TokenKeeper:
         elif present.text != self._held.text:  # somebody asks for another token, or has damaged this one
             self._renewal = min(self._renewal, max(self._clock(), self._obtained + SHORTEST_SECONDS))
         for file in self._access.files(self._held.text):
+            self._write(file)
+        return self._renewal - self._clock()
+
+    def _write(self, file: File) -> None:
+        try:
             if write(file):
                 self._report(f"{file.path} renewed", False)
-        return self._renewal - self._clock()
+        except OSError as error:  # its text names another draft each time
+            details = f"have {self._access.conf_dir} writable"
+            raise PeerError(
+                f"{file.path} cannot be written: {error.strerror}", details=details, code=Code.IO_FAILURE
+            ) from error
 
     def _is_outdated(self, held: Token, mounted: Token) -> bool:
         if self._is_refused or self._clock() >= self._renewal:

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import OrchSite, Site
 from harness.kube import Kube
+from harness.node import BIN
 from harness.pod_installer import SHORT_LOOKS, SHORT_TIMES, PodInstaller, end, issue, memory, rights, user_of
 from harness.polling import eventually, wait_until
 from svc.admin.account_token import decode
@@ -76,9 +76,15 @@ def test_token_is_that_of_the_plugins_account_for_a_day(pod: PodInstaller) -> No
     for path in (pod.token_file, pod.kubeconfig):
         assert path.stat().st_mode & 0o7777 == 0o600
     assert (pod.account.folder / "token").read_text() not in pod.token_file.read_text() + pod.kubeconfig.read_text()
+    await_next_second(pod)
     before = pod.token_file.read_text()
     pod.run()
     assert pod.token_file.read_text() != before
+
+
+def await_next_second(pod: PodInstaller) -> None:
+    """Wait until the API server would issue another token: those of one second are equal."""
+    wait_until(lambda: time.time() >= pod.token.issued + 1)
 
 
 def test_token_of_a_folder_made_by_hand_is_used_as_it_is(pod: PodInstaller) -> None:
@@ -236,6 +242,7 @@ def test_lost_reply_and_empty_token_do_no_harm(through: PodInstaller, proxy: Api
 def test_removed_file_is_put_back_at_once(pod: PodInstaller, name: str) -> None:
     with pod.watching(SHORT_LOOKS) as process:
         pod.await_watch(process)
+        await_next_second(pod)
         before = pod.token_file.read_text()
         (pod.conf_dir / name).unlink()
         wait_until((pod.conf_dir / name).exists)
@@ -265,7 +272,9 @@ def test_read_only_directory_is_reported(pod: PodInstaller) -> None:
         with pod.watching() as process:
             pod.await_watch(process)
             subprocess.run(["mount", "-o", "remount,ro", pod.conf_dir], check=True)
-            lines = eventually(pod.errors, lambda lines: any("Read-only file system" in line for line in lines))
+            lines = eventually(
+                pod.errors, lambda lines: any("svc-token cannot be written: Read-only file system" in line for line in lines)
+            )
             during = pod.token_file.read_text()
             time.sleep(2.0)
             assert pod.token_file.read_text() == during
@@ -293,6 +302,7 @@ def test_next_process_completes_what_a_kill_has_interrupted(pod: PodInstaller, p
     """Each installed file is whole at every moment: the old or the new one."""
     pod.run()
     old, kubeconfig = pod.token_file.read_text(), pod.kubeconfig.read_bytes()
+    await_next_second(pod)
     with pod.watching(kill=(point, when)) as killed:
         assert killed.wait(60) == -signal.SIGKILL, pod.err.read_text()
     token = pod.token_file.read_text()
@@ -334,7 +344,7 @@ def test_account_is_found_where_kubernetes_mounts_it(pod: PodInstaller) -> None:
     script = (
         f'mount --make-rprivate / && mount -t tmpfs tmpfs /run && mkdir -p {place} && mount --bind "$0" {place} && exec "$@"'
     )
-    command = ["unshare", "--mount", "sh", "-c", script, str(pod.account.folder), sys.executable, "-m", "svc.ctl.main"]
+    command = ["unshare", "--mount", "sh", "-c", script, str(pod.account.folder), str(BIN / "svcctl")]
     done = subprocess.run(
         [*command, *pod.arguments(0)], env=os.environ | pod.environment, capture_output=True, text=True, check=False, timeout=60
     )

@@ -87,10 +87,12 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
     # the pools before the files: with the network list the runtime starts pods
     prepare = partial(_apply_pools, wanted) if apply_pools else lambda: None
     with one_interrupt() as signals:
-        for path, outcome in installation.install(wanted, partial(echo, err=True), prepare):
-            echo(f"{path} {outcome}")
-        if watch:
-            _keep_fresh(wanted, signals)
+        outcomes = installation.install(wanted, partial(echo, err=True), prepare)
+        with suppress(*([KeyboardInterrupt] if watch else [])):  # that is how the watch ends
+            for path, outcome in outcomes:
+                echo(f"{path} {outcome}")
+            if watch:
+                _keep_fresh(wanted, signals)
 
 
 @click.command(name="uninstall")
@@ -182,7 +184,4 @@ def _apply_pools(wanted: Installation) -> None:
 def _keep_fresh(wanted: Installation, signals: Sequence[int]) -> None:
     """Keep token and version as they should be until SIGTERM or SIGINT."""
     assert wanted.access is not None  # see `_require_effect`
-    with suppress(KeyboardInterrupt):
-        installation_watch.keep(
-            wanted, wanted.access, lambda line, is_failure: echo(line, err=is_failure), lambda: bool(signals)
-        )
+    installation_watch.keep(wanted, wanted.access, lambda line, is_failure: echo(line, err=is_failure), lambda: bool(signals))
