@@ -37,7 +37,7 @@ _RESOURCE: Final = "serviceaccounts/token"
 class Token:
     """A token and what it says of itself. Times are Unix times of the API server.
 
-    `issuer` names the issuer and its key. A token that is no JSON Web Token says nothing, and has no known end.
+    `issuer` names the issuer and its key. Other tokens than JSON Web Tokens say nothing, and their end is unknown.
     """
 
     text: str
@@ -100,7 +100,7 @@ def obtain_or_keep(access: Access, warn: Callable[[str], None]) -> Token:
 
 
 def read_installed(access: Access) -> Token:
-    """Return the token that is installed; an empty one if there is none."""
+    """Return the installed token; an empty one without a file that can be read."""
     try:
         return decode(access.token_file.read_text())
     except (OSError, UnicodeDecodeError):

@@ -43,7 +43,7 @@ def newest(stored: str, own: str, remedy: str = "") -> str:
     if stored and (before is None or now is None):
         odd = stored if before is None else own
         raise StoreError(
-            f"version {own!r} is not noted: ClusterInformation default has {stored!r}, and {odd!r} is no version",
+            f"version {own!r} is not noted: ClusterInformation default has {stored!r}, and {odd!r} cannot be compared",
             details=remedy or "put it right: `svcctl clusterinfo init --cluster-version VERSION`",
         )
     return stored if before is not None and now is not None and before >= now else own

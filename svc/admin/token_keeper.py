@@ -83,7 +83,7 @@ class TokenKeeper:
             self._held = self._obtained_from(mounted)
         elif self._is_better(present):
             self._adopt(mounted, present)
-        elif present.text != self._held.text:  # somebody asks for another token, or has damaged this one
+        elif present.text != self._held.text:  # a user asks for another token, or a program has damaged this one
             self._renewal = min(self._renewal, max(self._clock(), self._obtained + SHORTEST_SECONDS))
         for file in self._access.files(self._held.text):
             self._write(file)

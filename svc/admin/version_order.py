@@ -20,7 +20,7 @@ _NO_DEV: Final = (1, 0)
 
 
 def order_of(version: str) -> Order | None:
-    """Return a value that compares as the version does; None if the text is no version. What follows `+` does not count."""
+    """Return a value that compares as the version does; None for other text. What follows `+` does not count."""
     if found := _OF_PACKAGES.fullmatch(version):
         phase, post, dev = found["phase"], found["post"], found["dev"]
         if phase:

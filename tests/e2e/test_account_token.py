@@ -22,7 +22,7 @@ from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, Settings
 
 pytestmark = pytest.mark.server
 
-SETTINGS = Settings(NETWORKING, ORCH, "svc:1", crds=NONE, policy_api="policy/v1beta1")
+SETTINGS = Settings(NETWORKING, ORCH, "svc:1", crds=NONE)
 PLUGIN, NODE = (f"system:serviceaccount:kube-system:{name}" for name in ("svc-cni-plugin", "svc-node"))
 TOKEN_PATH = "/api/v1/namespaces/kube-system/serviceaccounts/svc-cni-plugin/token"
 ACCOUNT_PATH = "/api/v1/namespaces/kube-system/serviceaccounts"
@@ -330,7 +330,7 @@ def test_signal_ends_the_command_while_a_server_does_not_answer(pod: PodInstalle
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_watch(pod: PodInstaller, number: int) -> None:
-    with pod.watching(SHORT_TIMES | {"svc.admin.installation_watch:LOOK_SECONDS": 1.0}) as process:
+    with pod.watching({**SHORT_TIMES, "svc.admin.installation_watch:LOOK_SECONDS": 1.0}) as process:
         pod.await_watch(process)
         assert end(process, number) == 0
     assert "Traceback" not in pod.err.read_text()

@@ -18,7 +18,8 @@ releases = st.lists(numbers, min_size=1, max_size=4).map(lambda found: ".".join(
 phases = st.one_of(
     st.just(""), st.tuples(st.sampled_from(["a", "b", "rc"]), numbers).map(lambda found: f"{found[0]}{found[1]}")
 )
-posts, devs = (st.one_of(st.just(""), numbers.map(lambda number, word=word: f".{word}{number}")) for word in ("post", "dev"))
+posts = st.one_of(st.just(""), numbers.map(lambda number: f".post{number}"))
+devs = st.one_of(st.just(""), numbers.map(lambda number: f".dev{number}"))
 package_versions = st.tuples(releases, phases, posts, devs).map("".join)
 
 
