@@ -1,20 +1,19 @@
 """What `svcctl install` installs: the executables, the agent's unit, and a network list with access to the Kubernetes API.
 
-The access is that of the service account of the pod that installs. Its kubeconfig names a file with the token and never
-changes. Kubernetes renews the token within the pod about every hour, and `svcctl install --watch` copies it to that file.
-Clients that open the file again have a valid token.
+The kubeconfig names a file with the token of the plugin's account, and seldom changes. `svcctl install --watch` renews the
+token (`svc.admin.token_keeper`). Clients that open the file again have a valid token.
 """
 
-import base64
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from svc.admin.account_access import Access, kubeconfig_name
+from svc.admin.account_token import obtain_or_keep
 from svc.admin.install_records import (
     OtherInstallations,
     digest_of,
@@ -99,21 +98,22 @@ class Installation:
         lists = [str(folder / self.names.conflist) if folder else "" for folder in (self.conf_dir, host_dir)]
         return Installed(self.profile, str(self.bin_dir), executables, *lists)
 
-    def credentials(self, folder: Path | None = None) -> list[File]:
-        """Return token and kubeconfig for `folder`, else `conf_dir`, if they are needed. Raise CallerError outside of a pod."""
+    @property
+    def access(self) -> Access | None:
+        """The access to the Kubernetes API that the installation gives to the node, if it gives one."""
         if not self.conf_dir or self.datastore != "orch":
-            return []
+            return None
         account = self.service_account or Path(f"/var/run/secrets/{self.names.orch_domain}/serviceaccount")
-        try:
-            return credentials(account, os.environ, folder or self.conf_dir, self.names)
-        except CallerError as error:
-            if self.netconf:
-                error.details = "leave --datastore orch out: the file given with --netconf names the datastore"
-            raise
+        return Access(account, os.environ, self.conf_dir, self.names)
+
+    def credentials(self, folder: Path) -> list[File]:
+        """Return kubeconfig and token of the account itself for `folder`, if they are needed. Raise as `Access.files`."""
+        access = self.access
+        return replace(access, conf_dir=folder).files() if access else []
 
     def reachable(self, settings: dict[str, str], folder: Path) -> dict[str, str]:
         """Return settings of the network's datastore that work before the installation: with its credentials in `folder`."""
-        files, name = self.credentials(folder), _kubeconfig_name(self.names)
+        files, name = self.credentials(folder), kubeconfig_name(self.names)
         for file in files:
             write(file)
         installed = {str(each / name) for each in (self.conf_dir, self.host_conf_dir) if each} if files else set()
@@ -125,7 +125,7 @@ class Installation:
             check_file(self.netconf)
             entry = completed(read_plugin(self.netconf, self.names), os.environ, str(self.netconf))
         else:
-            node, access = os.environ.get("KUBERNETES_NODE_NAME", ""), str(folder / _kubeconfig_name(self.names))
+            node, access = os.environ.get("KUBERNETES_NODE_NAME", ""), str(folder / kubeconfig_name(self.names))
             entry = default_entry(self.names, self.datastore, node, access)
         if self.installation:
             from svc.admin import operator_resource  # few installations have an operator
@@ -155,7 +155,7 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     log_dirs = sorted({Path(each.log_dir).parent for each in (names, *others.names())})
     writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if _is_elsewhere(settings) else [])]
     unit = [_unit(wanted, others, settings, writable)] if wanted.systemd else []
-    network = [*wanted.credentials(), *_network_list(wanted, executable, warn)]
+    network = [*_access_files(wanted, warn), *_network_list(wanted, executable, warn)]
     outcomes = install_files(wanted.bin_dir, executable, names, settings, [*unit, *network], prepare)
     is_new = add_installed(wanted.state_dir, wanted.record)
     if earlier != wanted.state_dir:
@@ -212,6 +212,20 @@ def _unit(wanted: Installation, others: OtherInstallations, settings: InstallSet
     return File(path, text.encode(), 0o644)
 
 
+def _access_files(wanted: Installation, warn: Warn) -> list[File]:
+    """Return token and kubeconfig, if the network needs them. Raise SvcError if there are none."""
+    access = wanted.access
+    if access is None:
+        return []
+    try:
+        access.files()
+    except CallerError as error:
+        if wanted.netconf:
+            error.details = "leave --datastore orch out: the file given with --netconf names the datastore"
+        raise
+    return access.files(obtain_or_keep(access, warn).text)
+
+
 def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[File]:
     if not wanted.conf_dir:
         return []
@@ -249,7 +263,7 @@ def _missing_files(wanted: Installation, netconf: netconfs.NetConf) -> list[str]
     """Return the kubeconfig, certificates and keys of the network that are missing; none if the host has other paths."""
     if wanted.host_conf_dir not in (None, wanted.conf_dir):
         return []
-    installed = [str(file.path) for file in wanted.credentials()]
+    installed = [str(wanted.access.kubeconfig)] if wanted.access else []
     settings = {
         **dict(netconf.orchestrator),
         **netconf.datastore.to_json(),
@@ -307,45 +321,3 @@ def find_plugins(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Pat
             details="install them there, name their folder in CNI_PATH, or leave them out with --without",
         )
     return found
-
-
-def credentials(service_account: Path, environment: Mapping[str, str], conf_dir: Path, names: Names) -> list[File]:
-    """Return token and kubeconfig, which only root can read. Raise CallerError outside of a pod."""
-    token = File(conf_dir / f"{names.plugin}-token", _part(service_account, "token"), 0o600, renewed=True)
-    authority = base64.b64encode(_part(service_account, "ca.crt")).decode()
-    cluster = {"server": _server(environment), "certificate-authority-data": authority}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "local", "cluster": cluster}],
-        "users": [{"name": names.plugin, "user": {"tokenFile": token.path.name}}],  # relative to the kubeconfig
-        "contexts": [{"name": f"{names.plugin}-context", "context": {"cluster": "local", "user": names.plugin}}],
-        "current-context": f"{names.plugin}-context",
-    }
-    return [token, File(conf_dir / _kubeconfig_name(names), yaml.safe_dump(document, sort_keys=False).encode(), 0o600)]
-
-
-def _kubeconfig_name(names: Names) -> str:
-    return f"{names.plugin}-kubeconfig"
-
-
-def _server(environment: Mapping[str, str]) -> str:
-    host, port = (environment.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
-    if not host or not port:
-        raise CallerError(
-            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
-            details="run this in a pod, or name a kubeconfig in the file given with --netconf",
-        )
-    protocol = environment.get("KUBERNETES_SERVICE_PROTOCOL") or "https"
-    return f"{protocol}://[{host}]:{port}" if ":" in host else f"{protocol}://{host}:{port}"
-
-
-def _part(service_account: Path, name: str) -> bytes:
-    try:
-        return (service_account / name).read_bytes()
-    except OSError as error:
-        raise CallerError(
-            f"service account file {str(service_account / name)!r} cannot be read: {error.strerror}",
-            details="run this in a pod with a service account, or name a kubeconfig in the file given with --netconf",
-            code=Code.IO_FAILURE,
-        ) from None

@@ -202,12 +202,14 @@ def require_known_node(backend: Backend, name: str) -> None:
 def initialise(backend: Backend, names: Names, types: Sequence[str], version: str, now: datetime) -> str:
     """Create or complete the resource: identity, readiness unless it is locked, further types, the version if given."""
 
-    def completed(info: Resource | None) -> Resource:
-        present = info or Resource(CLUSTER.kind, {"name": CLUSTER.name})
-        spec = _completed(names, present.spec, types, version)
-        return present if spec == present.spec else replace(present, spec=spec)
+    return update(backend, CLUSTER, lambda info: completed(names, info, types, version), now)
 
-    return update(backend, CLUSTER, completed, now)
+
+def completed(names: Names, info: Resource | None, types: Sequence[str], version: str) -> Resource:
+    """Return the resource with what `initialise` completes; the same object if nothing is missing."""
+    present = info or Resource(CLUSTER.kind, {"name": CLUSTER.name})
+    spec = _completed(names, present.spec, types, version)
+    return present if spec == present.spec else replace(present, spec=spec)
 
 
 def get_cluster_information(backend: Backend) -> Resource:

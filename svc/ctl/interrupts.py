@@ -9,17 +9,21 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def one_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block at the first SIGINT, SIGTERM or SIGHUP, and ignore the later ones."""
+def one_interrupt() -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt in the block at the first SIGINT, SIGTERM or SIGHUP, and ignore the later ones.
 
-    def interrupt(*_: Any) -> None:
+    Yield a list that gets the number of the signal, for loops: Python ignores an exception in a finalizer."""
+    found: list[int] = []
+
+    def interrupt(number: int, *_: Any) -> None:
+        found.append(number)
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
-        yield
+        yield found
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

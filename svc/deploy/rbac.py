@@ -74,10 +74,13 @@ def installer_token_role(names: Names, namespace: str) -> Json:
 
 
 def installer_role(names: Names, api_version: str) -> Json:
-    """Return the ClusterRole by which the installer notes the version of the cluster."""
+    """Return the ClusterRole by which the installer notes the version of the cluster.
+
+    If the definitions belong to another product, that product makes the object."""
     rule = {"apiGroups": [_group(api_version)], "resources": ["clusterinformations"]}
     named = rule | {"resourceNames": [CONFIG_NAME], "verbs": ["get", "update"]}
-    return _role(installer_name(names), [named, rule | {"verbs": ["create"]}])  # a creation has no name yet
+    created = [] if names.foreign_definitions else [rule | {"verbs": ["create"]}]  # a creation has no name yet
+    return _role(installer_name(names), [named, *created])
 
 
 def installer_name(names: Names) -> str:

@@ -16,6 +16,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from svc.admin import installation
+from svc.admin.account_access import Access
 from svc.admin.installer import find_executable
 from svc.ctl.main import main
 from svc.model.errors import CallerError, PeerError
@@ -159,7 +160,7 @@ def test_entry_that_svc_refuses_is_not_installed() -> None:
 
 def test_kubeconfig_uses_the_service_account(account: Path) -> None:
     """The kubeconfig names a separate file with the token. Only root can read the two files."""
-    token, config = installation.credentials(account, IN_POD, Path("/etc/cni/net.d"), CALICO)
+    token, config = Access(account, IN_POD, Path("/etc/cni/net.d"), CALICO).files()
     assert (token.path.name, token.data, token.mode, token.renewed) == ("calico-token", b"secret-1", 0o600, True)
     assert (config.path.name, config.mode, config.renewed) == ("calico-kubeconfig", 0o600, False)
     document = yaml.safe_load(config.data)
@@ -182,17 +183,17 @@ def test_kubeconfig_uses_the_service_account(account: Path) -> None:
 )
 def test_address_of_the_api_server_comes_from_the_environment(account: Path, environment: dict[str, str], server: str) -> None:
     """Pods get the address in these variables."""
-    _, config = installation.credentials(account, environment, Path("/x"), DEFAULT)
+    _, config = Access(account, environment, Path("/x"), DEFAULT).files()
     assert yaml.safe_load(config.data)["clusters"][0]["cluster"]["server"] == server
 
 
 def test_credentials_need_a_pod(account: Path) -> None:
     """The error says what is missing, and does not contain the token."""
     with pytest.raises(CallerError, match="KUBERNETES_SERVICE_HOST"):
-        installation.credentials(account, {}, Path("/x"), DEFAULT)
+        Access(account, {}, Path("/x"), DEFAULT).files()
     (account / "ca.crt").unlink()
     with pytest.raises(CallerError, match=r"ca\.crt") as caught:
-        installation.credentials(account, IN_POD, Path("/x"), DEFAULT)
+        Access(account, IN_POD, Path("/x"), DEFAULT).files()
     assert "secret" not in str(caught.value)
 
 

@@ -1,7 +1,6 @@
 """svcctl install and uninstall."""
 
-import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -13,14 +12,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from svc.admin import installation, installer
+from svc.admin import installation, installation_watch, installer
 from svc.admin.install_records import other_installations, recorded_settings
 from svc.admin.installation import CHAINED, UNIT_DIR, Installation
 from svc.admin.node_state import read_attachments
-from svc.atomic_file import write
 from svc.attach.record import DELETING
 from svc.cni.install_record import MAX_WAIT_SECONDS
 from svc.ctl.cli_context import CliContext, Target, names_option, rehearse
+from svc.ctl.interrupts import one_interrupt
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo
 from svc.datastore.open import open_backend
@@ -31,7 +30,6 @@ from svc.netconf.names_profiles import canonical
 from svc.netconf.networklist import read_file
 
 _EMBEDDED = "embedded"
-WATCH_SECONDS = 1.0  # between reads of the service account: two small files
 _OF_THE_NETWORK = ("netconf", "host_conf_dir", "installation", "without", "cni_version")
 _DIRECTORIES = ("state_dir", "run_dir")  # of the agent, in the record of the executables
 _bin_dir_option = click.option(
@@ -58,7 +56,7 @@ _bin_dir_option = click.option(
     "--cni-version", type=click.Choice(cni_versions.SUPPORTED), help="Highest CNI version of the network, for an older runtime."
 )
 @click.option("--service-account", type=PATH, help="For --datastore orch: directory of the account.  [default: the pod's]")
-@click.option("--watch", is_flag=True, help="For --datastore orch: run until SIGTERM, and renew the token.")
+@click.option("--watch", is_flag=True, help="For --datastore orch: run until SIGTERM, renew the token, and note the version.")
 @click.option("--socket", type=PATH, help="Socket of the agent.  [default: agent.sock in the run directory]")
 @click.option("--executable", type=PATH, help="Executable to install.  [default: the one installed with this Python]")
 @click.option(
@@ -88,10 +86,13 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
     wanted = _installation(context, options)
     # the pools before the files: with the network list the runtime starts pods
     prepare = partial(_apply_pools, wanted) if apply_pools else lambda: None
-    for path, outcome in installation.install(wanted, partial(echo, err=True), prepare):
-        echo(f"{path} {outcome}")
-    if watch:
-        _keep_fresh(wanted)
+    with one_interrupt() as signals:
+        outcomes = installation.install(wanted, partial(echo, err=True), prepare)
+        with suppress(*([KeyboardInterrupt] if watch else [])):  # that is how the watch ends
+            for path, outcome in outcomes:
+                echo(f"{path} {outcome}")
+            if watch:
+                _keep_fresh(wanted, signals)
 
 
 @click.command(name="uninstall")
@@ -180,19 +181,7 @@ def _apply_pools(wanted: Installation) -> None:
     echo(f"datastore: {target}")
 
 
-def _keep_fresh(wanted: Installation) -> None:
-    """Renew the token until SIGTERM or SIGINT. Retry after a failure, and report each one once."""
-    ends = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    reported = ""
-    while signal.sigtimedwait(ends, WATCH_SECONDS) is None:
-        failure = ""
-        try:
-            for file in wanted.credentials():
-                if write(file):
-                    echo(f"{file.path} renewed")
-        except (SvcError, OSError) as error:
-            failure = str(error)
-        if failure not in ("", reported):
-            echo(f"not renewed: {failure}", err=True)
-        reported = failure
+def _keep_fresh(wanted: Installation, signals: Sequence[int]) -> None:
+    """Keep token and version as they should be until SIGTERM or SIGINT."""
+    assert wanted.access is not None  # see `_require_effect`
+    installation_watch.keep(wanted, wanted.access, lambda line, is_failure: echo(line, err=is_failure), lambda: bool(signals))

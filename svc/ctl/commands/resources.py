@@ -8,6 +8,7 @@ import click
 
 from svc.admin import changes, kinds, manifest, objects, pools, resources
 from svc.admin.changes import Options
+from svc.admin.cluster_version import API_TYPE
 from svc.admin.kind import Kind
 from svc.admin.resources import CLUSTER, UNCHANGED, UPDATED
 from svc.ctl.cli_context import CliContext, listed_errors, output_option, own_node, rehearse
@@ -17,8 +18,6 @@ from svc.ctl.selection import locked_option
 from svc.ctl.terminal import echo
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION
-
-_KUBERNETES_TYPE = "kdd"  # of a cluster whose datastore is the Kubernetes API
 
 
 @click.group()
@@ -198,7 +197,7 @@ def init(context: CliContext, types: Sequence[str], cluster_version: str) -> Non
       svcctl clusterinfo init
       svcctl clusterinfo init --type k8s --cluster-version v1.2.0
     """
-    own = [_KUBERNETES_TYPE] if context.target.settings["kind"] == "orch" else []
+    own = [API_TYPE] if context.target.settings["kind"] == "orch" else []
     with context.changing(create=True) as store:
         outcome = resources.initialise(store, context.names, [*types, *own], cluster_version, datetime.now(timezone.utc))
         echo(f"cluster information {outcome}")
