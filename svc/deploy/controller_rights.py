@@ -16,6 +16,7 @@ LEASE: Final = "leases"
 OPERATOR: Final = ("operator",)
 
 _READ: Final = ("get", "list", "watch")
+_CHANGE: Final = ("patch",)  # of a workload: only of those that `_changed` names
 _ALL: Final = ()  # processes of every set of controllers
 _NODE, _BALANCER = ("node",), ("loadbalancer",)
 _BOTH: Final = (*_NODE, *_BALANCER)
@@ -24,12 +25,13 @@ _IPAM: Final = ("ipamblocks", "ipamhandles", "blockaffinities")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs for objects of an API group; with `is_local`, of one namespace only."""
+    """Verbs for objects of an API group; with `is_local`, of one namespace only; with `objects`, those of these names only."""
 
     group: str
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     is_local: bool = False
+    objects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ _TABLE: Final = (
     _row(OPERATOR_GROUP, ("installations",), _READ, OPERATOR),
     _row(OPERATOR_GROUP, ("installations/status",), ("update",), OPERATOR),
     _local(CORE, ("configmaps",), ("get", "create", "update"), OPERATOR),
-    _local(WORKLOADS, ("daemonsets", "deployments"), (*_READ, "patch"), OPERATOR),
+    _local(WORKLOADS, ("daemonsets", "deployments"), _READ, OPERATOR),
+    _local(WORKLOADS, ("daemonsets", "deployments"), _CHANGE, OPERATOR),
     _row(OWN_GROUP, ("clusterinformations",), ("get",), _ALL, "orch"),
     _row(OWN_GROUP, ("kubecontrollersconfigurations",), (*_READ, "create", "update"), _ALL, "orch"),
     _row(OWN_GROUP, ("kubecontrollersconfigurations/status",), ("update",), _ALL, "plain"),
@@ -92,11 +95,18 @@ def rules(names: Names, controllers: Collection[str], api_version: str) -> Itera
     `api_version` is that of the custom resources; empty if etcd is the datastore."""
     here = {"", ETCD} if not api_version else {"", ORCH, PLAIN if api_version == names.api_version else BACKING}
     stand_ins = {OWN_GROUP: api_version.partition("/")[0], OPERATOR_GROUP: names.operator_api_version.partition("/")[0]}
-    verbs: dict[tuple[str, str, bool], dict[str, None]] = {}  # in order, each once
+    verbs: dict[tuple[str, str, bool, tuple[str, ...]], dict[str, None]] = {}  # in order, each once
     for row in _TABLE:
         if row.where in here and (row.needed_by == _ALL or not set(row.needed_by).isdisjoint(controllers)):
             group = stand_ins.get(row.rule.group, row.rule.group)
             for resource in row.rule.resources:
-                verbs.setdefault((group, resource, row.rule.is_local), {}).update(dict.fromkeys(row.rule.verbs))
-    for (group, resource, is_local), found in verbs.items():
-        yield Rule(group, (resource,), tuple(found), is_local)
+                objects = _changed(names, resource) if row.rule.verbs == _CHANGE else ()
+                verbs.setdefault((group, resource, row.rule.is_local, objects), {}).update(dict.fromkeys(row.rule.verbs))
+    for (group, resource, is_local, objects), found in verbs.items():
+        yield Rule(group, (resource,), tuple(found), is_local, objects)
+
+
+def _changed(names: Names, resource: str) -> tuple[str, ...]:
+    """Return the names of the workloads that the controller `operator` changes; none for other resources."""
+    named = {"daemonsets": (names.daemon_set, names.node_agent), "deployments": (names.controllers, names.data_path_proxy)}
+    return tuple(dict.fromkeys(filter(None, named.get(resource, ()))))

@@ -150,12 +150,17 @@ def _group(api_version: str) -> str:
 
 
 def _merged(rules: Iterable[Rule]) -> list[Json]:
-    """Return the rules of a role: one for each resource."""
-    verbs: dict[tuple[str, str], dict[str, None]] = {}  # in order, each once
+    """Return the rules of a role: one for each resource, and one more for its objects of certain names."""
+    verbs: dict[tuple[str, str, tuple[str, ...]], dict[str, None]] = {}  # in order, each once
     for rule in rules:
         for resource in rule.resources:
-            verbs.setdefault((rule.group, resource), {}).update(dict.fromkeys(rule.verbs))
-    return [{"apiGroups": [group], "resources": [resource], "verbs": list(found)} for (group, resource), found in verbs.items()]
+            verbs.setdefault((rule.group, resource, rule.objects), {}).update(dict.fromkeys(rule.verbs))
+    return [
+        {"apiGroups": [group], "resources": [resource]}
+        | ({"resourceNames": list(objects)} if objects else {})
+        | {"verbs": list(found)}
+        for (group, resource, objects), found in verbs.items()
+    ]
 
 
 def _local_role(name: str, rules: Sequence[Rule]) -> Json:

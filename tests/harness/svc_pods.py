@@ -17,7 +17,6 @@ from harness.workloads import pods_path, read_pod
 from svc import __version__
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, SYSTEM_NAMESPACE, Settings
-from svc.deploy.rbac import plugin_account
 from svc.names import DEFAULT
 
 Json = dict[str, Any]
@@ -46,7 +45,7 @@ class SvcPods:
         self._templates = {
             each["kind"]: each["spec"]["template"] for each in objects(SETTINGS) if "template" in each.get("spec", {})
         }
-        self._objects = [*_surroundings(kube), *(_granted(each) for each in objects(SETTINGS) if _place(each))]
+        self._objects = [*_surroundings(kube), *filter(_place, objects(SETTINGS))]
         for each in self._objects:
             kube.call("POST", str(_place(each)), each)
         for plugin in _PLUGINS:
@@ -173,11 +172,3 @@ def _surroundings(kube: Kube) -> list[Json]:
         config_map("kube-root-ca.crt", **authority),
         config_map("kubernetes-services-endpoint", **address),
     ]
-
-
-def _granted(each: Json) -> Json:
-    """Return the object; if it binds rights of calls, the installer's account gets them too: calls use the token of its pod."""
-    account = plugin_account(DEFAULT)
-    if each["kind"].endswith("Binding") and each["subjects"][0]["name"] == account:
-        each["subjects"].append(each["subjects"][0] | {"name": DEFAULT.daemon_set})
-    return each

@@ -190,9 +190,8 @@ def test_programs_understand_their_arguments(deployment: Settings) -> None:
         each = container(documents, name)
         assert each["command"] == ["svcctl"]
         before, _, own = " ".join(each["args"]).partition(" install ")
-        main.make_context("svcctl", [*before.split(), "version"])
-        words = own.split()
-        parsed = install.make_context("install", words, resilient_parsing=False, obj=None) if not deployment.profile else None
+        parent = main.make_context("svcctl", [*before.split(), "install"])
+        parsed = None if deployment.profile else install.make_context("install", own.split(), parent=parent)
         assert parsed is None or parsed.params["watch"] == (name == INSTALL_WATCH)
     agent = container(documents, AGENT)
     assert agent["command"] == ["svc-agent"]
@@ -249,7 +248,8 @@ def test_pods_have_no_more_than_they_need(deployment: Settings) -> None:
         assert pod["automountServiceAccountToken"] is False
         for each in containers(pod):
             context, is_agent = each["securityContext"], each["name"] == AGENT
-            assert context["capabilities"] == {"drop": ["ALL"]} | ({"add": ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]} if is_agent else {})
+            added = {"add": ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]} if is_agent else {}
+            assert context["capabilities"] == {"drop": ["ALL"]} | added
             assert context["readOnlyRootFilesystem"] is True
             assert "privileged" not in context
             assert ("token" in [mount["name"] for mount in each["volumeMounts"]]) != is_agent

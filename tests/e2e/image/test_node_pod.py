@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
 
 Json = dict[str, Any]
 
-NUMBERS = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+NUMBERS = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_SYS_NICE": 23}
 
 
 @pytest.fixture(scope="module")
