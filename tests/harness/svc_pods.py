@@ -17,7 +17,6 @@ from harness.workloads import pods_path, read_pod
 from svc import __version__
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, SYSTEM_NAMESPACE, Settings
-from svc.names import DEFAULT
 
 Json = dict[str, Any]
 
