@@ -58,16 +58,16 @@ RIGHT_OF_WAY: Final = RightOfWay()  # of the calls in this process
 
 
 def take_precedence() -> None:
-    """Let this thread run before those with the usual policy, unless the process lacks the right. It must not compute for long.
+    """Let this thread run before those with the usual policy, unless the kernel or the C library refuses. It must not compute for long.
 
     The kernel interrupts system calls of other threads for it. For a thread that has only a higher priority, most kernels first
     complete them, or wait for the next tick (sched(7)). Threads and programs that it starts run as all others do.
     """
-    with suppress(PermissionError):
+    with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, _LOWEST_REALTIME)
 
 
 def end_precedence() -> None:
     """Let this thread run as all others do."""
-    with suppress(PermissionError):
+    with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER, _USUAL)

@@ -168,7 +168,7 @@ class EmbeddedStore(Backend):
         with self._writing:
             self._writer.close()
         self._readers.close()
-        self._readers.run(sqlite3.Connection.close)
+        self._readers.run(lambda connection: connection.close())
 
     def _change(self, write: Write) -> _Change:
         data = None if isinstance(write, Delete | Check) else self._codec.encode(write.value)

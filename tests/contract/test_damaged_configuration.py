@@ -114,8 +114,7 @@ def test_process_that_begins_with_an_object_that_cannot_be_decoded_leaves_it(
     wait_until(lambda: reason(process) == "Undecodable" and process.part.tally.failed > 0)
     assert etcd_site.running.get(PATH) == BYTES
     etcd_site.running.put(PATH, document(node(leakGracePeriod="1m")))
-    wait_until(lambda: process.live.now.leak_grace_seconds == 60)
-    assert reason(process) == "Valid"
+    wait_until(lambda: process.live.now.leak_grace_seconds == 60 and reason(process) == "Valid")
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,14 @@ def test_pool_adopts_an_orphaned_block(store: Backend, checked: Place) -> None:
     assert ids(checked) == []
 
 
+def test_pool_that_is_made_and_deleted_takes_an_empty_orphaned_block_along(store: Backend, checked: Place) -> None:
+    put_block(store, "10.99.0.0/30", None)
+    assert ids(checked) == [("block-orphaned", "10.99.0.0/30")]
+    put_pool(store, "more", "10.99.0.0/28", blockSize=30)
+    pools.delete(store, "more")
+    assert ids(checked) == []
+
+
 def test_deletion_of_a_pool_ends_an_overlap(store: Backend, checked: Place) -> None:
     put_pool(store, "narrow", "10.65.0.8/29", blockSize=30)
     assert ids(checked) == [("pools-overlap", "narrow and pool4")]

@@ -10,6 +10,7 @@ import pytest
 
 from harness.journal_rows import record
 from svc.agent import gauges
+from svc.attach import journal as journal_module
 from svc.attach import oneshot_calls
 from svc.attach.journal import Journal
 from svc.attach.record import ADDED, DELETING, AttachmentId
@@ -103,7 +104,7 @@ def test_locked_journal_delays_a_reader_for_a_moment(journal: Journal, monkeypat
     def locked(*_: object) -> None:
         raise sqlite3.OperationalError("database is locked")
 
-    monkeypatch.setattr(journal, "_fetch", locked)
+    monkeypatch.setattr(journal_module, "fetch", locked)
     began = time.monotonic()
     assert values(attachments) == before
     assert time.monotonic() - began < 2

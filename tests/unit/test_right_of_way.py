@@ -1,5 +1,6 @@
 """Right of way of short calls: ADDs pause while one is in flight, never longer than the limit."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -88,9 +89,12 @@ def test_thread_has_precedence_until_its_end_and_what_it_starts_has_none() -> No
     assert policies() == [os.SCHED_OTHER] * 3
 
 
-def test_thread_without_the_right_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EINVAL])
+def test_thread_that_gets_no_precedence_runs_as_before(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Some C libraries have no such call."""
+
     def refuse(*_: object) -> None:
-        raise PermissionError
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     take_precedence()

@@ -34,7 +34,10 @@ KINDS: Final[dict[str, Kind]] = {
         "in use and in a pool, but not allocated", f"{_RECREATE}; reserve the address with svcctl reservation apply until then"
     ),
     "outside": Kind("in use, and in no enabled pool", f"enable its pool with svcctl pool apply, or {_RECREATE}"),
-    "duplicate": Kind("two workloads or interfaces have it, or two blocks", "recreate all but one of the workloads of {}"),
+    "duplicate": Kind(
+        "two workloads or interfaces have it, or two blocks",
+        "recreate all but one of the workloads of {}; of one whose container is gone, repeat the DEL",
+    ),
     "cooldown-over": Kind(
         "its cooldown has ended, and it is not free yet", "the next ADD or DEL that writes the block frees it"
     ),
@@ -49,14 +52,17 @@ KINDS: Final[dict[str, Kind]] = {
         "a handle that counts other addresses than the blocks show", "the DEL of its container deletes it"
     ),
     "block-invalid": Kind("a block that contradicts itself", "correct it, or restore it from a backup: svc does not use it"),
-    "block-orphaned": Kind("a block in no pool", "svcctl pool apply a pool that has it, or end the workloads that use it"),
+    "block-orphaned": Kind(
+        "a block in no pool",
+        "make a pool that has it with svcctl pool apply; if nothing uses it, svcctl pool delete that pool again",
+    ),
     "block-size": Kind(
         "a block of another size than its pool's", "end the workloads that use it: it is deleted when it is empty"
     ),
     "affinity-stale": Kind("an affinity whose block does not exist, or has another host", f"{_REPAIRED}, or deletes {{}}"),
     "affinity-missing": Kind(
         "a block that names a host without an affinity",
-        "end the workloads that use {}: another node reclaims it when it is empty",
+        "end the workloads that use {}: when it is empty, another node reclaims it as soon as it needs a block",
     ),
     "affinity-double": Kind(
         "a block to which two hosts have an affinity", "the next ADD on the node that {} does not name deletes one"
