@@ -213,7 +213,7 @@ def _unit(wanted: Installation, others: OtherInstallations, settings: InstallSet
 
 
 def _access_files(wanted: Installation, warn: Warn) -> list[File]:
-    """Return token and kubeconfig, if the network needs them. Raise SvcError if there are none."""
+    """Return token and kubeconfig, if the network needs them. Raise SvcError if they cannot be had."""
     access = wanted.access
     if access is None:
         return []
