@@ -22,7 +22,16 @@ from svc.names import DEFAULT
 
 log = logging.getLogger("svc.agent")
 
-OPTIONS = ("socket", "state_dir", "run_dir", "metrics", "traces", "log_level")  # in the configuration file, with `_` for `-`
+OPTIONS = (
+    "socket",
+    "state_dir",
+    "run_dir",
+    "takeover",
+    "metrics",
+    "traces",
+    "log_level",
+)  # in the configuration file, with `_` for `-`
+MAX_TAKEOVER_SECONDS = 86_400
 _NICE = -10
 _UNIX = "unix:"  # before the path of a socket
 
@@ -39,7 +48,8 @@ def main() -> int:
     socket = options.socket or options.run_dir / SOCKET_NAME
     try:
         sysctls = sysctls_folder(os.environ)
-        settings = Settings(socket, options.state_dir, options.run_dir, options.metrics or (), options.traces or "", sysctls)
+        addresses, traces = options.metrics or (), options.traces or ""
+        settings = Settings(socket, options.state_dir, options.run_dir, addresses, traces, options.takeover, sysctls)
         return Agent(settings).run()
     except (SvcError, OSError, RuntimeError, MemoryError) as failure:
         cause = shortage(failure) or failure
@@ -124,6 +134,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--state-dir", type=_path, default=DEFAULT.state_dir, help=state_help)
     run.add_argument("--run-dir", type=_path, default=DEFAULT.run_dir, help=run_help)
     run.add_argument(
+        "--takeover",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait so long for another agent of these directories to end, and then serve in its place (default: end at once)",
+    )
+    run.add_argument(
         "--metrics",
         type=_addresses,
         metavar="ADDRESS[,ADDRESS]",
@@ -149,6 +166,12 @@ def _path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("a path is empty: give one")
     return Path(text)
+
+
+def _seconds(text: str) -> float:
+    if not text.isdecimal() or int(text) > MAX_TAKEOVER_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of seconds up to {MAX_TAKEOVER_SECONDS}: give one")
+    return float(text)
 
 
 def _addresses(text: str) -> tuple[tuple[str, int] | Path, ...]:

@@ -52,6 +52,7 @@ from svc.values import dataclass
 from svc.waits.wait import Wait, WaitOutcome
 
 DRAIN_SECONDS = 20.0
+TAKEOVER_LOOK_SECONDS = 0.02  # between two looks at the agent that is to end
 LOCK_SECONDS = 60.0  # limit at the start for one-shot processes and a draining agent to end
 PLACES_SECONDS = 1.0  # between checks of socket, journal and state directory
 CHECK_SECONDS = 30.0  # between checks of the installed package
@@ -75,6 +76,7 @@ class Settings:
     run_dir: Path
     metrics: tuple[tuple[str, int] | Path, ...] = ()  # addresses of the metrics server
     traces: str = ""  # file or URL for traces, if any
+    takeover: float = 0.0  # seconds for which the agent waits for another one of its directories to end
     sysctls: str = SYSCTLS  # folder in which those of the host can be written
 
 
@@ -98,11 +100,25 @@ class Agent:
             stack.callback(self._state_lock.close)
             stack.callback(self._socket_lock.close)
             self._end = stack.enter_context(end_signals())
+            if not self._await_other():
+                return 0
             self._start_up(stack)
             log.info("serving on %s", self._settings.socket)
             notify("READY=1")
             self._end.wait()
             return self._drain()
+
+    def _await_other(self) -> bool:
+        """Wait for another agent of these directories to end. Return False if this one is asked to end meanwhile."""
+        seconds = self._settings.takeover
+        until, other = time.monotonic() + seconds, ""
+        while time.monotonic() < until and (holder := self._state_lock.holder()).purpose == AGENT:
+            if str(holder) != other:
+                other = str(holder)
+                log.info("waiting up to %g s until %s ends, to serve in its place", seconds, other)
+            if self._end.wait(TAKEOVER_LOOK_SECONDS):
+                return False
+        return True
 
     def _start_up(self, stack: ExitStack) -> None:
         settings = self._settings

@@ -285,6 +285,7 @@ def test_command_applies_what_the_server_has(workloads: Kube, client: Client, tm
     assert "PodDisruptionBudget kube-system/svc-controllers valid\n" in rehearsed.output
     assert client.get_if_served("/apis/apps/v1/namespaces/kube-system/daemonsets/svc-node") is None
     assert "apiVersion: policy/v1beta1\n" in run(workloads, tmp_path).output
+    assert "maxSurge" not in run(workloads, tmp_path).output
     applied = run(workloads, tmp_path, "--apply", "--pool", "10.244.0.0/16")
     assert applied.exit_code == 0, applied.output
     assert "DaemonSet kube-system/svc-node applied\n" in applied.output

@@ -28,6 +28,7 @@ from harness.etcd import RARE_COLLECTIONS, free_ports
 Json = dict[str, Any]
 
 ADMIN, ADMIN_TOKEN = "admin", "token-of-admin"
+NODE_ADDRESS = "192.0.2.1"  # of the uplink of every node: the pods of a node reach a forwarded port there
 CACHE = Path(os.environ.get("SVC_TESTCACHE", "/var/cache/svc-tests")) / "kube"
 _UNUSED_APIS = (  # without them the server starts faster, and takes a fifth of the processor time while no test uses it
     "autoscaling/v1", "autoscaling/v2beta1", "autoscaling/v2beta2", "batch/v1", "batch/v1beta1",
@@ -51,13 +52,15 @@ class Refused(Exception):
 class Kube:
     """A running API server. `tokens` are known users. Only the administrator's user has rights.
 
-    With `has_workloads` it also serves the API groups that tests seldom need, such as that of DaemonSets.
+    With `has_workloads` it also serves the API groups that tests seldom need, such as that of DaemonSets. With `audits` it logs
+    the requests of service accounts.
     """
 
     folder: Path
     port: int
     etcd_port: int
     has_workloads: bool = False
+    audits: bool = False
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _connection: http.client.HTTPSConnection | None = None
@@ -228,6 +231,7 @@ class Kube:
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=IPv6DualStack=true",
             *([] if self.has_workloads else [f"--runtime-config={','.join(f'{group}=false' for group in _UNUSED_APIS)}"]),
+            *([f"--audit-policy-file={self._audit_policy()}", f"--audit-log-path={self.audit_log}"] if self.audits else []),
             "--enable-priority-and-fairness=false",
             "--endpoint-reconciler-type=none",
             "--etcd-count-metric-poll-period=0",
@@ -236,6 +240,18 @@ class Kube:
         self._run("kube-apiserver", [str(CACHE / "bin" / "kube-apiserver"), *arguments])
         self._await(lambda: self.call("GET", "/api/v1/namespaces/default"))
         self._await(lambda: self.text("/readyz") == "ok")  # custom resources are served somewhat later
+
+    @property
+    def audit_log(self) -> Path:
+        """The file with a line for each request of a service account that has ended."""
+        return self.folder / "audit.log"
+
+    def _audit_policy(self) -> Path:
+        rules = [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+        path = self.folder / "audit-policy.json"
+        path.write_text(json.dumps(policy))
+        return path
 
     def stop_server(self) -> None:
         self._stop("kube-apiserver", signal.SIGKILL)
@@ -260,14 +276,25 @@ class Kube:
     @contextmanager
     def controllers(self, *names: str) -> Iterator[None]:
         """Run a controller manager with these controllers inside the `with` block."""
-        config = self.kubeconfig(self.folder / "controllers.kubeconfig")
-        ports = ["--port=0", "--secure-port=0"]
-        arguments = [f"--kubeconfig={config}", f"--controllers={','.join(names)}", "--leader-elect=false", *ports]
-        self._run("kube-controller-manager", [str(CACHE / "bin" / "kube-controller-manager"), *arguments])
+        arguments = [f"--controllers={','.join(names)}", f"--root-ca-file={self.authority}"]
+        with self._program("kube-controller-manager", *arguments):
+            yield
+
+    @contextmanager
+    def scheduler(self) -> Iterator[None]:
+        """Run a scheduler inside the `with` block."""
+        with self._program("kube-scheduler"):
+            yield
+
+    @contextmanager
+    def _program(self, name: str, *arguments: str) -> Iterator[None]:
+        config = self.kubeconfig(self.folder / f"{name}.kubeconfig")
+        common = [f"--kubeconfig={config}", "--leader-elect=false", "--port=0", "--secure-port=0"]
+        self._run(name, [str(CACHE / "bin" / name), *common, *arguments])
         try:
             yield
         finally:
-            self._stop("kube-controller-manager", signal.SIGKILL)
+            self._stop(name, signal.SIGKILL)
 
     def start(self) -> None:
         subprocess.run(["openssl", "genrsa", "-out", self.folder / "sa.key", "2048"], check=True, capture_output=True)
@@ -295,7 +322,7 @@ class Kube:
 
         self.authority.parent.mkdir()
         key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-        names = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc"
+        names = f"subjectAltName=IP:127.0.0.1,IP:{NODE_ADDRESS},DNS:localhost,DNS:kubernetes.default.svc"
         server = ("-keyout", self.authority.with_suffix(".key"), "-out", self.authority)
         openssl("req", "-x509", *key, *map(str, server), "-subj", "/CN=server", "-addext", names)
         openssl("req", "-x509", *key, "-keyout", "clients.key", "-out", "clients.crt", "-subj", "/CN=clients")
@@ -350,12 +377,12 @@ def why_not_running() -> str:
 
 
 @contextmanager
-def running(folder: Path, *, has_workloads: bool = False) -> Iterator[Kube]:
+def running(folder: Path, *, has_workloads: bool = False, audits: bool = False) -> Iterator[Kube]:
     """Run an empty API server. Skip the test if its programs are missing."""
     if reason := why_not_running():
         pytest.skip(reason)
     port, etcd_port = free_ports(2)
-    kube = Kube(folder, port, etcd_port, has_workloads)
+    kube = Kube(folder, port, etcd_port, has_workloads, audits)
     try:
         kube.start()
         yield kube

@@ -79,6 +79,7 @@ if [ -n "$4" ]; then
     mkdir -p etc.upper etc.work /opt/cni/bin
     mount -t overlay overlay -o lowerdir=/etc,upperdir="$1"/etc.upper,workdir="$1"/etc.work /etc
     mkdir -p /etc/cni/net.d
+    rm -f /etc/cni/net.d/*  # networks of programs of this machine
 fi
 for place in lib log; do mkdir -p var/$place; mount --bind var/$place /var/$place; done
 mount -t tmpfs tmpfs /run
@@ -208,6 +209,12 @@ class RealNode:
     def library(self) -> Path:
         """The directory that is /var/lib on the node."""
         return self._folder / "var" / "lib"
+
+    @property
+    def root(self) -> str:
+        """The path of the node's file system, as processes outside of its namespaces see it."""
+        (first,) = self.wait("the first process has started", self._first_process)
+        return f"/proc/{first}/root"
 
     def _first_process(self) -> list[str]:
         pid = self._process.pid

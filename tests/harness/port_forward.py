@@ -21,9 +21,9 @@ class PortForward:
     It is a process, because a node may outlive a test, and a process leaves no threads and sockets in the test.
     """
 
-    def __init__(self, netns: Netns, port: int, inside: int = 0) -> None:
+    def __init__(self, netns: Netns, port: int, inside: int = 0, host: str = _HOST) -> None:
         with entered(netns):
-            listening = socket.create_server((_HOST, inside or port), backlog=128)
+            listening = socket.create_server((host, inside or port), backlog=128)
         with listening:
             command = [sys.executable, "-IS", str(_FORWARDER), str(listening.fileno()), str(port)]
             self._process = subprocess.Popen(

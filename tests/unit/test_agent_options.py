@@ -11,6 +11,7 @@ FILE = """
 socket = "/s/agent.sock"
 state_dir = "/state"
 run_dir = "/run/of/file"
+takeover = "60"
 metrics = "127.0.0.1:9405,unix:/run/of/file/metrics.sock"
 traces = "http://127.0.0.1:4318/v1/traces"
 log_level = "DEBUG"
@@ -34,6 +35,7 @@ def test_file_can_set_every_option(path: Path, monkeypatch: pytest.MonkeyPatch) 
         "socket": Path("/s/agent.sock"),
         "state_dir": Path("/state"),
         "run_dir": Path("/run/of/file"),
+        "takeover": 60.0,
         "metrics": (("127.0.0.1", 9405), Path("/run/of/file/metrics.sock")),
         "traces": "http://127.0.0.1:4318/v1/traces",
         "log_level": "DEBUG",
@@ -68,6 +70,9 @@ def test_command_line_overrides_the_file(path: Path, monkeypatch: pytest.MonkeyP
         ('metrics = "[::1]:9405,"', "'' is not HOST:PORT"),
         ('metrics = "[::1]:9405,::1:9405"', "has an address twice: name it once"),
         ('socket = "/s"\nmetrics = "unix:/s"', "--metrics unix:/s is the agent's own socket: name another path"),
+        ('takeover = "soon"', "'soon' is not a whole number of seconds up to 86400: give one"),
+        ('takeover = "86401"', "'86401' is not a whole number of seconds"),
+        ('takeover = "-1"', "'-1' is not a whole number of seconds"),
         ('traces = ""', "a path is empty: give one"),
         ('traces = "ftp://host/"', "the value is not a URL of HTTP: give the one of a collector"),
         ('traces = "http://host:x/"', "the value is not a URL of HTTP: give the one of a collector"),

@@ -21,6 +21,7 @@ from svc.agent.main import _parser as agent_parser
 from svc.controllers.main import _parser as controllers_parser
 from svc.controllers.settings import read as read_settings
 from svc.ctl.commands.install import install
+from svc.ctl.commands.manifests import _can_surge
 from svc.ctl.main import main
 from svc.deploy import rbac
 from svc.deploy.manifests.node import AGENT, INSTALL, INSTALL_WATCH, host_directories
@@ -311,6 +312,30 @@ def test_disruption_budget_has_the_api_group_of_the_server() -> None:
         (deployment,) = of_kind(objects(settings(NETWORKING)), "Deployment")
         assert budget["apiVersion"] == group
         assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+
+
+def test_update_replaces_the_pod_of_a_node_or_starts_the_new_one_first() -> None:
+    """A surge is not the default, because Kubernetes before 1.22 refuses it."""
+
+    def strategy(**more: Any) -> Json:
+        (found,) = of_kind(objects(settings(NETWORKING, **more)), "DaemonSet")
+        return dict(found["spec"]["updateStrategy"])
+
+    assert strategy() == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+    assert strategy(surges=True) == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+
+@pytest.mark.parametrize(
+    ("version", "surges"), [("v1.20.5", False), ("v1.21.14", False), ("v1.22.0-rc.1", True), ("v1.30.2", True), ("", False)]
+)
+def test_surge_depends_on_the_version_of_the_server(version: str, surges: bool) -> None:
+    class Server:
+        def get(self, path: str) -> Json:
+            assert path == "/version"
+            return {"gitVersion": version}
+
+    assert _can_surge(Server()) is surges  # type: ignore[arg-type]
+    assert not _can_surge(None)
 
 
 def test_pools_are_created_on_request() -> None:

@@ -1,9 +1,10 @@
 """svcctl manifests."""
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -24,6 +25,8 @@ from svc.netconf.names_profiles import canonical
 
 if TYPE_CHECKING:
     from svc.datastore.orch.client import Client  # its packages come with an extra
+
+_SURGE_VERSION: Final = (1, 22)
 
 Json = dict[str, Any]
 Command = Callable[..., Any]
@@ -63,6 +66,12 @@ _OPTIONS = (
         "--policy-api",
         type=click.Choice(choices.POLICY_APIS),
         help="API group of the PodDisruptionBudget.  [default: what the API server of --kubeconfig has, else policy/v1]",
+    ),
+    click.option(
+        "--update",
+        type=click.Choice(choices.UPDATES),
+        help="How a node gets a new pod: surge starts it before the old one ends, which needs Kubernetes 1.22.  "
+        "[default: what the API server of --kubeconfig can, else replace]",
     ),
     click.option("--pool", "pools", multiple=True, metavar="CIDR", help="Range of a pool to create; one of each IP version."),
     click.option("--etcd-endpoints", default="", metavar="URLS", help="Addresses of etcd, separated by commas."),
@@ -120,6 +129,7 @@ def _settings(
     group: str,
     crds: str | None,
     policy_api: str | None,
+    update: str | None,
     policy_agent: Path | None,
     proxy: Path | None,
     **options: Any,
@@ -133,6 +143,7 @@ def _settings(
         crds=crds or without,
         api_version=names.api_version if group == "plain" else "",
         policy_api=policy_api or _policy_api(client),
+        surges=update == choices.SURGE if update else _can_surge(client),
         policy_agent=_container(policy_agent) if policy_agent else None,
         proxy=_objects(proxy) if proxy else [],
         **options,
@@ -146,6 +157,13 @@ def _policy_api(client: "Client | None") -> str:
     return next(
         (each for each in choices.POLICY_APIS if discovery is None or discovery.find(each, kind)), choices.POLICY_APIS[0]
     )
+
+
+def _can_surge(client: "Client | None") -> bool:
+    """Return whether the server knows a surge of DaemonSets; False without a server."""
+    version = client.get("/version") if client else {}
+    found = re.match(r"v(\d+)\.(\d+)", str(version.get("gitVersion", "")))
+    return found is not None and tuple(map(int, found.groups())) >= _SURGE_VERSION
 
 
 def _print(context: CliContext, documents: list[Json]) -> None:

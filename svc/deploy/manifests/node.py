@@ -34,6 +34,7 @@ _MACHINE_ID: Final = "/etc/machine-id"
 _CONFIG_DIR: Final = "/etc/svc/config"
 _WAIT_SECONDS: Final = 60  # that calls wait for the agent: the host has no Python to carry them out
 _STOP_SECONDS: Final = 30  # as in the systemd unit
+_TAKEOVER_SECONDS: Final = 3600  # until the rolling update ends the old pod; another agent of the node would be an error
 _CERTIFICATE_MODE: Final = 0o400
 _TMP: Final = "tmp"
 
@@ -48,10 +49,15 @@ def daemon_set(settings: Settings) -> Json:
         "metadata": {"name": name, "namespace": settings.namespace, "labels": labels},
         "spec": {
             "selector": {"matchLabels": labels},
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(settings)},
             "template": {"metadata": {"labels": labels}, "spec": _pod(settings, name)},
         },
     }
+
+
+def _rolling_update(settings: Settings) -> Json:
+    """Return one node at a time. With a surge, the new agent waits beside the old one, which a node then hardly misses."""
+    return {"maxSurge": 1, "maxUnavailable": 0} if settings.surges else {"maxUnavailable": 1}
 
 
 def _pod(settings: Settings, account: str) -> Json:
@@ -109,7 +115,7 @@ def _agent(settings: Settings) -> Json:
         "name": AGENT,
         "image": settings.image,
         "command": ["svc-agent"],
-        "args": ["run", *directories],
+        "args": ["run", *directories, "--takeover", str(_TAKEOVER_SECONDS)],
         "env": [*_node_variables(settings), variable(SYSCTLS_VARIABLE, _WRITABLE_SYSCTLS)],
         "resources": {"requests": {"cpu": "100m", "memory": "80Mi"}},
         "readinessProbe": {

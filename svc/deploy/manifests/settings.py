@@ -20,6 +20,8 @@ WITH_RULES, WITHOUT_RULES, NONE = "with-rules", "without-rules", "none"
 CRDS: Final = (WITH_RULES, WITHOUT_RULES, NONE)
 POLICY_V1, POLICY_V1BETA1 = "policy/v1", "policy/v1beta1"
 POLICY_APIS: Final = (POLICY_V1, POLICY_V1BETA1)
+SURGE, REPLACE = "surge", "replace"
+UPDATES: Final = (SURGE, REPLACE)
 
 SYSTEM_NAMESPACE: Final = "kube-system"
 BIN_DIR, CONF_DIR = "/opt/cni/bin", "/etc/cni/net.d"
@@ -46,6 +48,7 @@ class Settings:
     crds: str = WITHOUT_RULES
     api_version: str = ""  # of the custom resources; empty for the backing group
     policy_api: str = POLICY_V1
+    surges: bool = False  # an update starts the new pod of a node first; needs Kubernetes 1.22
     etcd_endpoints: str = ""
     etcd_tls: bool = False
     pools: Sequence[str] = ()
