@@ -21,7 +21,7 @@ from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, SYSTEM_NAMESPA
 Json = dict[str, Any]
 
 SETTINGS = Settings(NETWORKING, ORCH, f"svc:{__version__}", crds=NONE)
-NODE_POD, CONTROLLERS_POD = "svc-node", "svc-controllers"
+NODE_POD, NEXT_NODE_POD, CONTROLLERS_POD = "svc-node", "svc-node-next", "svc-controllers"
 AGENT, INSTALL_WATCH, CONTROLLERS = "agent", "install-watch", "controllers"
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -51,11 +51,11 @@ class SvcPods:
             require_plugin(plugin)
             real.host("cp", str(REFERENCE / plugin), str(BIN_DIR / plugin))
 
-    def start_node_pod(self, change: Change = lambda spec: None, *, ready: bool = True) -> None:
-        """Start the pod of the DaemonSet, and wait until its containers are ready."""
-        self._start(NODE_POD, self._templates["DaemonSet"], change)
+    def start_node_pod(self, change: Change = lambda spec: None, *, ready: bool = True, name: str = NODE_POD) -> None:
+        """Start a pod of the DaemonSet, and wait until its containers are ready."""
+        self._start(name, self._templates["DaemonSet"], change)
         if ready:
-            self.wait_ready(NODE_POD)
+            self.wait_ready(name)
 
     def start_controllers(self, change: Change = lambda spec: None) -> None:
         """Start the pod of the Deployment, in the network of the host, where the API server of tests is."""
@@ -126,7 +126,7 @@ class SvcPods:
 
     def close(self) -> None:
         """Delete what this has created on the API server."""
-        for name in (NODE_POD, CONTROLLERS_POD):
+        for name in (NODE_POD, NEXT_NODE_POD, CONTROLLERS_POD):
             with suppress(Refused):
                 self.kube.call("DELETE", f"{pods_path(SYSTEM_NAMESPACE)}/{name}?gracePeriodSeconds=0")
         for each in self._objects:
