@@ -6,17 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from svc import deadline
-from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
+from svc.attach.datastore_ready import KEY, DatastoreReadiness, ready_checked
 from svc.controllers.election import Election
-from svc.datastore.api import Backend, Check, Entry, PartialWrite, Write
+from svc.datastore.api import Backend, Check, Create, Entry, PartialWrite, Write
 
 READY_SECONDS = 0.5  # for which one read of the readiness counts
 
 
 def guarded(store: Backend, election: Election) -> Backend:
-    """Return a session whose writes raise NotLeading unless this process leads, and DatastoreLocked unless it is ready."""
-    readiness = DatastoreReadiness(LeaderStore(store, election))
-    return ready_checked(readiness) if store.atomic else ReadyReadStore(readiness)
+    """Return a session whose writes raise NotLeading unless this process leads, and DatastoreLocked unless it is ready.
+
+    The resource that says so can be created before."""
+    leading = LeaderStore(store, election)
+    readiness = DatastoreReadiness(leading)
+    return InitialisableStore(ready_checked(readiness) if store.atomic else ReadyReadStore(readiness), leading)
 
 
 class LeaderStore:
@@ -60,6 +63,24 @@ class ReadyReadStore:
             self._readiness.require()
             self._read_at = now
         return self._inner.write(writes, durable=durable)
+
+
+class InitialisableStore:
+    """Session that passes the creation of ClusterInformation to the session `uninitialised`, and all else to `inner`."""
+
+    update = Backend.update
+
+    def __init__(self, inner: Backend, uninitialised: LeaderStore) -> None:
+        self._inner = inner
+        self._uninitialised = uninitialised
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the inner session."""
+        return getattr(self._inner, name)
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        creates = len(writes) == 1 and isinstance(writes[0], Create) and writes[0].key == KEY
+        return (self._uninitialised if creates else self._inner).write(writes, durable=durable)
 
 
 class CountedStore:

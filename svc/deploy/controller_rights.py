@@ -69,6 +69,7 @@ _TABLE: Final = (
     _local(WORKLOADS, ("daemonsets", "deployments"), _READ, OPERATOR),
     _local(WORKLOADS, ("daemonsets", "deployments"), _CHANGE, OPERATOR),
     _row(OWN_GROUP, ("clusterinformations",), ("get",), _ALL, "orch"),
+    _row(OWN_GROUP, ("clusterinformations",), ("create",), OPERATOR, "orch"),
     _row(OWN_GROUP, ("kubecontrollersconfigurations",), (*_READ, "create", "update"), _ALL, "orch"),
     _row(OWN_GROUP, ("kubecontrollersconfigurations/status",), ("update",), _ALL, "plain"),
     _row(OWN_GROUP, ("hostendpoints",), (*_READ, "create", "update", "delete"), _NODE, "orch"),

@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -76,17 +76,21 @@ class FreshCluster:
             names = [pod["metadata"]["name"] for pod in found]
             return all(any(name.startswith(each) for name in names) for each in workloads) and all(map(is_ready, found))
 
-        try:
-            self.real.wait("svc is ready", ready)
-        except AssertionError as failure:
-            states = [(each["metadata"]["name"], each["status"]) for each in self.pods()]
-            logs = self.real.host("sh", "-c", "tail -n 20 /var/log/pods/*/*/*.log", check=False).stdout
-            raise AssertionError(f"{states} {logs} {failure}") from failure
+        self._wait("svc is ready", ready)
 
     def await_address(self, name: str) -> str:
         """Wait until a pod is ready, and return its first address."""
-        found: list[str] = self.real.wait(f"{name} has an address", lambda: addresses(read_pod(self.kube, name)))
+        found: list[str] = self._wait(f"{name} has an address", lambda: addresses(read_pod(self.kube, name)))
         return found[0]
+
+    def _wait(self, what: str, condition: Callable[[], Any]) -> Any:
+        """Wait until the condition returns a true value, and return it. The failure has what the pods of svc say."""
+        try:
+            return self.real.wait(what, condition)
+        except AssertionError as failure:
+            states = [(each["metadata"]["name"], each["status"]) for each in self.pods()]
+            logs = self.real.host("sh", "-c", "tail -n 20 /var/log/pods/kube-system_*/*/*.log", check=False).stdout
+            raise AssertionError(f"{what}: not in time. {states} {logs}") from failure
 
     def daemon_set(self) -> Json:
         return self.kube.call("GET", _DAEMON_SET)
