@@ -58,7 +58,7 @@ RIGHT_OF_WAY: Final = RightOfWay()  # of the calls in this process
 
 
 def take_precedence() -> None:
-    """Let this thread run before those with the usual policy, unless the kernel or the C library refuses. It must not compute for long.
+    """Let this thread run before those with the usual policy, unless the system refuses. It must not compute for long.
 
     The kernel interrupts system calls of other threads for it. For a thread that has only a higher priority, most kernels first
     complete them, or wait for the next tick (sched(7)). Threads and programs that it starts run as all others do.
