@@ -67,6 +67,12 @@ def take_precedence() -> None:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, _LOWEST_REALTIME)
 
 
+def take_usual_priority() -> None:
+    """Give this thread the priority of the process, which a thread does not get from one with precedence."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, os.getpid()))
+
+
 def end_precedence() -> None:
     """Let this thread run as all others do."""
     with suppress(OSError):
