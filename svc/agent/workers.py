@@ -31,7 +31,7 @@ class WorkerPool:
     worker call `next_job` again.
     """
 
-    def __init__(self, next_job: Callable[[], Job | None], listen: Callable[[], object], wake: Callable[[], None]) -> None:
+    def __init__(self, next_job: Callable[[], Job | None], listen: Callable[[], None], wake: Callable[[], None]) -> None:
         self._next_job, self._listen, self._wake = next_job, listen, wake
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
