@@ -139,9 +139,7 @@ class Agent:
         context, state_dir = self._context, self._settings.state_dir
         probe = partial(probe_dependencies, context, state_dir)
         missing = MissingRows(context, self._put, state_dir)
-        places = Places(
-            self._state_lock, context.journal, self._settings.socket, self._socket_lock, self._listener, self._end.request
-        )
+        places = Places(self._state_lock, context, self._settings.socket, self._socket_lock, self._listener, self._end.request)
         probe()
         missing.look()
         return (
