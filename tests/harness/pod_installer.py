@@ -168,7 +168,8 @@ class PodInstaller:
 
     def errors(self) -> list[str]:
         """Return what the container has reported as failed."""
-        return [line for line in self.err.read_text().splitlines() if line.startswith(("not renewed", "version not noted"))]
+        failures = "not renewed", "version not noted", "node not registered"
+        return [line for line in self.err.read_text().splitlines() if line.startswith(failures)]
 
     def entry(self) -> Json:
         """Return the network configuration of svc as the runtime passes it on."""
