@@ -72,11 +72,11 @@ def _note(wanted: Installation, access: Access, report: Report) -> float:
 
 def _register(wanted: Installation, access: Access, report: Report) -> float:
     """Register the node, unless another product's node agent does. Return the seconds until that is repeated."""
-    settings, names = store_settings(wanted, access), wanted.names
-    node, kube_name = wanted.read_netconf(access.conf_dir)[1].nodename, os.environ.get("KUBERNETES_NODE_NAME", "")
-    if settings["kind"] != "etcdv3" or names.foreign_definitions or not (access.namespace and node and kube_name):
+    netconf, names = wanted.read_netconf(access.conf_dir)[1], wanted.names
+    node, kube_name = netconf.nodename, os.environ.get("KUBERNETES_NODE_NAME", "")
+    if netconf.datastore.kind != "etcdv3" or names.foreign_definitions or not (access.namespace and node and kube_name):
         return math.inf
-    with closing(open_backend(settings, wanted.state_dir, names)) as store:
+    with closing(open_backend(netconf.datastore.to_json(), wanted.state_dir, names)) as store:
         if register(store, names, node, kube_name, datetime.now(timezone.utc)) != UNCHANGED:
             report(f"node {node} registered", False)
     return NODE_SECONDS
