@@ -21,7 +21,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image deploy-folders clean
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image deploy-folders clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -100,7 +100,6 @@ otlp-receiver: ## build the receiver of traces for tests, once: some minutes and
 	@sh tests/harness/otlp-build.sh "$(TEST_CACHE)/otlp" || { [ $$? -eq 2 ] && echo "tests with a receiver of traces will be skipped"; }
 
 image: $(VENV)/.installed ## build the image of svc, without a container engine and without a registry, in build/image
-	@sh tests/harness/system-packages.sh $(SYSTEM_PACKAGES)
 	@IMAGE_CACHE="$(TEST_CACHE)" sh tools/image.sh build/image
 
 helm: ## build helm for tests, once: some minutes, needs Go
@@ -112,11 +111,16 @@ deploy-folders: $(VENV)/.installed ## write the generated folders in deploy/ fro
 clean: ## remove the virtual environment and everything that was built
 	rm -rf $(VENV) build dist
 
+# The file has the list that was installed: a checkout gets packages that the list has gained since.
+ifneq ($(strip $(file <$(VENV)/.system)),$(strip $(SYSTEM_PACKAGES)))
+$(VENV)/.system: FORCE
+endif
 $(VENV)/.system:
 	@sh tests/harness/system-packages.sh $(SYSTEM_PACKAGES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	@touch $@
+	@echo $(SYSTEM_PACKAGES) >$@
+FORCE:
 
 $(VENV)/.installed: $(VENV)/.system $(BUILT_FROM)
 ifdef LOCKED

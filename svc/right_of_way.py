@@ -2,8 +2,8 @@
 
 Only one thread at a time runs Python. Beside ADDs that compute, a short call waits for the interpreter after each of its system
 calls, behind all of them. An ADD that pauses between two steps holds no lock that another call needs. Within a step it gives
-the interpreter up earlier. Its caller's executables compete with the short call for the processors, so threads that listen or
-carry a short call out take precedence.
+the interpreter up earlier. Its caller's executables compete with the short call for the processors, so a thread that has read
+one takes precedence until it is carried out. Threads that wait for any call do not: their wake-ups would interrupt ADDs.
 
 Each pause is bounded: a short call that takes longer waits for something else, such as a server.
 """
@@ -54,20 +54,31 @@ class RightOfWay:
             self._are_over.wait(max(0.0, self._until - time.monotonic()))
 
 
+_thread = threading.local()  # has_precedence: whether the thread has taken precedence
+
 RIGHT_OF_WAY: Final = RightOfWay()  # of the calls in this process
 
 
 def take_precedence() -> None:
-    """Let this thread run before those with the usual policy, unless the kernel or the C library refuses. It must not compute for long.
+    """Let this thread run before those with the usual policy, unless the system refuses. It must not compute for long.
 
     The kernel interrupts system calls of other threads for it. For a thread that has only a higher priority, most kernels first
     complete them, or wait for the next tick (sched(7)). Threads and programs that it starts run as all others do.
     """
+    if not getattr(_thread, "has_precedence", False):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, _LOWEST_REALTIME)
+            _thread.has_precedence = True
+
+
+def take_usual_priority() -> None:
+    """Give this thread the priority of the process, which a thread does not get from one with precedence."""
     with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, _LOWEST_REALTIME)
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, os.getpid()))
 
 
 def end_precedence() -> None:
     """Let this thread run as all others do."""
-    with suppress(OSError):
+    if getattr(_thread, "has_precedence", False):
         os.sched_setscheduler(0, os.SCHED_OTHER, _USUAL)
+        _thread.has_precedence = False

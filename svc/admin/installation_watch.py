@@ -1,6 +1,7 @@
-"""What `svcctl install --watch` does after the installation: it keeps the node's access valid, and notes the version.
+"""What `svcctl install --watch` does after the installation.
 
-Both are repeated until the process ends. The version is noted in pods only: their account has the right to do it.
+It keeps the node's access valid, notes the version, and registers the node in etcd. All are repeated until the process ends.
+The latter two are for pods only: there the node's name in Kubernetes is known, and the account has the rights.
 """
 
 import math
@@ -16,6 +17,7 @@ from svc import __version__
 from svc.admin.account_access import Access
 from svc.admin.cluster_version import API_TYPE, note_version
 from svc.admin.installation import Installation
+from svc.admin.node_registration import register
 from svc.admin.repeated_task import RepeatedTask, Report
 from svc.admin.resources import UNCHANGED
 from svc.admin.token_keeper import TokenKeeper
@@ -24,20 +26,27 @@ from svc.deploy import rbac
 
 LOOK_SECONDS = 1.0  # between two looks at the files: a few calls of stat(2)
 NOTE_SECONDS = 21_600.0  # between two looks at the noted version
+NODE_SECONDS = 300.0  # between two looks at the registered node
 TYPES_VARIABLE: Final = "CLUSTER_TYPE"
 """The variable with the words for ClusterInformation, separated by commas."""
 
 
 def keep(wanted: Installation, access: Access, report: Report, is_over: Callable[[], bool]) -> None:
-    """Keep the access valid, and the version noted, until `is_over`. Report what is done, and each failure once."""
+    """Keep access, noted version and registered node as they should be, until `is_over`.
+
+    Report what is done, and each failure once."""
     keeper = TokenKeeper(access, report)
     version = RepeatedTask(
         partial(_note, wanted, access, report), report, failed="version not noted", recovered="the version is noted"
+    )
+    node = RepeatedTask(
+        partial(_register, wanted, access, report), report, failed="node not registered", recovered="the node is registered"
     )
     try:
         while not is_over():
             keeper.look()
             version.run()
+            node.run()
             time.sleep(LOOK_SECONDS)
     finally:
         keeper.close()
@@ -59,6 +68,18 @@ def _note(wanted: Installation, access: Access, report: Report) -> float:
     if outcome != UNCHANGED:
         report(f"cluster information {outcome}", False)
     return NOTE_SECONDS
+
+
+def _register(wanted: Installation, access: Access, report: Report) -> float:
+    """Register the node, unless another product's node agent does. Return the seconds until that is repeated."""
+    netconf, names = wanted.read_netconf(access.conf_dir)[1], wanted.names
+    node, kube_name = netconf.nodename, os.environ.get("KUBERNETES_NODE_NAME", "")
+    if netconf.datastore.kind != "etcdv3" or names.foreign_definitions or not (access.namespace and node and kube_name):
+        return math.inf
+    with closing(open_backend(netconf.datastore.to_json(), wanted.state_dir, names)) as store:
+        if register(store, names, node, kube_name, datetime.now(timezone.utc)) != UNCHANGED:
+            report(f"node {node} registered", False)
+    return NODE_SECONDS
 
 
 def store_settings(wanted: Installation, access: Access) -> dict[str, str]:

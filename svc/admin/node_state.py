@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from svc.attach.journal import Journal
+from svc.attach.journal_reader import read_every_row
 from svc.attach.record import AttachmentId, Record
 from svc.cni.locks import AGENT, StateLock
 from svc.model.errors import CallerError, Code, PeerError, reason_of
@@ -20,20 +21,27 @@ _JOURNAL: Final = "journal.db"
 
 @contextmanager
 def open_journal(state_dir: Path) -> Iterator[Journal]:
-    """Open the journal. Raise CallerError if it does not exist."""
-    path = state_dir / _JOURNAL
-    if not path.exists():
-        raise CallerError(f"journal {str(path)!r} does not exist", details="name the agent's directory with --state-dir")
-    with closing(Journal(path)) as journal:
+    """Open the journal to change it; a damaged one is replaced. Raise CallerError if it does not exist."""
+    with closing(Journal(journal_path(state_dir))) as journal:
         yield journal
 
 
+def journal_path(state_dir: Path) -> Path:
+    """Return the path of the journal. Raise CallerError if it does not exist."""
+    path = state_dir / _JOURNAL
+    if not path.exists():
+        raise CallerError(f"journal {str(path)!r} does not exist", details="name the agent's directory with --state-dir")
+    return path
+
+
 def read_attachments(state_dir: Path, profile: str) -> list[Record]:
-    """Return the attachments of a names profile, also those with a pending release; none without a journal."""
+    """Return the attachments of a names profile, also those with a pending release; none without a journal.
+
+    Raise StoreError if the journal or one of its rows cannot be read.
+    """
     if not (state_dir / _JOURNAL).exists():
         return []
-    with open_journal(state_dir) as journal:
-        return [record for record in journal.all() if record.profile == profile]
+    return [record for record in read_every_row(state_dir / _JOURNAL) if record.profile == profile]
 
 
 def find_release(journal: Journal, wanted: AttachmentId) -> Record:

@@ -136,7 +136,8 @@ class Listener:
             self._epoll.unregister(self._socket)
             self._socket.shutdown(socket.SHUT_RD)
             self._unlink()
-            self._accept()
+            while self._accept():
+                pass
             until = time.monotonic() + LAST_SECONDS
             for client in self._clients.values():
                 client.deadline = min(client.deadline, until)
@@ -170,23 +171,27 @@ class Listener:
         elif number in self._clients:
             self._go_on(number)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError as failure:
-                if failure.errno in (errno.EMFILE, errno.ENFILE):
-                    time.sleep(_NO_DESCRIPTORS_SECONDS)
-                return  # no connection is pending, or the peer has closed it
-            if _peer(connection)[1] not in (0, os.geteuid()):
-                connection.close()
-                continue
-            connection.setblocking(False)
-            client = _Client(connection, time.monotonic() + READ_SECONDS)
-            if not self._finished(client):
-                self._clients[connection.fileno()] = client
-                self._epoll.register(connection, _ONCE)
-                self.wake()  # a waiting thread must recompute its deadline
+    def _accept(self) -> bool:
+        """Accept one pending client, and read from it. Return False if there is none.
+
+        Another thread accepts the next one: a short call must not wait until the requests behind it are read.
+        """
+        try:
+            connection, _ = self._socket.accept()
+        except OSError as failure:
+            if failure.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(_NO_DESCRIPTORS_SECONDS)
+            return False  # no connection is pending, or the peer has closed it
+        if _peer(connection)[1] not in (0, os.geteuid()):
+            connection.close()
+            return True
+        connection.setblocking(False)
+        client = _Client(connection, time.monotonic() + READ_SECONDS)
+        if not self._finished(client):
+            self._clients[connection.fileno()] = client
+            self._epoll.register(connection, _ONCE)
+            self.wake()  # a waiting thread must recompute its deadline
+        return True
 
     def _go_on(self, number: int) -> None:
         """Read from a client. It is removed meantime: the receiver of its request may close the connection at once."""

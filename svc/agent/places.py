@@ -1,4 +1,4 @@
-"""Check what the agent has on the disk: restore socket and journal that another program removed, report a changed package."""
+"""Check what the agent has on the disk: restore socket and files that another program removed, report a changed package."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,6 @@ import svc
 from svc.agent.listener import Listener
 from svc.atomic_file import file_version
 from svc.attach.context import Context
-from svc.attach.journal import Journal
 from svc.cni.locks import SocketLock, StateLock
 from svc.model.errors import PeerError, SvcError
 
@@ -16,7 +15,7 @@ log = logging.getLogger("svc.agent")
 
 
 class Places:
-    """Socket at `path`, state directory and journal of the agent. `end` stops the agent with a reason.
+    """Socket at `path`, state directory, journal and embedded store of the agent. `end` stops the agent with a reason.
 
     Without its state directory it must end: one-shot processes and the next agent would use another one in parallel.
     """
@@ -24,13 +23,13 @@ class Places:
     def __init__(
         self,
         state_lock: StateLock,
-        journal: Journal,
+        context: Context,
         path: Path,
         socket_lock: SocketLock,
         listener: Listener,
         end: Callable[[str], None],
     ) -> None:
-        self._state_lock, self._journal, self._end = state_lock, journal, end
+        self._state_lock, self._context, self._end = state_lock, context, end
         self._path, self._socket_lock, self._listener = path, socket_lock, listener
         self._reported = ""
 
@@ -42,7 +41,8 @@ class Places:
             self._end(loss.msg)
             return
         failures = []
-        for restore in (self._journal.restore_file, self._restore_socket):
+        context = self._context
+        for restore in (context.journal.restore_file, context.sessions.write_back, self._restore_socket):
             try:
                 restore()
             except (SvcError, OSError) as failure:

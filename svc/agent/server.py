@@ -12,6 +12,7 @@ from pathlib import Path
 
 from svc.agent import garbage, reconciliation, spool
 from svc.agent.call import AgentCall
+from svc.agent.carrying_out import carry_out
 from svc.agent.countdown import Countdown
 from svc.agent.ended_calls import EndedCalls
 from svc.agent.garbage import GarbageCollector
@@ -87,7 +88,7 @@ class Agent:
         self._settings = settings
         self._queue = AdmissionQueue()
         self._parked = ParkedCalls()
-        self._workers = WorkerPool(self._next_job, lambda: self._listener.poll(wait=True), lambda: self._listener.wake())
+        self._workers = WorkerPool(self._next_job, self._listen, lambda: self._listener.wake())
         self._heartbeat = Heartbeat(self._poll, self._put, self._workers.is_busy, watchdog_seconds())
         self._stopped, self._started = False, time.time()
         self._ended = EndedCalls()
@@ -160,9 +161,7 @@ class Agent:
         context, state_dir = self._context, self._settings.state_dir
         probe = partial(probe_dependencies, context, state_dir)
         missing = MissingRows(context, self._put, state_dir)
-        places = Places(
-            self._state_lock, context.journal, self._settings.socket, self._socket_lock, self._listener, self._end.request
-        )
+        places = Places(self._state_lock, context, self._settings.socket, self._socket_lock, self._listener, self._end.request)
         probe()
         missing.look()
         return (
@@ -264,12 +263,13 @@ class Agent:
             self._heartbeat.add(connection)
         if lane.is_short:
             RIGHT_OF_WAY.begin()
+            take_precedence()
         self._queue.put(Job(lane, container, lambda job: self._carry_on(call, job)))
 
     def _run(self, job: Job) -> None:
         wait = None
         try:
-            wait = _run_short(job) if job.lane.is_short else _run_behind(job)
+            wait = carry_out(job)
         except Exception:
             log.exception("a job failed")
         if wait is None:
@@ -293,9 +293,9 @@ class Agent:
 
         All idle workers listen: the one that reads a request also runs it, so that no other thread must be woken.
         """
-        take_precedence()
         self._listener.poll(wait=False)  # queue pending requests first, so that they take part in the fair order
         while (job := self._queue.take()) is None and not self._stopped:
+            end_precedence()  # another worker carries out what this one has read
             self._listener.poll(wait=True)
         if self._queue.has_more():
             self._listener.wake()
@@ -306,8 +306,13 @@ class Agent:
         has_read = False
         while not self._stopped and self._listener.poll(wait=False):  # a wake-up of all threads persists, and is not a request
             has_read = True
+        end_precedence()
         if has_read:
             self._listener.wake()
+
+    def _listen(self) -> None:
+        self._listener.poll(wait=True)
+        end_precedence()  # another thread carries out what this one has read
 
     def _put(self, job: Job) -> None:
         self._queue.put(job)
@@ -335,17 +340,3 @@ def _blaming(option: str, value: object, remedy: str) -> Iterator[None]:
             details=error.fix if isinstance(error, UnsafeDirectory) else remedy.format(option=option),
             code=Code.IO_FAILURE,
         ) from error
-
-
-def _run_short(job: Job) -> Wait | None:
-    try:
-        return job.run(job)
-    finally:
-        RIGHT_OF_WAY.end()
-
-
-def _run_behind(job: Job) -> Wait | None:
-    end_precedence()
-    if job.lane.gives_way:
-        RIGHT_OF_WAY.give_way()
-    return job.run(job)

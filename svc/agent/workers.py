@@ -5,18 +5,23 @@ others are idle. If all workers are occupied, and no more are allowed, another t
 not wait for a worker.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from svc.cpu_pinning import CPU_PINNING
+from svc.right_of_way import take_usual_priority
 
 IDLE_WORKERS = 8  # kept for bursts; each takes some 50 KiB
 MAX_WORKERS = 128  # other calls wait in the queue
+PAUSE_SECONDS = 1.0  # after a failure to take a job
 BUSY_SECONDS = 40.0  # if no call begins or ends in this time, all workers are stuck
 
 Job = Callable[[], None]
+
+log = logging.getLogger("svc.agent")
 
 
 class WorkerPool:
@@ -26,7 +31,7 @@ class WorkerPool:
     worker call `next_job` again.
     """
 
-    def __init__(self, next_job: Callable[[], Job | None], listen: Callable[[], object], wake: Callable[[], None]) -> None:
+    def __init__(self, next_job: Callable[[], Job | None], listen: Callable[[], None], wake: Callable[[], None]) -> None:
         self._next_job, self._listen, self._wake = next_job, listen, wake
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
@@ -77,6 +82,7 @@ class WorkerPool:
             self._listener = thread
 
     def _listen_for_workers(self) -> None:
+        take_usual_priority()
         while self._lacks_listener():
             self._listen()
         self._wake()  # this thread may have consumed the wake-up of an idle worker
@@ -89,11 +95,21 @@ class WorkerPool:
             return False
 
     def _serve(self) -> None:
-        while (job := self._next_job()) is not None:
+        take_usual_priority()
+        while (job := self._next()) is not None:
             self._begin()
             job()
             if not self._stays():
                 return
+
+    def _next(self) -> Job | None:
+        """Return what `next_job` returns. After a failure, call it again: without workers the agent would serve nobody."""
+        while True:
+            try:
+                return self._next_job()
+            except Exception:
+                log.exception("a worker could not take a job")
+                time.sleep(PAUSE_SECONDS)
 
     def _begin(self) -> None:
         with self._lock:

@@ -28,7 +28,6 @@ from svc.attach.journal_file import (
     Reserve,
     decode,
     first_generation,
-    identity,
     prepare,
     replace_damaged,
     set_aside,
@@ -189,7 +188,7 @@ class Journal:
 
     def restore_file(self) -> None:
         """If the path no longer names the open file, write its content back. On failure, raise StoreError and keep the file."""
-        if identity(self._path) == self._file:
+        if sqlite.identities(self._path) == self._file:
             return
         with self._errors, self._lock:
             self._changes += self._connection.total_changes
@@ -280,8 +279,8 @@ class Journal:
         raise AssertionError
 
     def _use(self, connection: sqlite3.Connection) -> None:
-        path, self._connection, self._file = self._path, connection, (file := identity(self._path))
-        self._readers = Readers(path, connection, self._lock, lambda: not self.is_exclusive and identity(path) == file)
+        path, self._connection, self._file = self._path, connection, (file := sqlite.identities(self._path))
+        self._readers = Readers(path, connection, self._lock, lambda: not self.is_exclusive and sqlite.identities(path) == file)
 
     def _with_connection(self, work: Callable[..., sqlite.Result], *arguments: object) -> sqlite.Result:
         """Call `work` under the lock. Replace a damaged file, and call `work` again."""

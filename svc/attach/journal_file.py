@@ -88,17 +88,12 @@ def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
     return connection
 
 
-def identity(path: Path) -> tuple[tuple[int, int] | None, ...]:
-    """Return the device and inode numbers of the file, its log and its index, which show whether a file was replaced."""
-    return tuple(sqlite.identity(path.with_name(path.name + suffix)) for suffix in ("", *sqlite.WAL_SUFFIXES))
-
-
 def write_back(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection:
     """Write the content of an open file that was removed or replaced to its path; rename a file that is there.
 
     Return a connection to the new file, and close the old one. Raise sqlite3.Error or OSError if that fails.
     """
-    if any(identity(path)):
+    if any(sqlite.identities(path)):
         _move_aside(path, "it is not the file that was open")
     sqlite.write_copy(connection, path)
     fresh = _opened(path)

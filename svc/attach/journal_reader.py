@@ -9,6 +9,7 @@ from svc.attach.journal_file import decode
 from svc.attach.places import datastore_place
 from svc.attach.record import ADDED, DELETING, Record
 from svc.datastore import sqlite
+from svc.datastore.api import StoreError
 from svc.values import dataclass
 
 BUSY_SECONDS: Final = 0.3  # limit of the wait for a lock of another process
@@ -40,6 +41,18 @@ def read_rows(path: Path, *, unfinished: bool = False) -> Rows:
         except ValueError as error:
             found.unreadable.append(f"{network} {container} {ifname}: {error}")
     return found
+
+
+def read_every_row(path: Path) -> list[Record]:
+    """Return all rows, without a change of the journal. Raise StoreError if the journal or one of its rows cannot be read."""
+    found = read_rows(path)
+    if found.unreadable:
+        raise StoreError(
+            f"journal {str(path)!r} has {len(found.unreadable)} rows that cannot be read, such as {found.unreadable[0]}",
+            details="start svc-agent if it does not run, and run `svcctl reconcile`: the agent sets them aside, and the "
+            "next call of the network restores what they had",
+        )
+    return found.records
 
 
 def count_rows(path: Path) -> dict[str, int]:

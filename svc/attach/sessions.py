@@ -153,7 +153,7 @@ class SessionPool:
 
         def open_store(waiting: Sequence[None]) -> list[DatastoreReadiness]:
             opened = store.opened
-            if opened is None or not opened.backend.is_current():
+            if opened is None or not (opened.backend.is_current() or opened.backend.write_back()):
                 backend = self._open_backend(settings, names)
                 if opened is not None:
                     self._replaced.append((time.monotonic(), opened.backend))  # calls in flight may still use it
@@ -180,6 +180,14 @@ class SessionPool:
                 session = DatastoreSession(key[0], dict(key[1]), node, backend, opened, ipam, opened.identity, claim)
                 self._sessions[key, node] = session
             return session
+
+    def write_back(self) -> None:
+        """Save what only the open sessions have of their datastores. Raise StoreError if that fails."""
+        with self._lock:
+            opened = [store.opened for store in self._stores.values() if store.opened is not None]
+        for each in opened:
+            if not each.backend.is_current():
+                each.backend.write_back()
 
     def close_idle(self, seconds: float, keep: Collection[StoreKey] = ()) -> None:
         """Close the sessions and backends that no call has requested for this time, which must exceed the duration of any call.

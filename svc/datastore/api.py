@@ -248,6 +248,13 @@ class Backend(Protocol):
         """Return False if the datastore that this session has open was replaced. A new session opens the replacement."""
         return True
 
+    def write_back(self) -> bool:
+        """Save what only this session has of a datastore that is not current. Return whether it is current again.
+
+        Raise StoreError if that fails; the session stays as it is.
+        """
+        return False
+
     def close(self) -> None: ...
 
 

@@ -15,7 +15,7 @@ from svc.datastore import sqlite
 
 LONGEST_LOG = 32 << 20  # bytes; a longer WAL file is truncated
 AGAIN_SECONDS = 5.0  # until the next attempt to truncate a WAL file that has a reader
-COMMITS = 256  # between two checkpoints: a WAL file of about 10 MB
+COMMITS = 256  # between two checkpoints; LONGEST_LOG limits the WAL file, which grows while a reader is at work
 
 _log = logging.getLogger(__name__)
 

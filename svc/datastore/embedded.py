@@ -88,28 +88,50 @@ class EmbeddedStore(Backend):
         self._checkpoints = WalCheckpointer(path)
         self._writing = threading.Lock()
         self._read_wait, self._write_wait = sqlite.LockWait(), sqlite.LockWait()
-        with self._errors, ExitStack() as opened:
+        with self._errors:
             if not path.exists():
                 sqlite.create(path, lambda connection: embedded_file.fill(connection, self._codec))
-            self._reader = opened.enter_context(closing(sqlite.connect(path)))
-            embedded_file.check_schema(path, self._reader)
-            self._writer = opened.enter_context(closing(sqlite.connect(path)))
-            for connection in (self._reader, self._writer):
-                fail_at_once(connection)
-            self._file = sqlite.identity(path)
-            self._readers = Readers(path, self._reader, threading.Lock(), self.is_current)
-            self._newest = dict(self._fetch(_COUNTERS))[TRANSACTIONS]
+            self._open()
+        self._newest = dict(self._fetch(_COUNTERS))[TRANSACTIONS]
+
+    def _open(self) -> None:
+        """Open the connections to the files at the path. Raise StoreError, sqlite3.Error or OSError."""
+        with ExitStack() as opened:
+            reader = opened.enter_context(closing(sqlite.connect(self._path)))
+            embedded_file.check_schema(self._path, reader)
+            writer = opened.enter_context(closing(sqlite.connect(self._path)))
             opened.pop_all()
+        for connection in (reader, writer):
+            fail_at_once(connection)
+        self._files = sqlite.identities(self._path)
+        self._writer, self._readers = writer, Readers(self._path, reader, threading.Lock(), self.is_current)
 
     @property
     def place(self) -> str:
         return f"store {str(self._path)!r}"
 
     def is_current(self) -> bool:
-        """Return whether `path` is still the file that this session has open."""
+        """Return whether `path` and the files beside it are still those that this session has open."""
         with suppress(OSError):
-            return sqlite.identity(self._path) == self._file
+            return sqlite.identities(self._path) == self._files
         return False
+
+    def write_back(self) -> bool:
+        """Replace the file by a copy of its content if its log or index was removed, because others would create new ones."""
+        with self._write_errors, self._writing:
+            found = sqlite.identities(self._path)
+            if found == self._files:  # another thread has done it
+                return True
+            if found[0] != self._files[0]:
+                return False
+            kept = embedded_file.write_over(self._path, self._writer)
+            former = self._writer, self._readers
+            self._open()
+            former[0].close()
+            former[1].close()
+            former[1].run(lambda connection: connection.close())
+        _log.error("files beside %s were removed: its content is written back; what was there is kept as %s", self._path, kept)
+        return True
 
     def get(self, key: Key) -> Entry:
         rows = self._fetch(_GET, (self._codec.path(key),))

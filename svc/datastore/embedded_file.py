@@ -1,11 +1,13 @@
 """The file of the embedded store: its tables, its first content, and the test whether this program can read it."""
 
+import os
 import sqlite3
 import uuid
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
+from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.model.keys import ResourceKey
 from svc.model.kv_codec import Codec
@@ -39,6 +41,24 @@ def fill(connection: sqlite3.Connection, codec: Codec) -> None:
     path = codec.path(ResourceKey(identity.kind, identity.name))
     connection.execute(CREATE, (codec.encode(identity), 1, path))
     connection.executemany(COUNT, ((TRANSACTIONS, 1), (identity.kind, 1)))
+
+
+def write_over(path: Path, connection: sqlite3.Connection) -> Path:
+    """Replace the file by a copy of the database that the connection has open. Rename what is there, and return its new path.
+
+    Raise sqlite3.Error or OSError if that fails. No other process can open the file in between: `sqlite.connect` refuses it.
+    """
+    kept = path.with_name(f"{path.name}.replaced-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}")
+
+    def place(copy: Path, path: Path) -> None:
+        os.link(path, kept)
+        for suffix in sqlite.WAL_SUFFIXES:  # before the copy takes the place of the file: it would be read with its log
+            with suppress(FileNotFoundError):
+                os.rename(f"{path}{suffix}", f"{kept}{suffix}")
+        os.replace(copy, path)
+
+    sqlite.write_copy(connection, path, place)
+    return kept
 
 
 def check_schema(path: Path, connection: sqlite3.Connection) -> None:

@@ -68,10 +68,19 @@ class Readers:
         """Return the connection of a place, opened if need be; None if that is not possible. The caller holds its lock."""
         if place.connection is None and not self._is_closed:
             with suppress(sqlite3.Error, OSError):
-                if self._is_current():
-                    place.connection = connection = sqlite.connect(self._path)
-                    fail_at_once(connection)
+                place.connection = self._connected()
         return place.connection
+
+    def _connected(self) -> sqlite3.Connection | None:
+        """Return one more connection; None if `path` is another file. Raise sqlite3.Error or OSError."""
+        if not self._is_current():
+            return None
+        connection = sqlite.connect(self._path)
+        if self._is_current():  # it was not replaced between the first look and the opening
+            fail_at_once(connection)
+            return connection
+        connection.close()
+        return None
 
 
 def fail_at_once(connection: sqlite3.Connection) -> None:

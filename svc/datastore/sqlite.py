@@ -33,6 +33,8 @@ INDEX_BYTES = 32 * 1024  # size of the smallest index of a WAL file
 
 _FILES = 4  # SQLite opens as many for one connection: database, WAL file, its index and the directory
 _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's WAL index format)
+_OPEN_LOCK = "1073741826"  # the first byte that an open connection locks in the database file (SQLite's file locks)
+_PRESENT_SECONDS = 0.2  # limit of the wait for the files beside a database that another process opens or closes
 
 Result = TypeVar("Result")
 
@@ -44,6 +46,7 @@ _REMEDIES = (  # part of SQLite's message, and the fix
     ("is full", "free space on its file system"),
     ("readonly", "make the file and its directory writable for this user"),
     ("unable to open", "make the file and its directory exist and writable for this user"),
+    ("was removed while", "svc-agent writes its files back within seconds: repeat this; end any other process"),
     ("is locked", "another process keeps it locked: find it with fuser, and stop it"),
     ("disk I/O", "look for disk errors in the kernel log"),
     ("closed database", "the store was closed: open it again"),
@@ -97,12 +100,17 @@ def _writer_of(path: Path) -> str:
 
     Do not open the locked file: with POSIX locks, closing it releases every lock that this process has on it.
     """
+    return _lock_holder(path.with_name(f"{path.name}-shm"), "WRITE", _WRITE_LOCK)
+
+
+def _lock_holder(path: Path, wanted: str, start: str) -> str:
+    """Return a process that has locked the file from this byte on, from /proc/locks; empty if it is not known."""
     with suppress(OSError):
-        status = path.with_name(f"{path.name}-shm").stat()
+        status = path.stat()
         file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         for line in Path("/proc/locks").read_text().splitlines():
             _, kind, _, mode, *fields = line.split()
-            if (kind, mode, *fields[1:3]) == ("POSIX", "WRITE", file, _WRITE_LOCK):
+            if (kind, mode, *fields[1:3]) == ("POSIX", wanted, file, start):
                 return f"process {fields[0]} ({Path('/proc', fields[0], 'comm').read_text().strip()})"
     return ""
 
@@ -229,10 +237,16 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
             connection.execute("PRAGMA journal_mode = WAL")  # the header of the file keeps this mode
 
 
-def write_copy(connection: sqlite3.Connection, path: Path) -> None:
-    """Copy the connection's database to the new file `path`, durably and in one step. Raise OSError, sqlite3.Error."""
-    with draft_of(path) as draft, closing(connect(draft)) as copy:
+def write_copy(connection: sqlite3.Connection, path: Path, place: Callable[[Path, Path], object] = os.link) -> None:
+    """Copy the connection's database to the file `path`, durably and in one step. Raise OSError, sqlite3.Error.
+
+    The file must be new, unless `place` replaces it. A damaged database raises sqlite3.DatabaseError, and is not copied.
+    """
+    with draft_of(path, place) as draft, closing(connect(draft)) as copy:
         connection.backup(copy)
+        (finding,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+        if finding != "ok":
+            raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
 
 
 @contextmanager
@@ -250,13 +264,34 @@ def draft_of(path: Path, place: Callable[[Path, Path], object] = os.link) -> Ite
             draft.with_name(draft.name + suffix).unlink(missing_ok=True)
 
 
-def identity(path: Path) -> tuple[int, int] | None:
+def identity(path: Path | str) -> tuple[int, int] | None:
     """Return device and inode number of the file; None if it does not exist."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
+
+
+def identities(path: Path) -> tuple[tuple[int, int] | None, ...]:
+    """Return the identity of the file, its log and its index, which show whether one of them was removed or replaced."""
+    return tuple(identity(f"{path}{suffix}") for suffix in ("", *WAL_SUFFIXES))  # each call asks: so no new Path
+
+
+def _require_files_beside(path: Path) -> None:
+    """Raise sqlite3.OperationalError if another connection has the file open, and its log or index was removed.
+
+    A new connection would make new ones, and neither would see what the other writes. A process that opens or closes the file
+    has none for a moment.
+    """
+    over = time.monotonic() + _PRESENT_SECONDS
+    while missing := next((file for suffix in WAL_SUFFIXES if not os.path.exists(file := f"{path}{suffix}")), None):
+        holder = _lock_holder(path, "READ", _OPEN_LOCK)
+        if not holder:
+            return
+        if time.monotonic() >= over:
+            raise sqlite3.OperationalError(f"{missing!r} was removed while {holder} has the store open")
+        time.sleep(_MAX_BACKOFF)
 
 
 def connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
@@ -265,6 +300,7 @@ def connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
     An `exclusive` connection needs no space for the index of the WAL file, and locks all other connections out. On a
     read-only file system the connection can only read.
     """
+    _require_files_beside(path)
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?{_mode(path)}",
         uri=True,

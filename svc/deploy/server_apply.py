@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 MANAGER: Final = "svcctl"
+ATTEMPTS: Final = 3  # of a write whose answer is lost
 SERVED_SECONDS: Final = 30.0  # until a server serves a new definition
 NAMESPACE, DEFINITION = "Namespace", "CustomResourceDefinition"
 _FIRST: Final = (NAMESPACE, DEFINITION)
 _POLL_SECONDS: Final = 0.1
-_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _write(client: "Client", discovery: Discovery, target: _Target, manager: str
 
 def _apply_once(client: "Client", target: _Target, manager: str) -> Json:
     """Apply a document. Repeat it if its answer is lost: the second time changes nothing."""
-    for _ in range(_ATTEMPTS - 1):
+    for _ in range(ATTEMPTS - 1):
         try:
             return client.apply(target.path, target.document, manager)
         except StoreError as error:

@@ -15,6 +15,7 @@ from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import Site
 from harness.installations import AGENT, FOUR, V4, V6, InstalledCluster, document, host_local, installed_cluster
 from harness.kube import ADMIN_TOKEN, Kube
+from svc.deploy.server_apply import ATTEMPTS
 
 pytestmark = pytest.mark.server
 
@@ -76,10 +77,19 @@ def test_killed_command_is_completed_by_the_next(cluster: InstalledCluster, poin
     assert_complete(cluster)
 
 
-@pytest.mark.parametrize("pattern", REQUESTS.values(), ids=REQUESTS)
-def test_lost_reply_is_an_error_that_the_next_call_mends(cluster: InstalledCluster, through: ApiProxy, pattern: str) -> None:
-    through.arm(Order(Fate.REPLY_LOST, pattern))
+@pytest.mark.parametrize("name", REQUESTS)
+def test_lost_reply_is_an_error_that_the_next_call_mends(cluster: InstalledCluster, through: ApiProxy, name: str) -> None:
+    times = ATTEMPTS if name == "resource" else 1
+    through.arm(Order(Fate.REPLY_LOST, REQUESTS[name], times=times))
     assert "the connection broke off" in cluster.call("apply", WANTED, code=1)
+    assert_complete(cluster)
+
+
+def test_lost_reply_to_the_resource_is_repeated(cluster: InstalledCluster, through: ApiProxy) -> None:
+    """Its server-side apply has no effect the second time."""
+    through.arm(order := Order(Fate.REPLY_LOST, REQUESTS["resource"], times=ATTEMPTS - 1))
+    cluster.call("apply", WANTED)
+    assert order.times == 0
     assert_complete(cluster)
 
 

@@ -152,7 +152,7 @@ def test_token_is_renewed_again_and_again(pod: PodInstaller) -> None:
 
 
 def test_watch_with_usual_times_renews_nothing_and_takes_little_memory(pod: PodInstaller) -> None:
-    """It has just installed a token for a day. The limit leaves room for the libraries of other machines."""
+    """It has just installed a token for a day. A third more than the container requests leaves room for other libraries."""
     with pod.watching({"svc.admin.installation_watch:LOOK_SECONDS": 0.1}) as process:
         pod.await_watch(process)
         wait_until(lambda: "cluster information" in pod.out.read_text())
@@ -162,7 +162,7 @@ def test_watch_with_usual_times_renews_nothing_and_takes_little_memory(pod: PodI
         found = memory(process)
         assert end(process) == 0
     print(f"resident memory of svcctl install --watch: {found:.1f} MiB")
-    assert found < 80.0
+    assert found < pod.requested_memory * 4 / 3
 
 
 def test_account_that_is_made_again_gets_a_token(pod: PodInstaller) -> None:
@@ -257,7 +257,10 @@ def test_missing_token_of_the_pod_is_reported(pod: PodInstaller) -> None:
     with pod.watching() as process:
         pod.await_watch(process)
         pod.account.write(token="")
-        eventually(pod.errors, lambda lines: any("token' cannot be read" in line for line in lines))
+        # the version may be noted at this time, which fails in the same way
+        eventually(
+            pod.errors, lambda lines: any(line.startswith("not renewed") and "token' cannot be read" in line for line in lines)
+        )
         pod.mount_token()
         wait_until(lambda: "the token is renewed again\n" in pod.out.read_text())
         assert end(process) == 0

@@ -19,14 +19,17 @@ from harness.polling import eventually, wait_until
 from harness.reference_plugins import REFERENCE, require_plugin
 from svc import __version__
 from svc.admin.resources import CLUSTER
+from svc.controllers.nodes import kube_name
 from svc.deploy import rbac
 from svc.deploy.manifests.settings import ETCD, NETWORKING, NONE, ORCH, Settings
+from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
 pytestmark = [pytest.mark.server, pytest.mark.root]
 
 POOL = "10.66.0.0/24"
+NODE = ResourceKey("Node", "node1")
 
 
 def settings_of(site: Site) -> Settings:
@@ -46,8 +49,7 @@ def node(site: Site, kube: Kube, orch_site: Site, tmp_path: Path) -> Iterator[Cl
     """Return `node1` without an agent. Its etcd, and the API server, are reached from its network namespace."""
     sites = (site,) if isinstance(site, OrchSite) else (site, orch_site)
     with rights(kube, settings_of(site), tmp_path), ClusterNode(tmp_path / "node", "node1", *sites, agent=False) as made:
-        for each in sites:
-            each.add_node("node1")
+        orch_site.add_node("node1")  # the watch registers it in etcd
         for plugin in ("portmap", "bandwidth", "loopback"):
             require_plugin(plugin)
             (made.bin_dir / plugin).symlink_to(REFERENCE / plugin)
@@ -63,14 +65,14 @@ def installer(site: Site, node: ClusterNode, kube: Kube) -> PodInstaller:
     return made
 
 
-def information(site: Site) -> Resource | None:
+def stored(site: Site, key: ResourceKey) -> Resource | None:
     with session(site) as store:
-        entry = store.find(CLUSTER)
+        entry = store.find(key)
         return entry.value if entry else None
 
 
 def noted(site: Site) -> Resource:
-    return eventually(lambda: information(site), bool) or Resource("", {})
+    return eventually(lambda: stored(site, CLUSTER), bool) or Resource("", {})
 
 
 def test_containers_bring_a_node_into_a_fresh_cluster(
@@ -79,7 +81,7 @@ def test_containers_bring_a_node_into_a_fresh_cluster(
     """The init container installs, the agent starts, and the watch makes the datastore ready. Then an ADD works.
 
     It works as well with the token that was renewed since."""
-    assert information(site) is None
+    assert stored(site, CLUSTER) is None
     installer.run()
     assert user_of(kube, installer.token.text).endswith(":svc-cni-plugin")
     node.start_agent()
@@ -91,6 +93,9 @@ def test_containers_bring_a_node_into_a_fresh_cluster(
         assert (spec["datastoreReady"], bool(re.fullmatch("[0-9a-f]{32}", spec["clusterGUID"]))) == (True, True)
         if isinstance(site, EtcdSite):
             node.ctl("pool", "apply", "-f", "-", stdin=pool_document("pool4", POOL))
+            registered = eventually(lambda: stored(site, NODE), bool)
+            assert registered is not None
+            assert kube_name(DEFAULT, registered) == "node1"
         kube_pod(kube)
         pod = Pod(node, sandbox(), "c1", installer.entry(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
         pod.add()
@@ -181,3 +186,28 @@ def test_version_is_noted_when_the_right_is_granted(node: ClusterNode, installer
         wait_until(lambda: "the version is noted\n" in installer.out.read_text())
         assert end(process) == 0
     assert noted(site).spec["svcVersion"] == f"v{__version__}"
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True, scope="module")
+def test_node_is_registered_when_the_datastore_is_unlocked(node: ClusterNode, installer: PodInstaller, site: Site) -> None:
+    """Until then an administrator migrates it. The wait is reported once, and tokens are renewed."""
+
+    def set_readiness(*, ready: bool) -> None:
+        with session(site) as store:
+            fields = {"svcVersion": "v99.0.0", "clusterType": "k8s", "datastoreReady": ready, "clusterGUID": "a" * 32}
+            store.update(CLUSTER, lambda _: Resource(CLUSTER.kind, {"name": CLUSTER.name, "uid": "u"}, fields))
+
+    set_readiness(ready=False)
+    with installer.watching(SHORT_TIMES) as process:
+        installer.await_watch(process)
+        assert eventually(installer.errors, bool) == [
+            "node not registered: the datastore is locked for a migration: wait for its end"
+        ]
+        before = installer.token.text
+        wait_until(lambda: installer.token.text != before)
+        assert stored(site, NODE) is None
+        set_readiness(ready=True)
+        wait_until(lambda: stored(site, NODE) is not None)
+        wait_until(lambda: installer.out.read_text().endswith("node node1 registered\nthe node is registered\n"))
+        assert len(installer.errors()) == 1
+        assert end(process) == 0

@@ -15,7 +15,7 @@ from harness.ipam_check import at_once
 from harness.netns import run
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.state import audit, edit_journal, remains, store_of
+from harness.state import audit, disagreements, edit_journal, remains, store_of
 from harness.stopped import stopped
 from svc._core.cidr import Address
 from svc.admin.ipam_check.findings import AGENT, KINDS, Finding
@@ -236,3 +236,46 @@ def test_stopped_agent_causes_a_warning(own_pods: MakePod, node: Node) -> None:
     assert (done.returncode, done.stdout.startswith("0 findings on node ")) == (0, True)
     assert "warning: the agent does not answer" in done.stderr
     assert "its journal is read" in done.stderr
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"this is not a database, and it is longer than a header of one would be" * 20)
+
+
+def undecodable_row(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as journal, journal:
+        journal.execute("UPDATE attachments SET record = 'not JSON'")
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem", "fix"),
+    [
+        (garbage, "file is not a database", "it rebuilds the journal"),
+        (undecodable_row, "1 rows that cannot be read", "next call of the network"),
+    ],
+)
+@pytest.mark.parametrize("command", [("check", "--node"), ("release", "--ip", "ADDRESS")], ids=" ".join)
+def test_damaged_journal_is_an_error_and_stays(
+    own_pods: MakePod, node: Node, damage: Callable[[Path], None], problem: str, fix: str, command: tuple[str, ...]
+) -> None:
+    """Nothing is judged without the rows. The agent mends the journal."""
+    pod = own_pods()
+    pod.add()
+    node.stop_agent()
+    journal = node.state_dir / "journal.db"
+    damage(journal)
+    before = journal.read_bytes()
+    arguments = [part.replace("ADDRESS", pod.addresses[0]) for part in command]
+    line = [str(node.programs / "svcctl"), "--state-dir", str(node.state_dir), "ipam", *arguments]
+    with entered(node.netns):
+        answer = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert answer.returncode == 1
+    assert problem in answer.stderr
+    assert fix in answer.stderr
+    assert journal.read_bytes() == before
+    assert not list(node.state_dir.glob("journal.db.damaged-*"))
+    node.start_agent()
+    assert pod.check().status == 0
+    assert disagreements(node) == []
+    pod.delete()
+    assert remains(node) == []

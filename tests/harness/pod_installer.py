@@ -20,7 +20,7 @@ from svc.admin.account_token import Token, decode
 from svc.datastore.open import open_client
 from svc.deploy import rbac
 from svc.deploy.manifests.network import config_map
-from svc.deploy.manifests.node import daemon_set
+from svc.deploy.manifests.node import INSTALL_WATCH, daemon_set
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, CONFIG_KEY, Settings
 from svc.deploy.server_apply import apply
@@ -127,8 +127,7 @@ class PodInstaller:
 
     def arguments(self, container: int) -> list[str]:
         """Return the arguments of a container of the DaemonSet, with the directories of this test."""
-        pod = daemon_set(self.settings)["spec"]["template"]["spec"]
-        found: list[str] = [*pod["initContainers"], *pod["containers"][1:]][container]["args"]
+        found: list[str] = self._containers()[container]["args"]
         here = {
             DEFAULT.state_dir: self.state_dir, DEFAULT.run_dir: self.run_dir, BIN_DIR: self.bin_dir, CONF_DIR: self.conf_dir,
             "/etc/svc/config/config": self.netconf,
@@ -166,9 +165,16 @@ class PodInstaller:
         eventually(lambda: (process.poll(), self.out.read_text()), lambda found: found[0] is not None or ".json" in found[1])
         assert process.poll() is None, self.err.read_text()
 
+    @property
+    def requested_memory(self) -> float:
+        """What the container `install-watch` requests, in MiB."""
+        (found,) = (each for each in self._containers() if each["name"] == INSTALL_WATCH)
+        return float(found["resources"]["requests"]["memory"].removesuffix("Mi"))
+
     def errors(self) -> list[str]:
         """Return what the container has reported as failed."""
-        return [line for line in self.err.read_text().splitlines() if line.startswith(("not renewed", "version not noted"))]
+        failures = "not renewed", "version not noted", "node not registered"
+        return [line for line in self.err.read_text().splitlines() if line.startswith(failures)]
 
     def entry(self) -> Json:
         """Return the network configuration of svc as the runtime passes it on."""
@@ -176,9 +182,13 @@ class PodInstaller:
         own: Json = document["plugins"][0]
         return own | {"name": document["name"], "cniVersion": document["cniVersion"]}
 
-    def _variables(self, container: int) -> dict[str, str]:
+    def _containers(self) -> list[Json]:
+        """Return those of the installer."""
         pod = daemon_set(self.settings)["spec"]["template"]["spec"]
-        found = [*pod["initContainers"], *pod["containers"][1:]][container]["env"]
+        return [*pod["initContainers"], *pod["containers"][1:]]
+
+    def _variables(self, container: int) -> dict[str, str]:
+        found = self._containers()[container]["env"]
         return {each["name"]: each["value"] for each in found if "value" in each} | self.environment
 
     def _account_option(self) -> list[str]:

@@ -30,7 +30,6 @@ from simulation.blocking import Current, FileLocks
 from simulation.files import Files
 from simulation.machine import ModelForwarding, ModelKernel, ModelReaper, model_stands, model_wire
 from svc._core.netns import own_netns_identity
-from svc.attach.journal_file import identity
 from svc.private_directory import make_private
 
 _MODULES = {"threading": blocking.Threading, "time": blocking.Time, "fcntl": blocking.FileLocks, "datetime": blocking.Clock}
@@ -90,8 +89,7 @@ def models(files: Files) -> Iterator[None]:
     put(svc.attach.intent, "stands", model_stands)
     put(svc.attach.teardown, "remove_inside", lambda *_: False)  # no program moves interfaces in the simulation
     put(svc.datastore.sqlite, "connect", files.connect)
-    put(svc.datastore.sqlite, "identity", cache(svc.datastore.sqlite.identity))  # no file is replaced in the simulation
-    put(svc.attach.journal, "identity", cache(identity))
+    put(svc.datastore.sqlite, "identities", cache(svc.datastore.sqlite.identities))  # no file is replaced in the simulation
     put(svc.cni.locks, "make_private", cache(make_private))
     put(svc.cni.oneshot, "find_agent_elsewhere", lambda *_: None)  # the real one reads the contents of lock files
     put(svc.cni.oneshot, "is_agent_listening", lambda node: Hooks.is_agent_listening(node))

@@ -115,7 +115,7 @@ def test_other_schema_versions_are_refused(path: Path, statement: str, release: 
 
 def test_new_store_records_the_release(store: EmbeddedStore) -> None:
     """An earlier build can then name it in its error."""
-    assert store._reader.execute("SELECT value FROM about WHERE name = 'release'").fetchall() == [(__version__,)]
+    assert store._writer.execute("SELECT value FROM about WHERE name = 'release'").fetchall() == [(__version__,)]
 
 
 def test_full_disk_changes_nothing(store: EmbeddedStore) -> None:

@@ -144,7 +144,7 @@ def test_killed_writer_loses_nothing_committed(path: Path, store: EmbeddedStore)
         assert counted(store) in (reported[-1], reported[-1] + 1)
         assert len(store.list(HandleQuery())) == counted(store) + 1
         with closing(EmbeddedStore(path)) as again:
-            assert again._reader.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert again._writer.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             assert counted(again) == counted(store)
             write_one(again, f"after.{kills}")
             again.write([Delete(HandleKey(f"after.{kills}"))])

@@ -47,6 +47,8 @@ ALLOWED = {
     "svc/controllers/copies/network_policies.py": {"/apis/networking.k8s.io/v1"},
     "svc/admin/convert_netconf.py": {"calico", "kubernetes", "k8s_api_root"},  # profile, sections, fields
     "svc/admin/convert_operator.py": {"kubernetes"},
+    "svc/admin/account_access.py": {"k8s_auth_token", "k8s_certificate_authority"},
+    "svc/admin/account_token.py": {"authentication.k8s.io/v1"},
     "svc/admin/diagnostics.py": {"svc"},  # a field of the document
     "svc/ctl/commands/convert.py": {"calico", "default|calico|FILE"},  # a profile of svc
     "svc/model/pod_endpoint.py": {"k8s.v1.cni.cncf.io/network-status"},  # of another program

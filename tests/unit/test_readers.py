@@ -127,6 +127,21 @@ def test_reader_waits_for_the_first_if_no_more_can_be_opened(
     assert file.used() is file.first
 
 
+def test_file_that_is_replaced_while_it_is_opened_is_not_read(file: File, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, opened = sqlite.connect, []
+
+    def replace(name: Path) -> sqlite3.Connection:
+        file.is_current = False
+        opened.append(real(name))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite, "connect", replace)
+    require_wait(file, 1)
+    (other,) = opened
+    with pytest.raises(sqlite3.ProgrammingError):  # it is closed
+        other.execute(READ)
+
+
 def test_failure_of_a_read_frees_the_connection(file: File) -> None:
     with pytest.raises(sqlite3.OperationalError):
         file.readers.run(fetch, "SELECT nothing FROM nowhere")

@@ -69,7 +69,7 @@ def test_failures_of_the_embedded_store_are_counted(store: EmbeddedStore, monkey
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(LockWait, "run", fails)
-    store._reader.close()
+    store._readers.run(lambda connection: connection.close())
     with pytest.raises(StoreError):
         store.find(KEY)
     with pytest.raises(StoreError):

@@ -1,5 +1,6 @@
 """Worker pool of the agent: a worker always listens, idle workers end, and concurrent ones share a CPU."""
 
+import errno
 import os
 import queue
 import threading
@@ -12,6 +13,7 @@ from harness.polling import wait_until
 from harness.skips import ONE_PROCESSOR
 from svc.agent import workers
 from svc.agent.workers import WorkerPool
+from svc.right_of_way import take_precedence
 
 TIMEOUT_SECONDS = 20.0
 
@@ -175,3 +177,55 @@ def test_concurrent_workers_are_pinned_to_one_cpu(work: Work) -> None:
     assert os.sched_getaffinity(other_thread.native_id or 0) == os.sched_getaffinity(0)
     over.set()
     other_thread.join()
+
+
+def test_worker_goes_on_after_it_could_not_take_a_job(
+    work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers, "PAUSE_SECONDS", 0.01)
+    takes, fails = work.workers._next_job, threading.Event()
+
+    def fail() -> Job | None:
+        if fails.is_set():
+            raise OSError(errno.ENOSYS, "Function not implemented")
+        return takes()
+
+    work.workers._next_job = fail
+    fails.set()
+    for _ in range(4):  # each worker ends its job, and fails to take the next one
+        work.jobs.put(lambda: None)
+    wait_until(lambda: caplog.text.count("could not take a job") > 4)
+    fails.clear()
+    done = threading.Event()
+    work.jobs.put(done.set)
+    assert done.wait(TIMEOUT_SECONDS)
+
+
+@pytest.mark.root
+def test_worker_that_a_thread_with_precedence_starts_has_the_priority_of_the_process(work: Work) -> None:
+    """The kernel resets the priority of such a thread."""
+    usual, found = os.getpriority(os.PRIO_PROCESS, os.getpid()), queue.Queue[int]()
+    first, gate = threading.Barrier(workers.IDLE_WORKERS + 1), threading.Event()
+    known = set(threading.enumerate())
+
+    def precede() -> None:
+        take_precedence()
+        first.wait(TIMEOUT_SECONDS)
+
+    def tell() -> None:
+        if threading.current_thread() not in known:
+            found.put(os.getpriority(os.PRIO_PROCESS, 0))
+        wait_for_event(gate)
+
+    for _ in range(workers.IDLE_WORKERS):
+        work.jobs.put(precede)
+    first.wait(TIMEOUT_SECONDS)
+    known.update(threading.enumerate())
+    os.setpriority(os.PRIO_PROCESS, os.getpid(), usual - 5)
+    try:
+        for _ in range(workers.MAX_WORKERS):
+            work.jobs.put(tell)
+        assert {found.get(timeout=TIMEOUT_SECONDS) for _ in range(workers.MAX_WORKERS - len(known))} <= {usual - 5}
+    finally:
+        gate.set()
+        os.setpriority(os.PRIO_PROCESS, os.getpid(), usual)

@@ -6,7 +6,7 @@ from pathlib import Path
 from svc._core import netns, rtnl
 from svc._core.cidr import Address
 from svc.admin.ipam_check.node_agent import require_same_netns
-from svc.attach.journal_reader import read_rows
+from svc.attach.journal_reader import read_every_row
 from svc.attach.record import DELETING
 from svc.dataplane.kernel import addresses_of, query
 from svc.model.errors import CallerError, reason_of
@@ -34,7 +34,7 @@ def _attachments(state_dir: Path) -> Iterator[tuple[Address, str]]:
     """Yield the addresses of attachments without a pending release. A node that runs no agent has no journal."""
     if not _has_journal(state_dir):
         return
-    for record in read_rows(state_dir / _JOURNAL).records:
+    for record in read_every_row(state_dir / _JOURNAL):
         if record.state != DELETING:
             yield from ((address, f"attachment {record.handle}") for address in record.address_list())
 

@@ -16,7 +16,8 @@ from svc.admin.ipam_check.node_agent import require_same_netns
 from svc.admin.ipam_check.node_comparison import NodeObservation, Rows, compare, unchanged
 from svc.admin.ipam_check.observation import Allocation, ObservedBlock, Place
 from svc.admin.ipam_check.reading import block_at
-from svc.admin.node_state import open_journal
+from svc.admin.node_state import journal_path
+from svc.attach.journal_reader import read_every_row
 from svc.attach.record import AttachmentId, Record
 from svc.attach.token_cache import without_secrets
 from svc.dataplane.kernel import Kernel
@@ -88,8 +89,7 @@ def _profiles_of(names: Names, rows: Rows) -> frozenset[str]:
 
 
 def _rows(state_dir: Path) -> dict[AttachmentId, Record]:
-    with open_journal(state_dir) as journal:
-        return {record.id: record for record in journal.all()}
+    return {record.id: record for record in read_every_row(journal_path(state_dir))}
 
 
 def _links_of(prefix: str) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from svc.admin.agent_client import NoAgent, OldAgent, ask, find_holder
-from svc.admin.node_state import open_journal
+from svc.admin.node_state import journal_path
+from svc.attach.journal_reader import read_every_row
 from svc.attach.places import datastore_place
 from svc.attach.token_cache import without_secrets
 from svc.cni.locks import AGENT
@@ -25,11 +26,11 @@ def configured_name(netconf: NetConf | None, names: Names) -> str:
 def recorded_name(state_dir: Path, settings: Mapping[str, str], configured: str, agents: Iterable[str], host: str) -> str:
     """Return the name under which the attachments of a datastore are allocated; without any, that of the agent, or the host's.
 
-    Raise CallerError if the sources disagree.
+    Raise CallerError if the sources disagree, StoreError if the journal cannot be read.
     """
     own = without_secrets(dict(settings))
-    with open_journal(state_dir) as journal:
-        journalled = {record.node for record in journal.all() if record.node and record.settings == own}
+    rows = read_every_row(journal_path(state_dir))
+    journalled = {record.node for record in rows if record.node and record.settings == own}
     known = journalled or set(agents)
     names = known | ({configured} if configured else set())
     if len(names) > 1:

@@ -56,7 +56,11 @@ _bin_dir_option = click.option(
     "--cni-version", type=click.Choice(cni_versions.SUPPORTED), help="Highest CNI version of the network, for an older runtime."
 )
 @click.option("--service-account", type=PATH, help="For --datastore orch: directory of the account.  [default: the pod's]")
-@click.option("--watch", is_flag=True, help="For --datastore orch: run until SIGTERM, renew the token, and note the version.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="For --datastore orch: run until SIGTERM, renew the token, note the version, and register the node in etcd.",
+)
 @click.option("--socket", type=PATH, help="Socket of the agent.  [default: agent.sock in the run directory]")
 @click.option("--executable", type=PATH, help="Executable to install.  [default: the one installed with this Python]")
 @click.option(

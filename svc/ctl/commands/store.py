@@ -9,8 +9,8 @@ import click
 
 from svc.admin import node_state
 from svc.admin.output_file import require_not_stdout
-from svc.attach.journal_reader import describe_release
-from svc.attach.record import AttachmentId, Record
+from svc.attach.journal_reader import describe_release, read_rows
+from svc.attach.record import DELETING, AttachmentId, Record
 from svc.ctl.cli_context import CliContext, Target, describe, output_option, table
 from svc.ctl.path_option import PATH
 from svc.ctl.screen import printable
@@ -105,10 +105,12 @@ def get(context: CliContext) -> None:
       svcctl pending get
       svcctl pending get -o json
     """
-    with node_state.open_journal(context.state_dir) as journal:
-        documents = [_document(record, context.state_dir) for record in journal.pending_releases()]
-    rows = [[_text(field, document[field]) for field in _COLUMNS] for document in documents]
-    context.answer(documents, table([field.upper() for field in _COLUMNS], rows))
+    rows = read_rows(node_state.journal_path(context.state_dir), unfinished=True)
+    documents = [_document(record, context.state_dir) for record in rows.records if record.state == DELETING]
+    for row in rows.unreadable:
+        echo(f"warning: a row cannot be read: {row}", err=True)
+    cells = [[_text(field, document[field]) for field in _COLUMNS] for document in documents]
+    context.answer(documents, table([field.upper() for field in _COLUMNS], cells))
 
 
 def _reason(_context: click.Context, _option: click.Parameter, text: str) -> str:

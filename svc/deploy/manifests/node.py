@@ -85,7 +85,7 @@ def _install(settings: Settings) -> Json:
 
 
 def _install_watch(settings: Settings) -> Json:
-    return _installer(settings, INSTALL_WATCH, ["--watch"]) | {"resources": {"requests": {"cpu": "10m", "memory": "40Mi"}}}
+    return _installer(settings, INSTALL_WATCH, ["--watch"]) | {"resources": {"requests": {"cpu": "10m", "memory": "60Mi"}}}
 
 
 def _installer(settings: Settings, name: str, more: list[str]) -> Json:
