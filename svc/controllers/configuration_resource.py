@@ -12,11 +12,13 @@ from datetime import datetime, timezone
 from threading import Lock
 from typing import Any
 
+from svc.admin import resources
+from svc.admin.resources import CLUSTER
 from svc.controllers.condition_documents import documents
 from svc.controllers.conditions import FALSE, TRUE, Condition
 from svc.controllers.configuration_merge import Decision, configuration_of, decide, running_config
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.settings import Settings
+from svc.controllers.settings import OPERATOR, Settings
 from svc.datastore.api import Conflict, Contended, Create, Entry, NotFound, UndecodableEntry, Update
 from svc.model import controllers_configuration as shape
 from svc.model.controllers_configuration import KEY, KIND
@@ -59,6 +61,7 @@ class ConfigurationResource(Controller[ResourceKey]):
 
     def settle(self, item: ResourceKey) -> None:
         """Create the object if it is missing, and write its status if that does not show what is in force."""
+        self._initialise()
         for _ in attempts():
             try:
                 return self._write(self._find(item))
@@ -68,6 +71,13 @@ class ConfigurationResource(Controller[ResourceKey]):
 
     def shown(self, item: ResourceKey) -> str:
         return f"{item.kind} {item.name!r}"
+
+    def _initialise(self) -> None:
+        """Initialise a new datastore for the controller `operator`. The pods on nodes, which do it otherwise, wait for that."""
+        store, names = self.shared.store, self.shared.names
+        if OPERATOR in self._settings.controllers and not names.foreign_definitions and store.find(CLUSTER) is None:
+            resources.initialise(store, names, [names.orchestrator], "", datetime.now(timezone.utc))
+            log.info("%s is initialised", store.place)
 
     def _follow(self, keys: Collection[ResourceKey]) -> None:
         """Put the object into force. A deleted object, or one that cannot be decoded, changes nothing: see `settle`."""

@@ -1,5 +1,6 @@
 """The part of svc-controllers that keeps KubeControllersConfiguration, on real datastores, with a status subresource or not."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from copy import deepcopy
@@ -15,6 +16,7 @@ from harness.kube import ADMIN_TOKEN, Kube
 from harness.orch import install
 from harness.polling import eventually, wait_until
 from harness.running_controller import Running, running
+from svc.attach.datastore_ready import KEY as READY
 from svc.controllers.conditions import FALSE, TRUE, Condition
 from svc.controllers.configuration import Configuration
 from svc.controllers.configuration_merge import configuration_of, running_config
@@ -134,6 +136,35 @@ def test_object_is_created_from_all_defaults_and_again_after_deletion(processes:
     wait_until(lambda: process.live.now == processes.in_force())
     processes.await_status(lambda found: found.get("runningConfig", {}).get("logSeverityScreen") == "Info")
     assert processes.store.get(KEY).value.spec == shape.defaults()
+
+
+@pytest.mark.parametrize("enabled", ["node,operator", "node"])
+def test_new_datastore_is_initialised_for_the_operator_alone(processes: Processes, enabled: str) -> None:
+    """The pods on nodes, which initialise it otherwise, wait for what the controller `operator` writes."""
+    store = processes.store
+    store.write([Delete(READY)])
+    process = processes.start({"ENABLED_CONTROLLERS": enabled})
+    if "operator" in enabled:
+        wait_until(lambda: store.find(KEY) is not None)
+        spec = store.get(READY).value.spec
+        assert spec["datastoreReady"] is True
+        assert re.fullmatch("[0-9a-f]{32}", spec["clusterGUID"])
+        assert spec["clusterType"] == DEFAULT.orchestrator
+        return
+    wait_until(lambda: process.part.tally.failed > 0)
+    assert store.find(READY) is None
+    assert store.find(KEY) is None
+
+
+def test_locked_datastore_stays_locked(processes: Processes) -> None:
+    """The controller `operator` initialises only what has never been initialised."""
+    set_ready(processes.store, ready=False)
+    before = processes.store.get(READY)
+    process = processes.start({"ENABLED_CONTROLLERS": "node,operator"})
+    wait_until(lambda: process.part.tally.failed > 0)
+    assert processes.store.get(READY) == before
+    assert processes.store.find(KEY) is None
+    set_ready(processes.store)
 
 
 def test_minimal_object_disables_nothing(processes: Processes, caplog: pytest.LogCaptureFixture) -> None:

@@ -118,9 +118,7 @@ def plan(cluster: Cluster, spec: Json) -> Plan:
 
 def show(cluster: Cluster, made: Plan) -> list[Outcome]:
     """Return what `carry_out` would do."""
-    is_new = cluster.store.find(CLUSTER) is None and not cluster.names.foreign_definitions
-    found = [Outcome(CLUSTER.kind, CLUSTER.name, f"would be {CREATED}")] if is_new else []
-    found += [Outcome(POOL, pool.name, "would be disabled, then deleted") for pool in made.pools.stale]
+    found = [Outcome(POOL, pool.name, "would be disabled, then deleted") for pool in made.pools.stale]
     replaced = {pool.name for pool in made.pools.stale}
     new = [applied(kinds.POOLS, pool) for pool in made.pools.wanted if pool.name not in replaced]
     for each in preview(cluster.store, new, Options(datetime.now(timezone.utc))) if new else ():
@@ -133,12 +131,11 @@ def show(cluster: Cluster, made: Plan) -> list[Outcome]:
 
 def carry_out(cluster: Cluster, made: Plan, *, while_locked: bool = False) -> Result:
     """Bring the plan about; return what was done, and what is left. Raise CallerError before any write; StoreError."""
-    record, now = cluster.store.find(CLUSTER), datetime.now(timezone.utc)
     if not while_locked:
-        require_unlocked(record)
-    outcomes = [] if record or cluster.names.foreign_definitions else [_initialise(cluster, now)]
+        require_unlocked(cluster.store.find(CLUSTER))
+    now = datetime.now(timezone.utc)
     pools = apply_pools(cluster.store, made.wanted.listing, cluster.names, now, while_locked=while_locked)
-    outcomes += [Outcome(POOL, name, outcome) for name, outcome in pools]
+    outcomes = [Outcome(POOL, name, outcome) for name, outcome in pools]
     waiting = [(name, outcome) for name, outcome in pools if is_waiting(outcome)]
     outcomes.append(_write_config_map(cluster, made))
     live, problems = {(each["kind"], each["metadata"]["name"]): each for each in made.live}, []
@@ -188,12 +185,6 @@ def config_map_of(made: Wanted, names: Names, present: Json | None = None) -> Js
     labels = (before["metadata"].get("labels") or {}) | {key: value}
     data = (before.get("data") or {}) | {CONFIG_KEY: made.network}
     return before | {"metadata": before["metadata"] | {"labels": labels}, "data": data}
-
-
-def _initialise(cluster: Cluster, now: datetime) -> Outcome:
-    """Initialise the datastore, which the pods on nodes do otherwise: they wait for the network list."""
-    names = cluster.names
-    return Outcome(CLUSTER.kind, CLUSTER.name, resources.initialise(cluster.store, names, [names.orchestrator], "", now))
 
 
 def _require_own(present: Json | None, made: Wanted, names: Names) -> None:
