@@ -110,7 +110,7 @@ class Agent:
             return self._drain()
 
     def _await_other(self) -> bool:
-        """Wait for another agent of these directories to end. Return False if this one is asked to end meanwhile."""
+        """Wait for another agent of these directories to end. Return False if this one is asked to end before."""
         seconds = self._settings.takeover
         until, other = time.monotonic() + seconds, ""
         while time.monotonic() < until and (holder := self._state_lock.holder()).purpose == AGENT:

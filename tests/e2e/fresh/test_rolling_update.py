@@ -15,7 +15,7 @@ SOCKET = "/run/svc/agent.sock"  # /var/run is a symbolic link, which another roo
 
 
 def test_no_call_fails(fresh: FreshCluster) -> None:
-    """Pods that are started or deleted meanwhile wait, and nothing is left of them."""
+    """Pods that are started or deleted during the update wait, and nothing is left of them."""
     fresh.apply("--pool", "10.244.0.0/16")
     put_pod(fresh.kube, "before")
     fresh.await_address("before")
