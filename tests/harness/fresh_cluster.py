@@ -40,6 +40,10 @@ class _Machine:
         run("ip", "-n", self.netns.name, "-batch", "-", stdin=UPLINK)
         self._ways = [PortForward(self.netns, kube.port, host=host) for host in ("127.0.0.1", NODE_ADDRESS)]
 
+    def reach(self, port: int) -> None:
+        """Let the node and its pods reach a port of the test's loopback at the node's address."""
+        self._ways.append(PortForward(self.netns, port, host=NODE_ADDRESS))
+
     def close(self) -> None:
         for way in self._ways:
             way.close()
@@ -49,8 +53,8 @@ class _Machine:
 class FreshCluster:
     """The cluster, and commands of its administrator."""
 
-    def __init__(self, folder: Path, kube: Kube, real: RealNode) -> None:
-        self.kube, self.real = kube, real
+    def __init__(self, folder: Path, kube: Kube, real: RealNode, reach: Callable[[int], None]) -> None:
+        self.kube, self.real, self.reach = kube, real, reach
         self.kubeconfig = kube.kubeconfig(folder / "administrator")
 
     def svcctl(self, *arguments: str) -> str:
@@ -127,7 +131,7 @@ def running(folder: Path, image: BuiltImage, *, audits: bool = False) -> Iterato
             require_plugin(plugin)
             real.host("cp", str(REFERENCE / plugin), str(BIN_DIR / plugin))
         _await_image(real)
-        yield FreshCluster(folder, kube, real)
+        yield FreshCluster(folder, kube, real, machine.reach)
 
 
 def _furnish(kube: Kube) -> None:

@@ -1,11 +1,18 @@
 """One command makes a fresh cluster run pods, in each flavour."""
 
+import json
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from harness.datastores import EtcdSite
+from harness.etcd import Cluster, cluster
 from harness.fresh_cluster import IMAGE, NODE, FreshCluster
 from harness.installations import PATH, document
+from harness.kube import NODE_ADDRESS
+from harness.node import pool_document
 from harness.workloads import put_pod
 
 pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
@@ -38,11 +45,41 @@ def test_networking(fresh: FreshCluster) -> None:
     require_pod(fresh, began)
 
 
-@pytest.mark.parametrize("flavour", ["overlay", "policy-only"])
-def test_pod_cidrs(fresh: FreshCluster, flavour: str) -> None:
-    """Kubernetes has given a range to the node, as with --allocate-node-cidrs."""
+def give_range(fresh: FreshCluster) -> None:
+    """Give a range to the node, as Kubernetes does with --allocate-node-cidrs."""
     ranges = {"spec": {"podCIDR": "10.244.3.0/24", "podCIDRs": ["10.244.3.0/24"]}}
     fresh.kube.call("PATCH", f"/api/v1/nodes/{NODE}", ranges, "application/merge-patch+json")
+
+
+@pytest.fixture
+def etcd(fresh: FreshCluster, tmp_path: Path) -> Iterator[Cluster]:
+    """Run an etcd that the node reaches at its own address."""
+    with cluster(tmp_path / "etcd") as running:
+        fresh.reach(running.members[0].ports[0])
+        yield running
+
+
+@pytest.mark.parametrize("flavour", ["networking", "overlay"])
+def test_etcd(fresh: FreshCluster, etcd: Cluster, flavour: str, tmp_path: Path) -> None:
+    """An administrator makes the pools, from a machine that reaches etcd elsewhere."""
+    give_range(fresh)
+    began = time.monotonic()
+    fresh.apply(
+        "--flavour", flavour, "--datastore", "etcd", "--etcd-endpoints", etcd.endpoints.replace("127.0.0.1", NODE_ADDRESS)
+    )
+    if flavour == "networking":
+        netconf = tmp_path / "netconf.json"
+        netconf.write_text(json.dumps({"type": "svc", "name": "net", "cniVersion": "1.0.0", **EtcdSite(etcd).config}))
+        pool = tmp_path / "pool.json"
+        pool.write_text(pool_document("pool", RANGE))
+        fresh.svcctl("--netconf", str(netconf), "pool", "apply", "-f", str(pool))
+    require_pod(fresh, began)
+
+
+@pytest.mark.parametrize("flavour", ["overlay", "policy-only"])
+def test_pod_cidrs(fresh: FreshCluster, flavour: str) -> None:
+    """The addresses are those of the range that the node has."""
+    give_range(fresh)
     began = time.monotonic()
     fresh.apply("--flavour", flavour)
     require_pod(fresh, began)

@@ -1,0 +1,51 @@
+"""The rights that the manifests give: no request of svc is denied, and each right is used."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness import fresh_cluster
+from harness.audit_log import AuditLog, granted
+from harness.built_image import BuiltImage
+from harness.fresh_cluster import IMAGE, FreshCluster
+from harness.workloads import delete_pod, put_pod, read_pod
+from svc.deploy import rbac
+from svc.deploy.manifests.objects import objects
+from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, Settings
+from svc.names import DEFAULT
+
+pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
+
+RANGE, SMALL = "10.244.0.0/16", "10.245.0.0/30"
+
+
+@pytest.fixture
+def audited(image: BuiltImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshCluster]:
+    with fresh_cluster.running(tmp_path_factory.mktemp("audited"), image, audits=True) as cluster:
+        yield cluster
+
+
+def use_everything(fresh: FreshCluster) -> None:
+    """Attach and detach pods in each way that asks for more of the datastore."""
+    kube, domain = fresh.kube, f"cni.{DEFAULT.api_version.partition('/')[0]}"
+    put_pod(kube, "first")
+    address = fresh.await_address("first")
+    fresh.await_svc("svc-node", "svc-controllers")
+    assert address.startswith("10.24")
+    put_pod(kube, "chosen", {f"{domain}/ipAddrs": '["10.244.9.9"]'})
+    assert fresh.await_address("chosen") == "10.244.9.9"
+    for name in ("first", "chosen"):
+        delete_pod(kube, name)
+    fresh.real.wait("the pods have ended", lambda: not any(read_pod(kube, name) for name in ("first", "chosen")))
+
+
+def test_no_request_is_denied_and_no_right_is_unused(audited: FreshCluster) -> None:
+    """Those of the controllers are compared in test_controllers_rights.py, with one controller after the other."""
+    audited.apply("--pool", RANGE)
+    use_everything(audited)
+    log = AuditLog(audited.kube.audit_log)
+    rights = granted(objects(Settings(NETWORKING, ORCH, IMAGE, crds=NONE)))
+    assert set(rights) == {rbac.plugin_account(DEFAULT), rbac.node_name(DEFAULT), DEFAULT.controllers}
+    assert log.denied() == set()
+    for account in (rbac.plugin_account(DEFAULT), rbac.node_name(DEFAULT)):
+        assert rights[account] - log.used(account, rights[account]) == set(), account
