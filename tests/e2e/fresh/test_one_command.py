@@ -23,6 +23,7 @@ def require_pod(fresh: FreshCluster, began: float) -> None:
     fresh.await_svc("svc-node", "svc-controllers")
 
 
+@pytest.mark.long
 def test_networking(fresh: FreshCluster) -> None:
     """The start of the image alone is measured beside."""
     began = time.monotonic()
@@ -38,6 +39,7 @@ def test_networking(fresh: FreshCluster) -> None:
     require_pod(fresh, began)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flavour", ["overlay", "policy-only"])
 def test_pod_cidrs(fresh: FreshCluster, flavour: str) -> None:
     """Kubernetes has given a range to the node, as with --allocate-node-cidrs."""
