@@ -56,7 +56,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def _group(item: pytest.Item) -> str:
-    """Return the group: the file, or the datastore of a contract test, or the real node.
+    """Return the group: the file, or the datastore of a contract test, or the real node, or the nodes with the image.
 
     Tests on an API server have few groups, because each worker with such tests runs a server, which takes processor time even
     while no test uses it.
@@ -65,6 +65,8 @@ def _group(item: pytest.Item) -> str:
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     if item.path.parent.name == "node":
         return "node"
+    if item.path.parent.name in ("fresh", "image"):  # whole clusters: several at a time need more than two processors
+        return "image"
     if "kube" in getattr(item, "fixturenames", ()) or any(str(value).startswith("orch") for value in params.values()):
         return f"api-{crc32(path.encode()) % API_SERVERS}"
     return str(params.get("datastore", path))

@@ -30,6 +30,7 @@ def require_pod(fresh: FreshCluster, began: float) -> None:
     fresh.await_svc("svc-node", "svc-controllers")
 
 
+@pytest.mark.long
 def test_networking(fresh: FreshCluster) -> None:
     """The start of the image alone is measured beside."""
     began = time.monotonic()
@@ -59,6 +60,7 @@ def etcd(fresh: FreshCluster, tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flavour", ["networking", "overlay"])
 def test_etcd(fresh: FreshCluster, etcd: Cluster, flavour: str, tmp_path: Path) -> None:
     """An administrator makes the pools, from a machine that reaches etcd elsewhere."""
@@ -76,6 +78,7 @@ def test_etcd(fresh: FreshCluster, etcd: Cluster, flavour: str, tmp_path: Path) 
     require_pod(fresh, began)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flavour", ["overlay", "policy-only"])
 def test_pod_cidrs(fresh: FreshCluster, flavour: str) -> None:
     """The addresses are those of the range that the node has."""

@@ -14,7 +14,7 @@ from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, Settings
 from svc.names import DEFAULT
 
-pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 RANGE = "10.244.0.0/16"
 

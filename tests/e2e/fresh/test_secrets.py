@@ -7,7 +7,7 @@ import pytest
 from harness.fresh_cluster import FreshCluster
 from harness.workloads import events
 
-pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 NAME = "svc-etcd-secrets"
