@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from svc.model.field_errors import without_credentials
+from svc.model.field_errors import without_secrets_in_urls
 
 _FIELDS = ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "orch_api_root", "kubeconfig")
 
@@ -19,4 +19,4 @@ def orchestrator_place(settings: Mapping[str, str]) -> str:
 
 def _location(settings: Mapping[str, str]) -> str:
     found = next((settings[field] for field in _FIELDS if settings.get(field)), "")
-    return f" ({','.join(map(without_credentials, found.split(',')))})" if found else ""
+    return f" ({without_secrets_in_urls(found)})" if found else ""

@@ -27,7 +27,7 @@ from svc.datastore import api
 from svc.datastore.api import Backend
 from svc.datastore.open import EMBEDDED_FILE, open_backend
 from svc.model.errors import CallerError
-from svc.model.field_errors import without_credentials
+from svc.model.field_errors import without_secrets_in_urls
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
 from svc.netconf.installed import InstalledNetwork, read_installed, read_networks
@@ -236,7 +236,7 @@ def describe(settings: dict[str, str], file: Path) -> str:
         case "etcdv3":
             return f"etcd {_servers(settings)}"
     if root := settings.get("orch_api_root"):
-        return f"Kubernetes API {without_credentials(root)}"
+        return f"Kubernetes API {without_secrets_in_urls(root)}"
     kubeconfig = settings.get("kubeconfig")
     return f"Kubernetes API of kubeconfig {kubeconfig}" if kubeconfig else "Kubernetes API of this pod's service account"
 
@@ -245,7 +245,7 @@ def _servers(settings: dict[str, str]) -> str:
     if domain := settings.get("etcd_discovery_srv"):
         return f"by the SRV records of {domain}"
     deprecated = f"{settings.get('etcd_scheme', 'http')}://{settings.get('etcd_authority', '127.0.0.1:2379')}"
-    return without_credentials(settings.get("etcd_endpoints") or deprecated)
+    return without_secrets_in_urls(settings.get("etcd_endpoints") or deprecated)
 
 
 def _overriding(field: str) -> Callable[[click.Context, click.Parameter, str | None], None]:

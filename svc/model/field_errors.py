@@ -63,6 +63,11 @@ def without_query(text: str) -> str:
     return _QUERY.sub(r"\1...", text)
 
 
+def without_secrets_in_urls(text: str) -> str:
+    """Redact users, passwords and queries of URLs that commas separate, for errors and logs."""
+    return ",".join(without_query(without_credentials(url)) for url in text.split(","))
+
+
 def display(value: object) -> str:
     """Return a value as its author wrote it, shortened to about 60 characters."""
     if value is None:

@@ -117,6 +117,7 @@ def test_network_list_of_the_node_is_used_without_a_record(tmp_path: Path, monke
         ({"kind": "etcdv3", "etcd_discovery_srv": "d.example"}, "etcd by the SRV records of d.example"),
         ({"kind": "etcdv3"}, "etcd http://127.0.0.1:2379"),
         ({"kind": "orch", "orch_api_root": "https://me:secret@a"}, "Kubernetes API https://...@a"),
+        ({"kind": "orch", "orch_api_root": "https://a:6443/?token=secret"}, "Kubernetes API https://a:6443/?..."),
         ({"kind": "orch", "kubeconfig": "/k"}, "Kubernetes API of kubeconfig /k"),
         ({"kind": "orch", "k8s_auth_token": "secret"}, "Kubernetes API of this pod's service account"),
     ],

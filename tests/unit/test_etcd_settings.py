@@ -71,7 +71,7 @@ def test_deprecated_settings_are_ignored_beside_endpoints(caplog: pytest.LogCapt
         ({"etcd_endpoints": "http://:1"}, ["http://:1", "not the URL"]),
         ({"etcd_endpoints": "http://[::1"}, ["http://[::1", "not the URL"]),
         ({"etcd_endpoints": "http://a/v3"}, ["http://a/v3", "not the URL"]),
-        ({"etcd_endpoints": "http://user:secret@a"}, ["not the URL"]),
+        ({"etcd_endpoints": "http://user:secret@a"}, ["has a user or password, which svc does not send"]),
         ({"etcd_endpoints": "unix:///run/etcd"}, ["unix:///run/etcd", "not the URL"]),
         ({"etcd_endpoints": "http://a b"}, ["http://a b", "not the URL"]),
         ({"etcd_endpoints": ","}, ["etcd_endpoints = ','", "names no server"]),

@@ -152,6 +152,14 @@ def test_api_path_is_removed_from_the_url(root: str) -> None:
         assert auth.current().root == "http://h/k8s/c-1"
 
 
+def test_errors_name_the_server_without_its_secrets(tmp_path: Path) -> None:
+    """A query may have a token, as that of a kubeconfig's server behind a proxy."""
+    for root in ("http://me:secret@h:8/api/v1?token=secret", "http://h:8/?secret"):
+        with closing(ApiAuth({"orch_api_root": root})) as auth:
+            assert auth.place.startswith("API server http://")
+            assert "secret" not in auth.place
+
+
 def test_single_fields_override_the_kubeconfig(folder: Path) -> None:
     """This holds for server and token."""
     settings = {"kubeconfig": kubeconfig(folder, document()), "orch_api_root": "https://other:1", "k8s_auth_token": "mine"}

@@ -46,7 +46,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "handle-empty": Kind("a handle without addresses", _FROM_REPORT),
     "handle-missing": Kind(
-        "an allocation whose handle does not exist", "when its workload has ended: svcctl ipam release --ip ADDRESS"
+        "an allocation whose handle does not exist",
+        "recreate its workload; if that has ended, svcctl ipam release --ip with each of the addresses",
     ),
     "handle-miscounted": Kind(
         "a handle that counts other addresses than the blocks show", "the DEL of its container deletes it"

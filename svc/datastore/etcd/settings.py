@@ -12,7 +12,7 @@ from svc._core.cidr import Address
 from svc.datastore.api import StoreError
 from svc.imports import whole_imports
 from svc.model.errors import Code
-from svc.model.field_errors import FieldErrors, without_credentials
+from svc.model.field_errors import FieldErrors, without_secrets_in_urls
 from svc.model.shortage import shortage
 from svc.tls import load_pair
 from svc.values import dataclass
@@ -105,7 +105,7 @@ def _urls(given: Mapping[str, str], errors: FieldErrors) -> tuple[list[str], tup
         return discover(domain, errors), ("etcd_discovery_srv", domain)
     if endpoints:
         texts = [text.strip() for text in endpoints.split(",") if text.strip()]
-        return texts, ("etcd_endpoints", ",".join(map(without_credentials, endpoints.split(","))))
+        return texts, ("etcd_endpoints", without_secrets_in_urls(endpoints))
     return _deprecated(given, errors)
 
 
@@ -133,7 +133,8 @@ def _parse(text: str, origin: tuple[str, str], errors: FieldErrors) -> SplitResu
             return url
     except ValueError:  # a port that is not a number, or unbalanced brackets
         pass
-    errors.add(origin[0], text, "is not the URL of an etcd server", _EXAMPLE)
+    reason = "has a user or password, which svc does not send" if "@" in text else "is not the URL of an etcd server"
+    errors.add(origin[0], text, reason, _EXAMPLE)
     return None
 
 

@@ -32,7 +32,7 @@ from svc import deadline, tls
 from svc.atomic_file import FileVersion, file_version
 from svc.cpu_pinning import CPU_PINNING
 from svc.model.errors import CallerError, Code, SvcError
-from svc.model.field_errors import display, without_credentials
+from svc.model.field_errors import display, without_secrets_in_urls
 from svc.model.shortage import shortage
 from svc.values import dataclass
 
@@ -89,7 +89,7 @@ class Credentials:
 
     @property
     def place(self) -> str:
-        return f"API server {without_credentials(self.root)}"
+        return f"API server {without_secrets_in_urls(self.root)}"
 
     def authorization(self) -> str:
         """Return the value of the Authorization header; empty for other authentication. Renew an expired token of a plugin.
