@@ -19,7 +19,7 @@ def explain_calls(context: CliContext, container: str) -> None:
     if not found["calls"]:
         raise CallerError(
             f"no call of container {container!r} is remembered",
-            details="the agent remembers the last 1,000 calls since its start; see the log file of the network for earlier ones",
+            details="the agent remembers the last 1,000 since its start; see the log file of the network for earlier ones",
         )
     context.answer(found["calls"], "\n\n".join("\n".join(_lines(call)) for call in found["calls"]))
 
