@@ -8,7 +8,7 @@ from harness.fresh_cluster import IMAGE, NODE, FreshCluster
 from harness.installations import PATH, document
 from harness.workloads import put_pod
 
-pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 RANGE = "10.244.0.0/16"
 
@@ -23,7 +23,6 @@ def require_pod(fresh: FreshCluster, began: float) -> None:
     fresh.await_svc("svc-node", "svc-controllers")
 
 
-@pytest.mark.long
 def test_networking(fresh: FreshCluster) -> None:
     """The start of the image alone is measured beside."""
     began = time.monotonic()
@@ -39,7 +38,6 @@ def test_networking(fresh: FreshCluster) -> None:
     require_pod(fresh, began)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("flavour", ["overlay", "policy-only"])
 def test_pod_cidrs(fresh: FreshCluster, flavour: str) -> None:
     """Kubernetes has given a range to the node, as with --allocate-node-cidrs."""
