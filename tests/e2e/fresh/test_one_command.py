@@ -15,7 +15,7 @@ from harness.kube import NODE_ADDRESS
 from harness.node import pool_document
 from harness.workloads import put_pod
 
-pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 RANGE = "10.244.0.0/16"
 
@@ -30,7 +30,6 @@ def require_pod(fresh: FreshCluster, began: float) -> None:
     fresh.await_svc("svc-node", "svc-controllers")
 
 
-@pytest.mark.long
 def test_networking(fresh: FreshCluster) -> None:
     """The start of the image alone is measured beside."""
     began = time.monotonic()
@@ -60,7 +59,6 @@ def etcd(fresh: FreshCluster, tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("flavour", ["networking", "overlay"])
 def test_etcd(fresh: FreshCluster, etcd: Cluster, flavour: str, tmp_path: Path) -> None:
     """An administrator makes the pools, from a machine that reaches etcd elsewhere."""
@@ -78,7 +76,6 @@ def test_etcd(fresh: FreshCluster, etcd: Cluster, flavour: str, tmp_path: Path) 
     require_pod(fresh, began)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("flavour", ["overlay", "policy-only"])
 def test_pod_cidrs(fresh: FreshCluster, flavour: str) -> None:
     """The addresses are those of the range that the node has."""

@@ -8,7 +8,7 @@ from harness.workloads import delete_pod, events, put_pod, read_pod
 from svc.attach.journal_reader import read_rows
 from svc.names import DEFAULT
 
-pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 UPDATES = 2
 SOCKET = "/run/svc/agent.sock"  # /var/run is a symbolic link, which another root would resolve elsewhere
