@@ -208,6 +208,7 @@ class Time:
     """A model of the module `time` with the virtual clock."""
 
     gmtime, strftime, localtime = real_time.gmtime, real_time.strftime, real_time.localtime
+    CLOCK_BOOTTIME = real_time.CLOCK_BOOTTIME
 
     @staticmethod
     def monotonic() -> float:
@@ -218,6 +219,10 @@ class Time:
     @staticmethod
     def monotonic_ns() -> int:
         return int(Current.scheduler.now * 1e9)
+
+    @staticmethod
+    def clock_gettime_ns(_clock: int) -> int:
+        return Time.monotonic_ns()
 
     @staticmethod
     def time() -> float:

@@ -67,7 +67,7 @@ class ModelKernel:
     has_ipv6 = True
     machine: Machine
 
-    def __init__(self) -> None:
+    def __init__(self, sysctls: str) -> None:
         self.machine = machine_of_task()
 
     def find_link(self, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
@@ -103,6 +103,9 @@ class ModelReaper:
 
 class ModelForwarding:
     """A model of `svc.dataplane.wire.ForwardingSysctls`."""
+
+    def __init__(self, sysctls: str) -> None:
+        """Ignore the folder: no file is written."""
 
     def ensure(self, wiring: VethSpec) -> list[str]:
         return []
