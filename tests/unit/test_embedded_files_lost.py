@@ -7,32 +7,24 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from harness.embedded_fixtures import path, store
 from svc.datastore.api import Create, StoreError
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, HandleQuery
 
+__all__ = ["path", "store"]
+
 FOREIGN = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('CREATE TABLE foreign_table (x)'); c.close()"
 OPEN = (
     "import sys; from pathlib import Path; from svc.datastore.embedded import EmbeddedStore; EmbeddedStore(Path(sys.argv[1]))"
 )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "store.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[EmbeddedStore]:
-    with closing(EmbeddedStore(path)) as opened:
-        yield opened
 
 
 def add(store: EmbeddedStore, name: str) -> None:
