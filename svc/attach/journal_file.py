@@ -106,9 +106,7 @@ def _opened(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
         raise sqlite3.DatabaseError("it is not a database, and not a regular file")
     connection = sqlite.connect(path, exclusive=exclusive)
     try:
-        (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()  # the file is small: it has a few hundred rows
-        if finding != "ok":
-            raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
+        sqlite.require_sound(connection)  # the file is small: it has a few hundred rows
         if _versions(connection) != (_APPLICATION, VERSION):
             _migrate(path, connection)
         connection.execute("SELECT 1 FROM attachments, set_aside, about LIMIT 0")  # raises an error for a missing table

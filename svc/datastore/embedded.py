@@ -125,11 +125,11 @@ class EmbeddedStore(Backend):
             if found[0] != self._files[0]:
                 return False
             kept = embedded_file.write_over(self._path, self._writer)
-            former = self._writer, self._readers
+            self._writer.close()  # first: if no other connection can be opened, nothing more is written to the former file
+            readers = self._readers
             self._open()
-            former[0].close()
-            former[1].close()
-            former[1].run(lambda connection: connection.close())
+            readers.close()
+            readers.run(lambda connection: connection.close())
         _log.error("files beside %s were removed: its content is written back; what was there is kept as %s", self._path, kept)
         return True
 

@@ -34,7 +34,7 @@ INDEX_BYTES = 32 * 1024  # size of the smallest index of a WAL file
 _FILES = 4  # SQLite opens as many for one connection: database, WAL file, its index and the directory
 _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's WAL index format)
 _OPEN_LOCK = "1073741826"  # the first byte that an open connection locks in the database file (SQLite's file locks)
-_PRESENT_SECONDS = 0.2  # limit of the wait for the files beside a database that another process opens or closes
+_PRESENT_SECONDS = 2.0  # limit of the wait for the files beside a database, which an agent that runs puts back in a second
 
 Result = TypeVar("Result")
 
@@ -244,9 +244,14 @@ def write_copy(connection: sqlite3.Connection, path: Path, place: Callable[[Path
     """
     with draft_of(path, place) as draft, closing(connect(draft)) as copy:
         connection.backup(copy)
-        (finding,) = copy.execute("PRAGMA quick_check(1)").fetchone()
-        if finding != "ok":
-            raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
+        require_sound(copy)
+
+
+def require_sound(connection: sqlite3.Connection) -> None:
+    """Read the whole database. Raise sqlite3.DatabaseError if it is damaged."""
+    (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if finding != "ok":
+        raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
 
 
 @contextmanager
@@ -281,8 +286,8 @@ def identities(path: Path) -> tuple[tuple[int, int] | None, ...]:
 def _require_files_beside(path: Path) -> None:
     """Raise sqlite3.OperationalError if another connection has the file open, and its log or index was removed.
 
-    A new connection would make new ones, and neither would see what the other writes. A process that opens or closes the file
-    has none for a moment.
+    A new connection would make new ones, and neither would see what the other writes. A process that opens the file has none
+    for a moment.
     """
     over = time.monotonic() + _PRESENT_SECONDS
     while missing := next((file for suffix in WAL_SUFFIXES if not os.path.exists(file := f"{path}{suffix}")), None):

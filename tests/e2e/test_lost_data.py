@@ -17,7 +17,7 @@ from harness.etcd import Cluster, cluster, free_ports
 from harness.host_local import offer, section
 from harness.ipam import put, put_pool, wipe
 from harness.netns import Netns
-from harness.node import Node, agent_with, netconf, pool_document
+from harness.node import Node, agent_with, netconf
 from harness.orch import PODS
 from harness.pod import Pod
 from harness.polling import wait_until
@@ -487,38 +487,3 @@ def test_attachments_survive_a_replaced_store_file(node: Node, sandbox: Callable
     assert other.addresses != pod.addresses
     for each in (other, local, pod):
         each.delete()
-
-
-@pytest.mark.parametrize("suffixes", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="".join)
-@pytest.mark.parametrize("end", ["kill", "stop"])
-def test_content_survives_the_loss_of_files_beside_the_store(
-    node: Node, sandbox: Callable[[], Netns], suffixes: tuple[str, ...], end: str
-) -> None:
-    """Neither the agent's allocations nor what svcctl writes afterwards is lost when the agent ends."""
-    pods = [Pod(node, sandbox(), f"c{number}", netconf()) for number in range(3)]
-    pods[0].add()
-    for suffix in suffixes:
-        (node.state_dir / f"{EMBEDDED_FILE}{suffix}").unlink()
-    refusals = []
-
-    def is_applied() -> bool:
-        answer = node.svcctl("pool", "apply", "-f", "-", stdin=pool_document("later", "10.99.0.0/24"), check=False)
-        refusals.append(answer.stderr)
-        return answer.returncode == 0
-
-    pods[1].add()
-    wait_until(is_applied)
-    assert all("was removed while process" in refusal for refusal in refusals[:-1])
-    pods[2].add()
-    assert node_disagreements(node) == []
-    if end == "kill":
-        node.kill_agent()
-    else:
-        node.stop_agent()
-    node.start_agent()
-    assert "10.99.0.0/24" in node.svcctl("get", "pools").stdout
-    assert len({pod.addresses[0] for pod in pods}) == 3
-    assert node_disagreements(node) == []
-    for pod in pods:
-        pod.delete()
-    assert node_remains(node) == []

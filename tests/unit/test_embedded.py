@@ -5,12 +5,13 @@ import os
 import re
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from harness.embedded_fixtures import path, store
 from svc.datastore import change_feed
 from svc.datastore.api import Conflict, Create, Delete, Entry, Event, NotFound, StoreError, Update
 from svc.datastore.embedded import EmbeddedStore
@@ -19,19 +20,10 @@ from svc.model.keys import HandleKey, HandleQuery, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.names import Names
 
+__all__ = ["path", "store"]
+
 COUNTED = "10.0.0.0/26"
 CLUSTER = ResourceKey("ClusterInformation", "default")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "store.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[EmbeddedStore]:
-    with closing(EmbeddedStore(path)) as opened:
-        yield opened
 
 
 def descriptors() -> int:

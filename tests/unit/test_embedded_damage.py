@@ -10,26 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from harness.embedded_fixtures import path, store
 from svc import __version__
 from svc.datastore.api import Create, Entry, StoreError
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, HandleQuery, ResourceKey
 
+__all__ = ["path", "store"]
+
 COUNTED = "10.0.0.0/26"
 CLUSTER = ResourceKey("ClusterInformation", "default")
 NOBODY_UID = 65534
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "store.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[EmbeddedStore]:
-    with closing(EmbeddedStore(path)) as opened:
-        yield opened
 
 
 def write_one(store: EmbeddedStore, name: str = "h") -> Entry:
@@ -155,9 +147,9 @@ def read_only() -> Iterator[Path]:
 
 def test_read_only_directory_is_a_store_error(read_only: Path) -> None:
     """It prevents creation of the store, or of the directory of the store."""
-    for path in (read_only / "store.db", read_only / "state" / "store.db"):
+    for file in (read_only / "store.db", read_only / "state" / "store.db"):
         with as_nobody(), pytest.raises(StoreError, match="Permission denied") as caught:
-            EmbeddedStore(path)
+            EmbeddedStore(file)
         assert "may write to" in caught.value.details
 
 

@@ -7,32 +7,24 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from harness.embedded_fixtures import path, store
 from svc.datastore.api import Create, StoreError
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, HandleQuery
 
+__all__ = ["path", "store"]
+
 FOREIGN = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('CREATE TABLE foreign_table (x)'); c.close()"
 OPEN = (
     "import sys; from pathlib import Path; from svc.datastore.embedded import EmbeddedStore; EmbeddedStore(Path(sys.argv[1]))"
 )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "store.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[EmbeddedStore]:
-    with closing(EmbeddedStore(path)) as opened:
-        yield opened
 
 
 def add(store: EmbeddedStore, name: str) -> None:
@@ -168,7 +160,27 @@ def test_full_disk_leaves_the_session_as_it_is(path: Path, store: EmbeddedStore,
     assert names(store) == {"before", "between"}
 
 
-def test_no_write_and_no_read_fails_meanwhile(path: Path, store: EmbeddedStore) -> None:
+def test_nothing_is_written_to_the_former_file(path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the new file cannot be opened, a call in flight fails, and another session has everything that was written."""
+    add(store, "before")
+    remove(path, "-wal")
+
+    def refuse(_: EmbeddedStore) -> None:
+        raise OSError(24, os.strerror(24))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddedStore, "_open", refuse)
+        with pytest.raises(StoreError):
+            store.write_back()
+    with pytest.raises(StoreError, match="closed database"):
+        add(store, "lost")
+    assert not store.is_current()
+    assert not store.write_back()
+    with closing(EmbeddedStore(path)) as other:
+        assert names(other) == {"before"}
+
+
+def test_no_write_and_no_read_fails(path: Path, store: EmbeddedStore) -> None:
     """Threads write and read while files are lost and written back again and again."""
     over, written = threading.Event(), [0, 0]
     failures: list[Exception] = []
