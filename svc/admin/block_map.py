@@ -228,7 +228,7 @@ def text_lines(found: BlockMap, columns: int) -> Iterator[str]:
     label = max(len(str(found.cell(number).cidr)) for number in (0, found.count - 1))
     width = max(1, (columns - label - 1) // (_CELL + 1))
     width = 1 << (width.bit_length() - 1)
-    yield f"IP pool {found.pool.name} {found.pool.cidr}: {found.count} blocks of /{found.pool.block_size}"
+    yield from wrap(f"IP pool {found.pool.name} {found.pool.cidr}: {found.count} blocks of /{found.pool.block_size}", columns)
     for row, numbers in found.rows(width):
         if numbers:
             cells = [found.cell(number) for number in numbers]

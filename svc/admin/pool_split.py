@@ -8,6 +8,7 @@ from typing import Final
 from svc._core.cidr import Cidr
 from svc.admin.resources import CLUSTER, POOL, READY, get_cluster_information, require
 from svc.datastore.api import MAX_WRITES, Backend, Check, Conflict, Contended, Create, Delete, Entry, NotFound
+from svc.ipam.errors import shortened
 from svc.model.errors import CallerError, Code, SvcError
 from svc.model.keys import Key, ResourceKey
 from svc.model.pool import Pool, with_defaults
@@ -118,7 +119,10 @@ def _undone(replacement: "_Replacement", failure: SvcError | KeyboardInterrupt) 
     """Delete what was created, and return the error to raise."""
     left = replacement.undo()
     if isinstance(failure, KeyboardInterrupt):
-        failure = CallerError("interrupted", details="" if left else "no pool was changed", code=Code.POOL)
+        failure = CallerError("interrupted", details="" if left else "this command has changed no pool", code=Code.POOL)
+    if earlier := replacement.of_earlier_split:
+        stay = f"{', '.join(shortened(earlier))} of an earlier split stay: repeat the split to complete it"
+        failure.details = f"{failure.details}; {stay}".lstrip("; ")
     if left:
         failure.details = f"{failure.details}; {', '.join(left)} could not be deleted again: {_AGAIN}".lstrip("; ")
     return failure
@@ -133,11 +137,13 @@ class _Replacement:
         self._pool = pool
         self._parts = parts
         self._room = MAX_WRITES - 2 if backend.atomic else 1
+        self.of_earlier_split: list[str] = []  # parts that were there at the start
         self._created: dict[Key, str] = {}  # by this split, with the revision; it is empty if the outcome is unknown
 
     def write(self) -> None:
         """Create the parts and delete the pool, in one transaction if it has room. Raise StoreError, KeyboardInterrupt."""
         missing = self._missing()
+        self.of_earlier_split = [part.name for part in self._parts if part not in missing]
         for start in range(0, len(missing), self._room):
             self._create(missing[start : start + self._room], with_deletion=self._backend.atomic and len(missing) <= self._room)
         if self._backend.find(self._pool.key) is not None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from svc.model.errors import PeerError, SvcError, reason_of
 
+PREPARE_SECONDS: Final = 2.0  # that the preparation may take longer than the reading, on a busy processor
 READ_SECONDS: Final = 0.15  # that a source has after its preparation, also if that took long on a busy processor
 
 
@@ -51,8 +52,9 @@ class Source:
 
     def wait(self, until: float) -> None:
         """Wait for the result until a point of the monotonic clock. If it is late, set a failure that says so."""
-        self._prepared.wait()
-        until = max(until, self._prepared_at + READ_SECONDS)
+        now = time.monotonic()
+        if self._prepared.wait(max(0.0, until - now) + PREPARE_SECONDS):
+            until = max(until, self._prepared_at + READ_SECONDS)
         if not self._ended.wait(max(0.0, until - time.monotonic())):
             self.value = None
             seconds = time.monotonic() - self._began

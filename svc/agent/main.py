@@ -197,6 +197,9 @@ def _address(text: str) -> tuple[str, int] | Path:
 
 def _traces(text: str) -> str:
     if "://" not in text:
+        host, _, port = text.rpartition(":")
+        if host and "/" not in text and port.isdecimal():
+            raise argparse.ArgumentTypeError(f"{text!r} is neither a URL nor a path: give http://{text}/v1/traces, or ./{text}")
         return str(_path(text).absolute())
     from urllib.parse import urlsplit  # imported here, because most agents write no traces
 

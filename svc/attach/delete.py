@@ -108,7 +108,7 @@ def _reconstructed(context: Context, own: Attachment, *, wired: bool) -> Record:
     record.recorded_only = names.plain_handles and is_ambiguous(names, key.network, key.container_id)
     own.source.mark(record)
     stored = _stored_endpoint(context, record) if wired or record.recorded_only else None
-    if record.recorded_only and stored is not None and stored.is_of(record):
+    if stored is not None and stored.is_of(record):  # the document of the handle, which lists its blocks, may be lost
         record.addresses = [str(address) for address in stored.addresses]
     container, network = (stored.container, stored.network) if wired and stored is not None else ("", "")
     if container != key.container_id and (container or workload.is_pod):

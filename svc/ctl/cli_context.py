@@ -140,6 +140,12 @@ class CliContext:
     def store(self, target: Target | None = None, *, create: bool = False) -> Iterator[Backend]:
         """Open the datastore; with `create`, make a missing embedded one. Raise CallerError if it is missing, StoreError."""
         target = target or self.target
+        self.require_store(target, create=create)
+        with closing(open_backend(target.settings, self.state_dir, target.names)) as store:
+            yield store
+
+    def require_store(self, target: Target, *, create: bool) -> None:
+        """Raise CallerError if the datastore is a missing embedded store, and, with `create`, cannot be made either."""
         # a directory that does not exist is mistyped: `svcctl install` and the agent make the others
         can_create = create and (self.state_dir.is_dir() or self.state_dir == Path(DEFAULT.state_dir))
         if target.is_embedded and not (can_create or target.file.exists()):
@@ -148,8 +154,6 @@ class CliContext:
                 details="name the agent's directory with --state-dir, or the datastore with --netconf; `svcctl pool apply` "
                 "makes a new store in a directory that exists",
             )
-        with closing(open_backend(target.settings, self.state_dir, target.names)) as store:
-            yield store
 
     @contextmanager
     def changing(self, *, create: bool = False, apart: bool = False) -> Iterator[Backend]:

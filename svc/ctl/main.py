@@ -1,7 +1,6 @@
 """The command line svcctl. A group of commands is loaded when it is used, so that each starts fast."""
 
 import atexit
-import errno
 import gc
 import os
 import sys
@@ -15,6 +14,7 @@ import click
 
 import svc
 from svc.ctl.file_completion import complete_profiles
+from svc.ctl.interrupts import INTERRUPTED
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
@@ -57,16 +57,6 @@ class _Output:
         return getattr(self._stream, name)
 
 
-class _Closed:
-    """A standard output that was closed before the start."""
-
-    def write(self, _text: str) -> Any:
-        raise OSError(errno.EBADF, "it is closed")
-
-    def flush(self) -> None:
-        """Do nothing, because nothing was written."""
-
-
 @contextmanager
 def _output_errors() -> Iterator[None]:
     try:
@@ -81,16 +71,17 @@ def _output_errors() -> Iterator[None]:
 def _checked_output() -> Iterator[None]:
     """Raise _OutputError if standard output cannot be written, BrokenPipeError if a pipe has no reader.
 
-    Discard its buffer then, because Python would write it again at exit, and fail."""
+    Discard its buffer then, because Python would write it again at exit, and fail. An output that is closed already is an
+    error before anything is done."""
     stream: Any = sys.stdout
-    if stream is not None:
-        stream.reconfigure(errors="backslashreplace")  # its encoding may lack characters
-    sys.stdout = _Output(stream or _Closed())
+    if stream is None:
+        raise _OutputError("the answer cannot be written to standard output: it is closed")
+    stream.reconfigure(errors="backslashreplace")  # its encoding may lack characters
+    sys.stdout = _Output(stream)
     try:
         yield
     except _OutputError:
-        if stream is not None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
     finally:
         sys.stdout = stream
@@ -123,6 +114,9 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except SvcError as error:
             raise click.ClickException(visible_lines(error.as_text())) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
         except RecursionError as error:
             raise click.ClickException(
                 "a file that was given is nested too deeply: give fewer levels of objects and arrays"

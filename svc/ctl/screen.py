@@ -70,10 +70,12 @@ def printable(text: str) -> str:
 
 def show(first: str, lines: Sequence[str], *, again: bool) -> None:
     """Print a screen. With `again`, it replaces the previous one on a terminal, and has no more lines than that."""
-    height = shutil.get_terminal_size().lines - 2
     if again and is_terminal():
-        cut = [f"... {len(lines) - height} more lines"] if len(lines) > height else []
-        click.echo("\n".join((f"{_CLEAR}{first}", *lines[:height], *cut)))
+        width, height = shutil.get_terminal_size()
+        room = height - 1 - -(-len(click.unstyle(first)) // width)  # the cursor takes the last line
+        if len(lines) > room:
+            lines = [*lines[: room - 1], f"... {len(lines) - room + 1} more lines"]
+        click.echo("\n".join((f"{_CLEAR}{first}", *lines)))
     else:
         click.echo("\n".join((first, *lines)))
 

@@ -16,6 +16,7 @@ from svc.datastore.api import Backend
 from svc.model.endpoint import DEFAULT_NAMESPACE
 from svc.model.errors import CallerError
 from svc.model.selector import Selector, SelectorError
+from svc.netconf.networklist import read_limited
 from svc.values import dataclass
 
 FORMATS: Final = ("table", "wide", "json", "yaml", "name")
@@ -90,10 +91,10 @@ def read_files(context: CliContext, paths: Sequence[str], namespace: str, *, rec
 
 
 def read_stdin() -> bytes:
-    """Return all of standard input. Raise CallerError if it is closed."""
+    """Return all of standard input. Raise CallerError if it is closed, or too long."""
     if sys.stdin is None:
         raise CallerError("standard input is closed", details="give a file in place of -")
-    return sys.stdin.buffer.read()
+    return read_limited(sys.stdin.buffer, "standard input")
 
 
 def _selector(_context: click.Context, _option: click.Parameter, text: str | None) -> Selector | None:

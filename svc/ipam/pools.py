@@ -89,9 +89,10 @@ class PoolSet:
         ]
 
     def is_ineligible(self, cidr: Cidr, node_labels: Mapping[str, str], *, usable: bool) -> bool:
-        """Return whether the block's pool, which must be usable if `usable`, does not select the node with these labels."""
+        """Return whether the block's pool, which must be usable if `usable`, has blocks of another size, or does not select the
+        node with these labels."""
         pool = (self._usable if usable else self._known).match(cidr.first)
-        return pool is not None and not pool.node_selector.matches(node_labels)
+        return pool is not None and not (cidr.length == pool.block_size and pool.node_selector.matches(node_labels))
 
     def _named(self, name: str, version: int) -> Pool:
         pool = self._by_text.get(name) or self._by_text.get(_canonical(name))

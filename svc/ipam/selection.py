@@ -1,7 +1,8 @@
 """Select a block with a free address for a host.
 
-The finder first tries the blocks with the host's affinity. Then it claims a free block, or else reclaims an idle block. Last,
-it borrows from a block of another host, unless affinity is strict.
+The finder first tries the blocks with the host's affinity. Then it claims a free block, or else reclaims an idle block. Then
+it tries the host's blocks of another size than the pool's, which a former pool has left, so that they become empty. Last, it
+borrows from a block of another host, unless affinity is strict.
 
 The affinities list the candidates; the `affinity` field of a block is authoritative. Before a block with an unconfirmed
 affinity is used, its claim is completed. If the block has another affinity, the host's affinity is deleted instead.
@@ -35,11 +36,13 @@ class BlockFinder:
 
     def find_free(self, version: int, pools: Sequence[Pool], max_blocks: int = 0) -> Cidr:
         """Return a block with a free address: an own one, a claimed one, or one to borrow from. Raise PeerError."""
-        own = next((cidr for pool in pools for cidr in self._own(pool) if self._has_free(cidr)), None)
+        own = next(self._own_with_free(pools, of_other_size=False), None)
         if own is not None:
             return own
         refusal = self._why_no_claim(version, pools, max_blocks)
         cidr = self._claimed(version, pools) if refusal is None else None
+        if cidr is None:
+            cidr = next(self._own_with_free(pools, of_other_size=True), None)
         if cidr is None:
             cidr = next(self._to_borrow(version, pools), None)
         if cidr is None:
@@ -107,6 +110,13 @@ class BlockFinder:
                 if block is None or blocks.is_empty(block):
                     release_affinity(self._backend, self._host.affinity_key(cidr), self._plan.cooldown, only_empty=True)
                     self._cache.remove_own(cidr)
+
+    def _own_with_free(self, pools: Sequence[Pool], *, of_other_size: bool) -> Iterator[Cidr]:
+        """Yield the host's blocks with a free address: those of the pools' sizes, or those of other sizes."""
+        for pool in pools:
+            for cidr in self._own(pool):
+                if (cidr.length != pool.block_size) is of_other_size and self._has_free(cidr):
+                    yield cidr
 
     def _own(self, pool: Pool) -> Iterator[Cidr]:
         return (cidr for cidr in self._cache.own_blocks(pool.cidr.version) if cidr in pool.cidr)

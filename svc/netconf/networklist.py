@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 
 from svc.model.errors import CallerError, Code
 from svc.names import Names
@@ -11,6 +11,8 @@ from svc.netconf.decoding import check_keys, decode, read_exact
 from svc.netconf.netconf import NetConf
 
 Json = dict[str, Any]
+
+MAX_FILE_BYTES: Final = 64 * 2**20
 
 
 def read_netconf(path: Path, names: Names) -> NetConf:
@@ -61,13 +63,22 @@ def find_lists(folder: Path, names: Names) -> list[Path]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file that a user names. Raise CallerError if it cannot be read."""
+    """Return the content of a file that a user names. Raise CallerError if it cannot be read, or is too long."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return read_limited(file, f"file {str(path)!r}")
     except OSError as error:
         raise CallerError(
             f"file {str(path)!r} cannot be read: {error.strerror}", details="name another one", code=Code.IO_FAILURE
         ) from None
+
+
+def read_limited(file: IO[bytes], name: str) -> bytes:
+    """Return the content of an open file. Raise CallerError if it is too long, as that of a device may be, OSError."""
+    content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise CallerError(f"{name} has more than {MAX_FILE_BYTES} bytes", details="give several files in its place")
+    return content
 
 
 def type_of(plugin: Any) -> str:

@@ -323,6 +323,37 @@ RELEASES: dict[str, Callable[[IpamService, str], object]] = {
 }
 
 
+# blocks of the size that a former pool had
+
+
+def test_empty_block_of_another_size_is_released(store: Backend) -> None:
+    """The next assignment deletes it, and claims a block of the pool's size."""
+    put_pool(store, "pool4", POOL, blockSize=29)
+    ipam = IpamService(store, NODE)
+    (got,) = take(ipam, "net.c")
+    free(ipam, "net.c")
+    assert block_of(store, got).cidr.length == 29
+    put_pool(store, "pool4", POOL, blockSize=30)
+    (got,) = take(IpamService(store, NODE), "net.c")
+    assert [cidr.length for cidr in map(Cidr, blocks(store))] == [30]
+    assert {cidr for _, cidr in affinities(store)} == {str(block_of(store, got).cidr)}
+
+
+def test_block_of_another_size_is_used_last_and_deleted_by_its_last_release(store: Backend) -> None:
+    put_pool(store, "pool4", POOL, blockSize=29)
+    (old,) = take(IpamService(store, NODE), "net.old")
+    large = block_of(store, old).cidr
+    put_pool(store, "pool4", POOL, blockSize=30)
+    ipam = IpamService(store, NODE)
+    others = fill(ipam, "net.c", 8)
+    assert all(Address(address) not in large for address in others)
+    (last,) = take(ipam, "net.last")
+    assert Address(last) in large
+    for handle in ("net.last", "net.old"):
+        free(ipam, handle)
+    assert str(large) not in blocks(store)
+
+
 def test_empty_eligible_block_keeps_its_affinity(store: Backend) -> None:
     ipam = IpamService(store, NODE)
     (got,) = take(ipam, "net.c")

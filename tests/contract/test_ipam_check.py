@@ -14,6 +14,7 @@ from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.skips import OTHER_STORES
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
+from svc.admin.ipam_check.local_uses import LocalUses
 from svc.admin.ipam_check.observation import Place
 from svc.admin.ipam_check.release import REFUSED, RELEASED, carry_out, examine
 from svc.datastore.api import Backend, Delete
@@ -211,7 +212,7 @@ def test_overlapping_block_hides_no_allocation(store: Backend, checked: Place, i
     found = ids(checked)
     assert ("leaked", str(leaked)) in found
     assert {id_ for id_, _ in found} == {"leaked", "duplicate", "block-size"}
-    used, free = examine(checked, [ReleaseTarget(Address(WEB)), ReleaseTarget(leaked)], (), {})
+    used, free = examine(checked, [ReleaseTarget(Address(WEB)), ReleaseTarget(leaked)], (), LocalUses())
     assert (used.result, used.reason) == (REFUSED, "endpoint of default/web has it")
     assert [outcome.result for outcome in carry_out(store, [free])] == [RELEASED]
     assert held(store) == {BLOCK: [WEB], cidr: []}
@@ -223,7 +224,7 @@ def test_address_that_overlapping_blocks_allocate_is_not_released(
 ) -> None:
     leaked = assign(ipam, "net.c9", attributes("gone"))
     put_small_block(store, cidr, Attribute("net.c8", attributes("old")))
-    (outcome,) = examine(checked, [ReleaseTarget(Address(leaked))], (), {})
+    (outcome,) = examine(checked, [ReleaseTarget(Address(leaked))], (), LocalUses())
     assert (outcome.result, outcome.target) == (REFUSED, None)
     assert f"blocks {BLOCK} and {cidr} overlap, and {cidr} has it allocated" in outcome.reason
 
@@ -232,7 +233,7 @@ def test_overlapping_block_that_cannot_be_read_is_named(site: Site, store: Backe
     leaked = assign(ipam, "net.c9", attributes("gone"))
     put_small_block(store, "10.65.0.0/31")
     spoil(site, BlockKey(Cidr("10.65.0.0/31")), {"allocations": [7, None]})
-    (outcome,) = examine(checked, [ReleaseTarget(Address(leaked))], (), {})
+    (outcome,) = examine(checked, [ReleaseTarget(Address(leaked))], (), LocalUses())
     assert (outcome.result, outcome.reason) == (REFUSED, f"another block than {BLOCK} has it as well, and cannot be read")
 
 

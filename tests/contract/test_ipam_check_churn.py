@@ -12,6 +12,7 @@ from harness.site_fixtures import ON_EACH_DATASTORE
 from svc._core.cidr import Cidr
 from svc.admin import pools
 from svc.admin.ipam_check.check import check
+from svc.admin.ipam_check.local_uses import LocalUses
 from svc.admin.ipam_check.release import RELEASED, carry_out, examine
 from svc.datastore.api import Backend
 from svc.ipam.requests import Assign, Release, ReleaseTarget
@@ -78,7 +79,7 @@ def test_release_during_churn_frees_only_what_is_leaked(site: Site, store: Backe
     released: list[str] = []
     with session(site) as reader, churning(site, store) as churn:
         for _ in range(CHECKS):
-            outcomes = carry_out(reader, examine(place(site, reader), targets, [], {}))
+            outcomes = carry_out(reader, examine(place(site, reader), targets, [], LocalUses()))
             released += [outcome.object for outcome in outcomes if outcome.result == RELEASED]
         churn.await_calls()
     assert released == [str(leaked)]

@@ -14,6 +14,7 @@ from harness.kube import Kube, Refused
 from harness.orch import NODES, PODS
 from harness.skips import OTHER_STORES
 from svc._core.cidr import Address
+from svc.admin.ipam_check.local_uses import LocalUses
 from svc.admin.ipam_check.observation import Place
 from svc.admin.ipam_check.release import REFUSED, examine
 from svc.datastore.api import Backend
@@ -100,6 +101,14 @@ def test_address_of_a_finished_pod_is_leaked(cluster: OrchSite, checked: Place, 
     assert (finding.id, finding.object, finding.problem) == ("leaked", address, "pod default/job has finished")
 
 
+def test_address_for_a_pod_of_the_hosts_network_is_leaked(cluster: OrchSite, checked: Place) -> None:
+    """An administrator has called the plugin by hand."""
+    cluster.add_pod("agent", hostNetwork=True)
+    address = assign(checked.backend, "net.c1", attributes("agent"))
+    (finding,) = result(checked).findings
+    assert (finding.id, finding.object, finding.problem) == ("leaked", address, "pod default/agent has the network of its node")
+
+
 def test_address_of_a_pod_on_another_node_is_leaked(cluster: OrchSite, checked: Place) -> None:
     """If the datastore does not know that node, this one may be the same by another name."""
     cluster.add_pod("web", "node2")
@@ -120,7 +129,7 @@ def test_node_may_have_another_name_below_another_main_plugin(cluster: OrchSite,
     found = result(checked)
     assert "leaked" not in {finding.id for finding in found.findings}
     assert found.verdicts.count() == {"unverifiable": 1}
-    (outcome,) = examine(checked, [ReleaseTarget(Address(address))], (), {})
+    (outcome,) = examine(checked, [ReleaseTarget(Address(address))], (), LocalUses())
     assert (outcome.result, "only the agent of node 'node1.example.com' can tell" in outcome.reason) == (REFUSED, True)
 
 

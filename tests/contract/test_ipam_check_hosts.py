@@ -13,6 +13,7 @@ from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.skips import OTHER_STORES
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.check import check
+from svc.admin.ipam_check.local_uses import LocalUses
 from svc.admin.ipam_check.observation import Place
 from svc.admin.ipam_check.release import REFUSED, examine
 from svc.datastore.api import Backend
@@ -132,7 +133,7 @@ def test_pod_of_the_same_name_on_another_node_proves_nothing(store: Backend, che
     (address,) = IpamService(store, "node2").assign(Assign("mac.c2", attributes("web", "node2"))).addresses
     found = result(checked)
     assert (found.findings, found.verdicts.count()) == ((), {"used": 1, "unverifiable": 1})
-    (outcome,) = examine(checked, [ReleaseTarget(address)], (), {})
+    (outcome,) = examine(checked, [ReleaseTarget(address)], (), LocalUses())
     assert (outcome.result, "only the agent of node 'node2' can tell" in outcome.reason) == (REFUSED, True)
     (leaked,) = IpamService(store, "node2").assign(Assign("net.c2", attributes("web", "node2"))).addresses
     assert ids(checked) == [("leaked", str(leaked))]
@@ -212,7 +213,7 @@ def test_damaged_endpoint_shields_its_namespace(site: Site, store: Backend, chec
         pytest.skip(OTHER_STORES + "the pod is the endpoint")
     spoil(site, WEB_ENDPOINT, {"spec": spec})
     assert ids(checked) == [("undecodable", Codec(site.names).path(WEB_ENDPOINT))]
-    (outcome,) = examine(checked, [ReleaseTarget(Address(WEB))], (), {})
+    (outcome,) = examine(checked, [ReleaseTarget(Address(WEB))], (), LocalUses())
     assert (outcome.result, "an endpoint of its namespace cannot be read" in outcome.reason) == (REFUSED, True)
 
 
@@ -294,5 +295,5 @@ def test_addresses_of_a_block_at_a_bad_key_are_not_free(site: Site, checked: Pla
     if checked.pods_are_endpoints:
         pytest.skip(OTHER_STORES + "objects have no such keys")
     put_document(site, "ipam/v2/assignment/ipv4/block/10.65.0.9-30", "{}")
-    (outcome,) = examine(checked, [ReleaseTarget(Address("10.65.0.10"))], (), {})
+    (outcome,) = examine(checked, [ReleaseTarget(Address("10.65.0.10"))], (), LocalUses())
     assert (outcome.result, outcome.reason) == (REFUSED, "its block cannot be read")

@@ -10,10 +10,15 @@ from harness.ipam import handles, in_threads, put, put_pool
 from harness.ipam_check import NODE, attributes, clear, ids, place
 from harness.site_fixtures import ON_EACH_DATASTORE
 from svc._core.cidr import Address
-from svc.admin.ipam_check.release import DELETED, FREE, REFUSED, RELEASED, Outcome, carry_out, examine
+from svc.admin.ipam_check import living_agents
+from svc.admin.ipam_check.local_uses import LocalUses
+from svc.admin.ipam_check.release import DELETED, FREE, READY, REFUSED, RELEASED, Outcome, carry_out, examine
+from svc.attach import node_claim
+from svc.attach.node_claim import NodeNameClaim
 from svc.datastore.api import Backend
 from svc.ipam.requests import Assign, Release, ReleaseTarget
 from svc.ipam.service import IpamService
+from svc.model.claim import Claimant
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey
 
@@ -40,7 +45,7 @@ def leaked(store: Backend) -> tuple[Address, ...]:
 
 
 def look(site: Site, store: Backend, *addresses: Address) -> list[Outcome]:
-    return examine(place(site, store), [ReleaseTarget(address) for address in addresses], [], {})
+    return examine(place(site, store), [ReleaseTarget(address) for address in addresses], [], LocalUses())
 
 
 def results(store: Backend, outcomes: list[Outcome]) -> dict[str, str]:
@@ -66,11 +71,12 @@ def test_address_that_was_released_after_the_look_is_free(site: Site, store: Bac
 def test_handle_that_was_changed_after_the_look_stays(site: Site, store: Backend) -> None:
     """An ADD has counted an address in it."""
     revision = put(store, HandleKey("net.lost"), Handle({"10.65.0.0/30": 1})).revision
-    outcomes = examine(place(site, store), [], [("net.lost", revision)], {})
+    outcomes = examine(place(site, store), [], [("net.lost", revision)], LocalUses())
     put(store, HandleKey("net.lost"), Handle({"10.65.0.0/30": 2}))
     assert results(store, outcomes) == {"handle net.lost": REFUSED}
     revision = store.get(HandleKey("net.lost")).revision
-    assert results(store, examine(place(site, store), [], [("net.lost", revision)], {})) == {"handle net.lost": DELETED}
+    outcomes = examine(place(site, store), [], [("net.lost", revision)], LocalUses())
+    assert results(store, outcomes) == {"handle net.lost": DELETED}
 
 
 def test_two_releases_at_once_release_each_address_once(site: Site, store: Backend, leaked: tuple[Address, ...]) -> None:
@@ -86,3 +92,50 @@ def test_two_releases_at_once_release_each_address_once(site: Site, store: Backe
     assert sorted(released) == sorted(map(str, leaked))
     assert handles(store) == {}
     assert ids(place(site, store)) == []
+
+
+# an endpoint that an administrator has deleted
+
+
+@pytest.fixture
+def elsewhere() -> LocalUses:
+    """Return what the machine of an administrator uses: none of the cluster's addresses."""
+    return LocalUses(node="desk", is_shared=True)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_claim, "RENEW_SECONDS", 0.2)
+    monkeypatch.setattr(living_agents, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(living_agents, "WATCH_SECONDS", 2.0)
+
+
+def test_address_without_endpoint_of_a_living_node_stays(
+    site: Site, store: Backend, leaked: tuple[Address, ...], elsewhere: LocalUses, quick: None
+) -> None:
+    """Only the node can tell whether the pod lives. With pods in the datastore, the pod itself shows that."""
+    claim = NodeNameClaim(store, NODE, Claimant("machine", "boot", "/state"), renews=True)
+    claim.require_decided()
+    targets = [ReleaseTarget(address) for address in leaked]
+    try:
+        outcomes = examine(place(site, store), targets, [], elsewhere)
+        own = examine(place(site, store), targets, [], LocalUses(node=NODE, is_shared=True))
+    finally:
+        claim.close()
+        claim.join()
+    assert {outcome.result for outcome in own} == {READY}
+    if place(site, store).client is not None:
+        assert {outcome.result for outcome in outcomes} == {READY}
+        return
+    assert {outcome.result for outcome in outcomes} == {REFUSED}
+    assert f"The agent of node {NODE!r} is alive: repeat this there" in outcomes[0].reason
+
+
+def test_address_without_endpoint_of_a_silent_node_is_released(
+    site: Site, store: Backend, leaked: tuple[Address, ...], elsewhere: LocalUses, quick: None
+) -> None:
+    claim = NodeNameClaim(store, NODE, Claimant("machine", "boot", "/state"), renews=False)
+    claim.require_decided()
+    claim.close()
+    outcomes = examine(place(site, store), [ReleaseTarget(leaked[0])], [], elsewhere)
+    assert results(store, outcomes) == {str(leaked[0]): RELEASED}

@@ -252,6 +252,16 @@ def test_interrupted_split_changes_nothing(backend: Backend) -> None:
     assert list(pools(backend)) == ["p"]
 
 
+def test_interrupted_repetition_names_the_pools_of_the_earlier_split(pool: Backend) -> None:
+    for index in range(2):
+        put_part(pool, index)
+    interrupted: Backend = Interrupted(pool, 1, interrupt)  # type: ignore[assignment]
+    with pytest.raises(CallerError, match="interrupted") as stop:
+        run(interrupted, 4)
+    assert "split-p-0, split-p-1 of an earlier split stay: repeat the split to complete it" in stop.value.details
+    assert sorted(pools(pool)) == ["p", "split-p-0", "split-p-1"]
+
+
 def covered(found: dict[str, str]) -> int:
     """Return the number of addresses in these pools, which do not overlap."""
     networks = [ipaddress.ip_network(cidr) for cidr in found.values()]

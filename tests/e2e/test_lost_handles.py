@@ -1,6 +1,8 @@
 """Handles that the datastore has lost: DEL and GC release the addresses in the journal and in the blocks."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -25,6 +27,20 @@ def test_del_releases_the_addresses_in_journal_and_block(cluster_node: ClusterNo
     pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
     pod.add()
     lose_handles(cluster_node)
+    pod.delete()
+    assert remains([cluster_node]) == []
+
+
+def test_del_releases_the_addresses_of_the_endpoint(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """The journal has no row, and the interface is gone with its sandbox, as after a start of the node."""
+    cluster_node.site.add_pod("web-0")
+    pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
+    pod.add()
+    lose_handles(cluster_node)
+    cluster_node.netns.ip("link", "delete", pod.host_name)
+    with closing(sqlite3.connect(cluster_node.state_dir / "journal.db")) as journal:
+        journal.execute("DELETE FROM attachments")
+        journal.commit()
     pod.delete()
     assert remains([cluster_node]) == []
 

@@ -2,15 +2,18 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.node import Node, agent_with
+from harness.netns import Netns
+from harness.node import Node, agent_with, netconf
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.scrape import restart, scrape
+from harness.scrape import path_of, restart, scrape
 from harness.state import edit_journal, given_away, remains, store_of
 from svc.agent import reconciliation
 from svc.attach.journal import Journal
@@ -90,6 +93,42 @@ def test_allocation_that_no_attachment_has_is_found(observed: Pod) -> None:
         seen(observed.node, "allocation-unattached")
         ipam.release_addresses([ReleaseTarget(lost)])
     mended(observed.node, "allocation-unattached", str(lost))
+
+
+@pytest.fixture
+def beside(observed: Pod, tmp_path: Path) -> Iterator[Node]:
+    """Return another node in the same network namespace, with an agent that observes every second."""
+    other = Node(tmp_path / "beside", agent=False)
+    own, other.netns = other.netns, observed.node.netns
+    try:
+        other.apply_pool("beside", "10.77.0.0/24")
+        other.start_agent(*QUICK, options=("--metrics", f"unix:{path_of(other)}"))
+        yield other
+    finally:
+        if other.has_agent:
+            other.stop_agent()
+        other.netns = own
+        other.close()
+
+
+def test_interfaces_of_another_agent_are_known(observed: Pod, beside: Node, sandbox: Callable[[], Netns]) -> None:
+    """Neither agent finds those of the other one, until that does not run."""
+    pod = Pod(beside, sandbox(), "beside", netconf(), "eth0", "", "svc")
+    pod.add()
+    for node in (observed.node, beside):
+        wait_until(partial(_is_clean, node))
+        rounds = compared(node), compared(node)
+        assert [status for status, _ in rounds] == [0, 0]
+    assert [report["unconfirmed"] for _, report in rounds] == [{}, {}]
+    beside.stop_agent()
+    seen(observed.node, "link-unknown")
+    beside.start_agent()
+    wait_until(partial(_is_clean, observed.node))
+    pod.delete()
+
+
+def _is_clean(node: Node) -> bool:
+    return found(node) == dict.fromkeys(IDS, 0)
 
 
 def test_attachment_without_its_address_is_found(observed: Pod) -> None:

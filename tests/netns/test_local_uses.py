@@ -9,7 +9,7 @@ from harness.enter_netns import entered
 from harness.journal_rows import record
 from harness.netns import Netns, run
 from svc._core.cidr import Address
-from svc.admin.ipam_check.local_uses import local_uses
+from svc.admin.ipam_check.local_uses import used_here
 from svc.attach.journal import Journal
 from svc.attach.record import AttachmentId
 
@@ -34,16 +34,17 @@ def uses_of(tmp_path: Path) -> dict[Address, str]:
         journal.begin(ended)
         journal.record_pending_release(ended)
         with entered(netns):
-            return local_uses(tmp_path)
+            return used_here(tmp_path)
 
 
 def test_addresses_of_the_node_are_in_use(uses_of: dict[Address, str]) -> None:
     """A route with a gateway leads to another node, and a pending release is not of a live attachment."""
     found = {str(address): what for address, what in uses_of.items()}
     assert found == {
-        "10.0.0.1": "an interface",
-        "fd00::1": "an interface",
-        "10.65.0.1": "a route",
-        "fd65::1": "a route",
-        "10.65.0.7": f"attachment {record().handle}",
+        "10.0.0.1": "an interface of this node has it",
+        "fd00::1": "an interface of this node has it",
+        "10.65.0.1": "a route of this node has it",
+        "fd65::1": "a route of this node has it",
+        "10.65.0.7": f"attachment {record().handle} of this node has it for pod ns/pod: "
+        "end the container, or repeat its DEL if the runtime does not know it",
     }

@@ -77,6 +77,7 @@ def test_command_line_overrides_the_file(path: Path, monkeypatch: pytest.MonkeyP
         ('traces = "ftp://host/"', "the value is not a URL of HTTP: give the one of a collector"),
         ('traces = "http://host:x/"', "the value is not a URL of HTTP: give the one of a collector"),
         ('traces = "http:///v1/traces"', "the value is not a URL of HTTP: give the one of a collector"),
+        ('traces = "127.0.0.1:4318"', "'127.0.0.1:4318' is neither a URL nor a path: give http://127.0.0.1:4318/v1/traces"),
         ('traces = "https://user:secret@host/"', "the URL has a user name or password"),
         (None, "cannot be read: No such file"),
     ],

@@ -19,6 +19,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE
 from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.names import DEFAULT
+from svc.netconf import networklist
 
 MAIN = "from svc.ctl.main import main; main(prog_name='svcctl')"
 
@@ -152,6 +153,8 @@ def test_settings_and_other_objects_have_one_name(cli: Cli) -> None:
 def test_failed_and_dry_runs_make_no_store(tmp_path: Path) -> None:
     """The embedded store is made by the first document that is applied."""
     cli = Cli(tmp_path, fresh=False)
+    for options in ((), ("--dry-run",)):
+        assert "does not exist" in cli.fails("apply", "-f", "-", *options, stdin=text(pool()))
     (tmp_path / "state").mkdir()
     assert "ippool/pods would be created" in cli.prints("apply", "-f", "-", "--dry-run", stdin=text(pool()))
     assert "spec.cidr" in cli.fails("apply", "-f", "-", stdin=text(pool(cidr="x")))
@@ -241,3 +244,10 @@ def test_endpoint_of_another_namespace_is_found(filled: Cli, tmp_path: Path) -> 
     assert filled.prints("get", f"wep/shop/{name}", "-o", "name") == f"workloadendpoint/{name}\n"
     assert "is read only" in filled.fails("delete", "wep", f"shop/{name}")
     assert "is read only" in filled.fails("delete", "wep", "default/x")
+
+
+@pytest.mark.parametrize("limited", ["-", "/dev/zero"])
+def test_endless_file_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch, limited: str) -> None:
+    monkeypatch.setattr(networklist, "MAX_FILE_BYTES", 1000)
+    said = cli.fails("apply", "-f", limited, stdin="#" * 1001)
+    assert "has more than 1000 bytes: give several files in its place" in said

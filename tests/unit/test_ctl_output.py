@@ -99,10 +99,11 @@ def _endpoint(number: int) -> dict[str, Any]:
     return document("HostEndpoint", f"h{number}", {"node": "n", "interfaceName": f"eth{number}"})
 
 
-@pytest.mark.parametrize("words", ["--version", "get pools"])
+@pytest.mark.parametrize("words", ["--version", "get pools", "pool delete pods"])
 def test_closed_output_is_an_error(tmp_path: Path, words: str) -> None:
-    """Nothing is written to a file that has its descriptor."""
+    """Nothing is written to a file that has its descriptor, and nothing is changed."""
     Cli(tmp_path).changes("apply", "-f", "-", stdin=text(pool()))
     script = f'exec "{sys.executable}" -c "{MAIN}" --state-dir "{tmp_path}/state" {words} >&-'
     done = subprocess.run(["/bin/sh", "-c", script], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "Error: the answer cannot be written to standard output: it is closed\n")
+    assert "10.65.0.0/24" in Cli(tmp_path).prints("get", "pools")

@@ -25,6 +25,7 @@ from svc.admin.node_status import (
 )
 from svc.admin.sources import Source, read_all
 from svc.attach.journal import Journal
+from svc.ctl.commands import status
 from svc.ctl.commands.status import lines_of
 from svc.model.errors import CallerError, PeerError, SvcError
 
@@ -303,3 +304,9 @@ def test_exception_of_a_source_is_its_failure() -> None:
     source = Source("odd", failing(KeyError("absent")))
     read_all([source], TIMEOUT_SECONDS)
     assert str(source.failure) == "odd cannot be read: KeyError: 'absent'"
+
+
+@pytest.mark.parametrize(("age", "seconds"), [(0.0, 0.85), (0.25, 0.6), (0.6, 0.4), (0.85, 0.4), (1.5, 1.5), (60.0, 5.0)])
+def test_busy_machine_gets_more_time(age: float, seconds: float) -> None:
+    """A machine that needs long to start svcctl needs as long for the agent's answer."""
+    assert status._seconds(age) == pytest.approx(seconds)

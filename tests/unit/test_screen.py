@@ -1,12 +1,15 @@
 """Screens for terminals of any width and encoding."""
 
 import io
+import os
+import shutil
 import sys
 
 import pytest
 
+from svc.ctl import screen
 from svc.ctl.cli_context import table
-from svc.ctl.screen import Line, duration, printable, rendered
+from svc.ctl.screen import Line, duration, printable, rendered, show
 
 
 @pytest.mark.parametrize("width", [20, 24, 40, 80])
@@ -49,3 +52,23 @@ def test_rows_of_a_table_are_lines_without_control_characters() -> None:
 )
 def test_duration_has_one_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("columns", [20, 40, 200])
+@pytest.mark.parametrize("count", [1, 21, 22, 23, 24, 100])
+def test_repeated_screen_has_no_more_lines_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int, count: int
+) -> None:
+    """Its first line would scroll away. The cursor takes the last line."""
+    monkeypatch.setattr(screen, "is_terminal", lambda: True)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    first = "svc on a-node-with-a-name: good"
+    show(first, [f"line {number}" for number in range(count)], again=True)
+    shown = capsys.readouterr().out.removeprefix("\x1b[H\x1b[J").splitlines()
+    taken = sum(-(-len(line) // columns) for line in shown)
+    assert taken <= 23
+    room = 23 - -(-len(first) // columns)
+    if count <= room:
+        assert shown[1:] == [f"line {number}" for number in range(count)]
+    else:
+        assert shown[-1] == f"... {count - room + 1} more lines"

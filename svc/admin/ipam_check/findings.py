@@ -42,7 +42,7 @@ KINDS: Final[dict[str, Kind]] = {
         "its cooldown has ended, and it is not free yet", "the next ADD or DEL that writes the block frees it"
     ),
     "cooldown-future": Kind(
-        "released in the future", "set the clock of the node that released it; it is free after the cooldown"
+        "released in the future", "set the clock of the node that released it; the address is free a cooldown after that time"
     ),
     "handle-empty": Kind("a handle without addresses", _FROM_REPORT),
     "handle-missing": Kind(
@@ -58,7 +58,8 @@ KINDS: Final[dict[str, Kind]] = {
         "make a pool that has it with svcctl pool apply; if nothing uses it, svcctl pool delete that pool again",
     ),
     "block-size": Kind(
-        "a block of another size than its pool's", "end the workloads that use it: it is deleted when it is empty"
+        "a block of another size than its pool's",
+        "end the workloads that use it: when it is empty, it is deleted, at the latest by the next ADD of its node",
     ),
     "affinity-stale": Kind("an affinity whose block does not exist, or has another host", f"{_REPAIRED}, or deletes {{}}"),
     "affinity-missing": Kind(

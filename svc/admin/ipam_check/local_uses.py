@@ -1,6 +1,7 @@
 """The addresses that this node itself uses: its interfaces, the host routes to its containers, and its attachments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 
 from svc._core import netns, rtnl
@@ -10,17 +11,36 @@ from svc.attach.journal_reader import read_every_row
 from svc.attach.record import DELETING
 from svc.dataplane.kernel import addresses_of, query
 from svc.model.errors import CallerError, reason_of
+from svc.values import dataclass
 
 _JOURNAL = "journal.db"
+_END = "end the container, or repeat its DEL if the runtime does not know it"
 
 
-def local_uses(state_dir: Path) -> dict[Address, str]:
-    """Return the addresses with a word for what has them. Raise SvcError if kernel or journal cannot be read.
+@dataclass(frozen=True, slots=True)
+class LocalUses:
+    """The addresses that this node uses, with a text that says so, and its name, empty if that is not known.
+
+    `is_shared` is whether the datastore may have other nodes.
+    """
+
+    addresses: Mapping[Address, str] = field(default_factory=dict)
+    node: str = ""
+    is_shared: bool = False
+
+    def can_tell(self, node: str) -> bool:
+        """Return whether the interfaces of that node are those of this one."""
+        return not self.is_shared or node == self.node
+
+
+def used_here(state_dir: Path) -> dict[Address, str]:
+    """Return the addresses that this node uses, as `LocalUses` has them. Raise SvcError if kernel or journal cannot be read.
 
     Raise CallerError also if the node's agent runs in another network namespace.
     """
     require_same_netns(state_dir)
-    return kernel_uses() | dict(_attachments(state_dir))
+    kernel = {address: f"{what} of this node has it" for address, what in kernel_uses().items()}
+    return kernel | dict(_attachments(state_dir))
 
 
 def kernel_uses() -> dict[Address, str]:
@@ -31,12 +51,17 @@ def kernel_uses() -> dict[Address, str]:
 
 
 def _attachments(state_dir: Path) -> Iterator[tuple[Address, str]]:
-    """Yield the addresses of attachments without a pending release. A node that runs no agent has no journal."""
+    """Yield the addresses of attachments without a pending release, as `LocalUses` has them.
+
+    A node that runs no agent has no journal.
+    """
     if not _has_journal(state_dir):
         return
     for record in read_every_row(state_dir / _JOURNAL):
         if record.state != DELETING:
-            yield from ((address, f"attachment {record.handle}") for address in record.address_list())
+            pod = f" for pod {record.namespace}/{record.pod}" if record.pod else ""
+            reason = f"attachment {record.handle} of this node has it{pod}: {_END}"
+            yield from ((address, reason) for address in record.address_list())
 
 
 def _has_journal(state_dir: Path) -> bool:

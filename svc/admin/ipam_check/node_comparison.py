@@ -1,6 +1,6 @@
 """The comparison of a node's journal with its interfaces and with what the datastore shows allocated there."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from svc._core.cidr import Address, Cidr
@@ -8,6 +8,7 @@ from svc.admin.ipam_check.findings import CONFIRM_SECONDS, Candidate, candidate
 from svc.admin.ipam_check.observation import Allocation
 from svc.admin.ipam_check.owners import SERVICE, TUNNEL, kind_of
 from svc.admin.ipam_check.verdicts import since
+from svc.admin.other_agents import links_of_other_agents
 from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, Record
 from svc.attach.recovery import is_abandoned
 from svc.attach.sources.select import source_of
@@ -23,7 +24,7 @@ class NodeObservation:
 
     `rows` are those that did not change during it, `known` all that were there. The addresses of `stored` are in the datastore.
     `links` are the host sides of pairs by name, `uses` the other uses of addresses. `held` has the allocations of this node and
-    of the rows' addresses, `unreadable` the blocks that cannot be read.
+    of the rows' addresses, `unreadable` the blocks that cannot be read. `links_of_others` asks the other agents here.
     """
 
     node: str
@@ -35,6 +36,7 @@ class NodeObservation:
     uses: Mapping[Address, str]
     held: Mapping[Address, Allocation]
     unreadable: tuple[Cidr, ...] = ()
+    links_of_others: Callable[[], Mapping[str, int]] = links_of_other_agents
 
 
 def compare(found: NodeObservation) -> list[Candidate]:
@@ -127,10 +129,13 @@ def _allocations(found: NodeObservation) -> Iterator[Candidate]:
 def _links(found: NodeObservation) -> Iterator[Candidate]:
     """Yield the interfaces without a row. That of an attachment has the recorded index; that of an ADD may have none yet."""
     known = {(record.host_name, index) for record in found.known for index in _indexes(found, record)}
-    for name, link in found.links.items():
-        if known.isdisjoint({(name, link["index"]), (name, 0)}):
-            problem, index = "no row of the agent's journal names it", str(link["index"])
-            yield candidate("link-unknown", name, problem, node=found.node, evidence=index, wait=CONFIRM_SECONDS)
+    unknown = [name for name, link in found.links.items() if known.isdisjoint({(name, link["index"]), (name, 0)})]
+    others = found.links_of_others() if unknown else {}
+    for name in unknown:
+        index = found.links[name]["index"]
+        if others.get(name) not in (0, index):
+            problem = "no row of the agent's journal names it"
+            yield candidate("link-unknown", name, problem, node=found.node, evidence=str(index), wait=CONFIRM_SECONDS)
 
 
 def _indexes(found: NodeObservation, record: Record) -> Iterator[int]:

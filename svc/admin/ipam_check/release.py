@@ -4,11 +4,13 @@ Every address is checked again, in an observation of its own. What is in use, or
 refused. The write itself compares handle and sequence number, so that a new allocation of the address stays.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.findings import CONFIRM_SECONDS
+from svc.admin.ipam_check.living_agents import nodes_with_agent
+from svc.admin.ipam_check.local_uses import LocalUses
 from svc.admin.ipam_check.observation import Allocation, Observation, ObservedBlock, Place
 from svc.admin.ipam_check.reading import observe
 from svc.admin.ipam_check.verdicts import LEAKED, USED, Verdicts, age
@@ -33,18 +35,16 @@ class Outcome:
     reason: str = ""
     target: ReleaseTarget | None = None
     revision: str = ""  # of a handle that can be deleted
+    doubted_by: str = ""  # node that knows more than the datastore, if its agent is alive
 
 
 def examine(
-    place: Place, targets: Sequence[ReleaseTarget], handles: Sequence[tuple[str, str]], local: Mapping[Address, str]
+    place: Place, targets: Sequence[ReleaseTarget], handles: Sequence[tuple[str, str]], local: LocalUses
 ) -> list[Outcome]:
-    """Check addresses, and handles at their revisions, against what is in use now. `local` has the uses on this node.
-
-    Raise StoreError if the datastore cannot be read.
-    """
+    """Check addresses, and handles at their revisions, against what is in use now. Raise StoreError if that cannot be read."""
     found = observe(place)
     verdicts = Verdicts(found)
-    outcomes = [_examined(found, verdicts, target, local) for target in targets]
+    outcomes = _without_live(place.backend, [_examined(found, verdicts, target, local) for target in targets])
     held = {bare(allocation.attribute.handle_id) for allocation in found.allocations()} if handles else set()
     return [*outcomes, *(_examined_handle(found, held, handle, revision) for handle, revision in handles)]
 
@@ -61,7 +61,7 @@ def carry_out(backend: Backend, outcomes: Sequence[Outcome]) -> Iterator[Outcome
             yield _deleted(backend, outcome)
 
 
-def _examined(found: Observation, verdicts: Verdicts, target: ReleaseTarget, local: Mapping[Address, str]) -> Outcome:
+def _examined(found: Observation, verdicts: Verdicts, target: ReleaseTarget, local: LocalUses) -> Outcome:
     blocks = found.blocks_of(target.address)
     if found.is_unreadable(target.address.host()):
         reason = (
@@ -79,7 +79,21 @@ def _examined(found: Observation, verdicts: Verdicts, target: ReleaseTarget, loc
     if reason := doubt or _why_too_young(found, target, allocation):
         return Outcome(str(target.address), REFUSED, reason)
     present = ReleaseTarget(target.address, allocation.attribute.handle_id or "", allocation.sequence)
-    return Outcome(str(target.address), READY, verdicts.of(allocation).reason, present)
+    verdict, node = verdicts.of(allocation), allocation.owner.get("node", "")
+    doubted_by = node if verdict.lacks_endpoint and not local.can_tell(node) else ""
+    return Outcome(str(target.address), READY, verdict.reason, present, doubted_by=doubted_by)
+
+
+def _without_live(backend: Backend, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Refuse what only the missing endpoints of a living node show unused: an administrator may have deleted them."""
+    nodes = {outcome.doubted_by for outcome in outcomes} - {""}
+    alive = nodes_with_agent(backend, nodes) if nodes else ()
+    return [_refused_by_node(outcome) if outcome.doubted_by in alive else outcome for outcome in outcomes]
+
+
+def _refused_by_node(outcome: Outcome) -> Outcome:
+    node, deleted = outcome.doubted_by, f"{outcome.reason}, which an administrator may have deleted"
+    return Outcome(outcome.object, REFUSED, f"{deleted}. The agent of node {node!r} is alive: repeat this there")
 
 
 def _overlap(blocks: Sequence[ObservedBlock], address: Address) -> str:
@@ -100,12 +114,12 @@ def _difference(target: ReleaseTarget, allocation: Allocation) -> str:
     return "" if allocation.is_stable else "its block changes now: try again"
 
 
-def _obstacle(verdicts: Verdicts, allocation: Allocation, local: Mapping[Address, str]) -> str:
+def _obstacle(verdicts: Verdicts, allocation: Allocation, local: LocalUses) -> str:
     verdict, node = verdicts.of(allocation), allocation.owner.get("node", "")
     if verdict.state == USED:
         return f"{verdict.uses[0]} has it"
-    if allocation.address in local:
-        return f"{local[allocation.address]} of this node has it"
+    if allocation.address in local.addresses:
+        return local.addresses[allocation.address]
     if verdict.state != LEAKED:
         return f"{verdict.reason or 'it is set aside'}: only the agent of node {node!r} can tell; the runtime's GC releases it"
     return ""

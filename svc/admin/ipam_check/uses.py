@@ -69,7 +69,8 @@ class PodState:
 
 @dataclass(slots=True)
 class Uses:
-    """The addresses in use. `pods` has the pods of the cluster by NAMESPACE/NAME, if `knows_pods`.
+    """The addresses in use. `pods` has the pods of the cluster by NAMESPACE/NAME, if `knows_pods`; `pods_without_address` those
+    that need none, with the reason.
 
     `containers` are those with an endpoint, by owner and node, and an empty one if an endpoint names none. `bypassing` are the
     addresses that pods have without IPAM, on request. `invalid` has the errors of endpoints and nodes whose fields cannot
@@ -78,6 +79,7 @@ class Uses:
 
     by_address: dict[Address, tuple[Use, ...]] = field(default_factory=dict)
     pods: dict[str, PodState] = field(default_factory=dict)
+    pods_without_address: dict[str, str] = field(default_factory=dict)
     containers: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     bypassing: set[Address] = field(default_factory=set)
     knows_pods: bool = False
@@ -113,10 +115,10 @@ class Uses:
     def add_pod(self, names: Names, pod: Json) -> None:
         """Add the addresses in the status of a pod, and those that a meta plugin reports of its further interfaces."""
         metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-        node = intern(str(spec.get("nodeName") or ""))
+        name, node = f"{metadata.get('namespace')}/{metadata.get('name')}", intern(str(spec.get("nodeName") or ""))
         if not node or spec.get("hostNetwork"):
+            self.pods_without_address[name] = "has the network of its node" if node else "has no node"
             return
-        name = f"{metadata.get('namespace')}/{metadata.get('name')}"
         reported = [str(item.get("ip")) for item in status.get("podIPs") or () if item.get("ip")]
         self.pods[name] = PodState(node, bool(reported), is_finished(pod), bool(metadata.get("deletionTimestamp")))
         if not is_finished(pod):

@@ -21,11 +21,15 @@ _PodOnNode = tuple[str, str]  # nodes without the Kubernetes API may have pods o
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of an allocated address, the reason, and what uses it."""
+    """The state of an allocated address, the reason, and what uses it.
+
+    `lacks_endpoint` is whether only a missing endpoint shows it unused. An administrator may have deleted that of a live pod.
+    """
 
     state: str
     reason: str = ""
     uses: tuple[Use, ...] = ()
+    lacks_endpoint: bool = False
 
 
 class Verdicts:
@@ -88,7 +92,7 @@ class Verdicts:
         if node in by_node or self._has_successor(pod, node, handle):
             return self._of_other_sandbox(allocation, pod, node)
         if self._is_wired(handle) and (reason := self._why_no_endpoint(pod, node)):
-            return Verdict(LEAKED, reason)
+            return Verdict(LEAKED, reason, lacks_endpoint=not self._uses.knows_pods)
         return Verdict(UNVERIFIABLE, f"pod {pod} has not reported it")
 
     def _of_other_sandbox(self, allocation: Allocation, pod: str, node: str) -> Verdict:
@@ -103,7 +107,7 @@ class Verdicts:
     def _why_no_pod(self, pod: str) -> str:
         state = self._uses.pods.get(pod)
         if state is None:
-            return f"pod {pod} does not exist"
+            return f"pod {pod} {self._uses.pods_without_address.get(pod, 'does not exist')}"
         return f"pod {pod} has finished" if state.is_finished else ""
 
     def _why_no_endpoint(self, pod: str, node: str) -> str:

@@ -1,5 +1,6 @@
 """Release the addresses of one attachment in the pools, and keep those of other attachments with the same handle."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from svc._core.cidr import Address
@@ -23,9 +24,13 @@ def release(held: Holdings, extra_write: Delete | None, addresses: tuple[Address
     session, record = held.session, held.record
     if record.older_handle or record.recorded_only:
         return _release_unrecorded(held, extra_write)
-    keep = _addresses_of_others(held, record.handle)
-    own = tuple(address for address in addresses if address not in keep)
-    return session.ipam.release(Release(record.handle, keep, own, extra_write), held.handle) and session.backend.atomic
+    return session.ipam.release(_release_of(held, addresses, extra_write), held.handle) and session.backend.atomic
+
+
+def _release_of(held: Holdings, addresses: Sequence[Address], extra_write: Delete | None = None) -> Release:
+    """Return the release of the handle, also of these addresses if the handle does not list them."""
+    keep = _addresses_of_others(held, held.record.handle)
+    return Release(held.record.handle, keep, tuple(address for address in addresses if address not in keep), extra_write)
 
 
 def _release_unrecorded(held: Holdings, extra_write: Delete | None) -> bool:
@@ -39,7 +44,7 @@ def _release_unrecorded(held: Holdings, extra_write: Delete | None) -> bool:
     if record.recorded_only:
         _release_addresses(session, record.handle, record.address_list())
     else:
-        session.ipam.release(Release(record.handle, _addresses_of_others(held, record.handle)))
+        session.ipam.release(_release_of(held, record.address_list()))
     return extra_write is not None
 
 

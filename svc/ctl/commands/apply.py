@@ -110,6 +110,7 @@ def _carry_out(context: CliContext, arguments: _Arguments, **mode: bool) -> None
 
 def _show_plan(context: CliContext, given: Given, options: Options, output: str) -> None:
     target = context.target
+    context.require_store(target, create=True)
     with open_draft(target) if target.is_missing else context.store(target) as store:
         show_changes(_plan(store, given, options), output, dry_run=True)
 

@@ -10,6 +10,7 @@ from svc.attach.sessions import SessionPool
 from svc.cni.call_io import CallInput
 from svc.cni.connection_test import probe
 from svc.ctl.cli_context import CliContext
+from svc.ctl.interrupts import INTERRUPTED
 from svc.datastore.open import open_backend
 
 
@@ -36,7 +37,7 @@ def test(context: CliContext) -> None:
         status, lines = probe(lambda _: target.names, sessions, CallInput(target.names.plugin, {}, orjson.dumps(document)))
         click.echo(lines, nl=False)
     except KeyboardInterrupt:
-        click.echo("\nAborted!", err=True)
-        status = 1
+        click.echo("interrupted", err=True)
+        status = INTERRUPTED
     sys.stdout.flush()
     os._exit(status)  # threads may still wait for a server

@@ -123,7 +123,7 @@ def _leave_out(_seconds: float, _counts: Mapping[str, int]) -> bool:
     return False
 
 
-def _node_name(context: CliContext, target: Target) -> str:
+def node_name(context: CliContext, target: Target) -> str:
     """Return the name of this node. Raise CallerError if it is not clear; warn if the agent does not answer."""
     agents, failure = ask_agent(context.state_dir, context.run_dir / SOCKET_NAME, target.settings)
     if failure is not None:
@@ -159,7 +159,7 @@ def _shown(result: Result) -> _Shown:
 
 def _checked_node(context: CliContext, target: Target, place: Place, wait: Wait) -> _Shown:
     """Check this node."""
-    result = check_node(NodePlace(place, target.settings, _node_name(context, target), context.state_dir), wait)
+    result = check_node(NodePlace(place, target.settings, node_name(context, target), context.state_dir), wait)
     return _shown_node(result)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import click
 
 from svc._core.cidr import Address
 from svc.admin.ipam_check import saved_report
-from svc.admin.ipam_check.local_uses import local_uses
+from svc.admin.ipam_check.local_uses import LocalUses, used_here
 from svc.admin.ipam_check.release import READY, REFUSED, Outcome, carry_out, examine
 from svc.admin.ipam_check.report import cluster_fields
 from svc.admin.release_record import acknowledge, present_stop
 from svc.ctl.address_option import parse_address
-from svc.ctl.cli_context import CliContext, output_option
-from svc.ctl.commands.ipam_check import listed_documents, place_of
+from svc.ctl.cli_context import CliContext, Target, output_option
+from svc.ctl.commands.ipam_check import listed_documents, node_name, place_of
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo, visible
 from svc.datastore.api import Backend
@@ -83,14 +84,23 @@ def release_command(
             work: Work = [ReleaseTarget(address, handle, sequence)], []
         else:
             work = _reported(store, files, force=force)
-        outcomes = examine(place, *work, local_uses(context.state_dir))
+        outcomes = examine(place, *work, _local_uses(context, target))
         if not dry_run:
             if not yes and _is_confirmed(outcomes):
-                outcomes = examine(place, *_agreed(work, outcomes), local_uses(context.state_dir))  # the answer may be late
+                outcomes = examine(place, *_agreed(work, outcomes), _local_uses(context, target))  # the answer may be late
             outcomes = _shown(context, carry_out(store, outcomes))
         _answer(context, outcomes, is_shown=not dry_run)
     echo(f"datastore: {target}", err=context.output != "table")
     click_context.exit(int(any(outcome.result == REFUSED for outcome in outcomes)))
+
+
+def _local_uses(context: CliContext, target: Target) -> LocalUses:
+    """Return what this node uses. Its name may be unclear, or this is the machine of an administrator."""
+    node = ""
+    if not target.is_embedded:
+        with suppress(CallerError):
+            node = node_name(context, target)
+    return LocalUses(used_here(context.state_dir), node, is_shared=not target.is_embedded)
 
 
 def _acknowledge(context: CliContext, *, is_dry: bool, is_agreed: bool) -> None:

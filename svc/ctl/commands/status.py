@@ -12,15 +12,16 @@ from svc.admin.node_status import EXIT_STATUS, NodeStatus, first_of, spooled
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, echo_json, echo_yaml, output_option
 from svc.ctl.datastore_summary import load_packages, named, summary
+from svc.ctl.interrupts import INTERRUPTED
 from svc.ctl.screen import Line, columns, duration, rendered, show, title
 from svc.timestamps import date_and_time
 
 SECONDS: Final = 0.85  # from the start of the process to the answer
 MIN_SECONDS: Final = 0.4  # that the sources get, also if the process started slowly
+MAX_SECONDS: Final = 5.0  # that the sources get on a busy machine
 WATCH_SECONDS: Final = 2.0  # between two screens
 MAX_LISTED: Final = 5  # entries of a list
 _READY: Final = {True: ", ready", False: ", not ready", None: ""}
-_INTERRUPTED: Final = 130  # exit status after Ctrl-C
 
 Json = dict[str, Any]
 
@@ -45,7 +46,7 @@ def status(context: CliContext, watch: bool) -> None:
     socket = context.run_dir / SOCKET_NAME
     pools, names, load = lambda: summary(context), lambda: named(context), lambda: load_packages(context)
     node = NodeStatus(context.state_dir, socket, pools, names, load)
-    seconds = max(MIN_SECONDS, SECONDS - _process_age())
+    seconds = _seconds(_process_age())
     try:
         while True:
             found = node.read(seconds)
@@ -54,9 +55,14 @@ def status(context: CliContext, watch: bool) -> None:
                 _exit(EXIT_STATUS[found["verdict"]], is_complete=node.is_complete)
             sys.stdout.flush()
             time.sleep(WATCH_SECONDS)
-            seconds = SECONDS
+            seconds = max(seconds, SECONDS)
     except KeyboardInterrupt:
-        _exit(_INTERRUPTED, is_complete=node.is_complete)
+        _exit(INTERRUPTED, is_complete=node.is_complete)
+
+
+def _seconds(age: float) -> float:
+    """Return how long the sources have to answer. A machine that took longer to start this process is busy: so do they."""
+    return max(MIN_SECONDS, SECONDS - age, min(age, MAX_SECONDS) if age > SECONDS else 0.0)
 
 
 def _exit(status: int, *, is_complete: bool) -> NoReturn:
