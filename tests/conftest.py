@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
+from harness import suite_rights
 from harness.kube import Kube, running
 from harness.leaks import Footprint, adopt_orphans, require_nothing_since
 from harness.skips import unexpected
@@ -80,6 +81,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in unexpected(terminalreporter.stats.get("skipped", [])):
         terminalreporter.write_line(f"skipped, and not expected to be: {line}", red=True)
+    for line in _wrong_rights(terminalreporter.config):
+        terminalreporter.write_line(f"role of nodes: {line}", red=True)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -87,8 +90,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if coverage is not None and (measured := coverage.Coverage.current()) is not None:
         measured.save()  # xdist kills a worker that needs more than some seconds to end
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and unexpected(reporter.stats.get("skipped", [])):
+    if reporter is not None and (unexpected(reporter.stats.get("skipped", [])) or _wrong_rights(session.config)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _wrong_rights(config: pytest.Config) -> list[str]:
+    factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
+    if "PYTEST_XDIST_WORKER" in os.environ or factory is None:
+        return []
+    return suite_rights.problems(config, factory.getbasetemp())
 
 
 def why_not_root() -> str:
@@ -121,5 +131,6 @@ def nothing_left_at_the_end(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
     """Start one API server for all tests of a run. Skip the test without its programs. A test that writes to it cleans up."""
-    with running(tmp_path_factory.mktemp("kube")) as server:
+    with running(tmp_path_factory.mktemp("kube"), audits=True) as server:
         yield server
+        suite_rights.note(server.audit_log, tmp_path_factory.getbasetemp())

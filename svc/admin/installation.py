@@ -132,7 +132,12 @@ class Installation:
 
             data = read_file(self.installation)
             entry = operator_resource.read(data, str(self.installation), self.names).applied(entry)
-        return entry, netconfs.read(entry | {"name": self.names.network}, self.names)
+        netconf = netconfs.read(entry | {"name": self.names.network}, self.names)
+        if (settings := netconf.datastore.to_json())["kind"] == "etcdv3":
+            from svc.datastore.etcd.settings import require_urls  # few networks have etcd
+
+            require_urls(settings)
+        return entry, netconf
 
 
 def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> list[Outcome]:

@@ -195,6 +195,26 @@ def test_server_that_is_away_for_a_while(through: PodInstaller, proxy: ApiProxy)
         assert end(process) == 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "answer", [Order(Fate.NEVER_SENT, ".", 10**9), Order(Fate.ANSWERED, ".", 10**9, status=429)], ids=["gone", "busy"]
+)
+def test_five_minutes_without_the_server(through: PodInstaller, proxy: ApiProxy, answer: Order) -> None:
+    """The watch goes on, needs no more memory, reports the failure a few times, and renews the token afterwards."""
+    with through.watching() as process:
+        through.await_watch(process)
+        proxy.arm(answer)
+        eventually(through.errors, lambda lines: any("not renewed" in line for line in lines))
+        during, before = through.token_file.read_text(), memory(process)
+        time.sleep(300.0)
+        assert through.token_file.read_text() == during
+        assert memory(process) < before + 4.0
+        assert len(through.errors()) <= 10
+        answer.times = 0
+        wait_until(lambda: through.token_file.read_text() != during)
+        assert end(process) == 0
+
+
 def test_installed_token_is_kept_while_the_server_is_away(through: PodInstaller, proxy: ApiProxy) -> None:
     """A node must not lose its agent because its init container waits for the API server."""
     through.run()

@@ -14,9 +14,10 @@ from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import pool_document
 from harness.pod import Pod
-from harness.pod_installer import SHORT_LOOKS, SHORT_TIMES, PodInstaller, end, rights, user_of
+from harness.pod_installer import SHORT_LOOKS, SHORT_TIMES, PodInstaller, end, memory, rights, user_of
 from harness.polling import eventually, wait_until
 from harness.reference_plugins import REFERENCE, require_plugin
+from harness.stopped import stopped
 from svc import __version__
 from svc.admin.resources import CLUSTER
 from svc.controllers.nodes import kube_name
@@ -210,4 +211,25 @@ def test_node_is_registered_when_the_datastore_is_unlocked(node: ClusterNode, in
         wait_until(lambda: stored(site, NODE) is not None)
         wait_until(lambda: installer.out.read_text().endswith("node node1 registered\nthe node is registered\n"))
         assert len(installer.errors()) == 1
+        assert end(process) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True, scope="module")
+def test_five_minutes_without_etcd(node: ClusterNode, installer: PodInstaller, site: Site) -> None:
+    """Tokens are renewed meanwhile. The node is registered afterwards."""
+    assert isinstance(site, EtcdSite)
+    process_of_etcd = site.running.members[0].process
+    assert process_of_etcd is not None
+    with installer.watching(SHORT_TIMES) as process:
+        with stopped(process_of_etcd.pid):
+            installer.await_watch(process)
+            eventually(installer.errors, bool)
+            before = memory(process)
+            time.sleep(300.0)
+            found = installer.token.text
+            wait_until(lambda: installer.token.text != found)
+            assert len(installer.errors()) <= 10
+            assert memory(process) < before + 4.0
+        wait_until(lambda: stored(site, NODE) is not None)
         assert end(process) == 0

@@ -259,6 +259,17 @@ def test_option_without_an_effect_is_refused(machine: Machine, options: tuple[st
     assert machine.files() == {}
 
 
+@pytest.mark.parametrize("endpoints", ["http://user:secret@10.0.0.1:2379", "https://10.0.0.1:2379,10.0.0.2:2379"])
+def test_endpoints_that_no_add_could_use_are_refused(machine: Machine, endpoints: str) -> None:
+    network = machine.folder / "entry.json"
+    network.write_text(json.dumps({"type": "svc", "name": "net", "datastore_type": "etcdv3", "etcd_endpoints": endpoints}))
+    done = machine.install("--conf-dir", str(machine.conf_dir), *BARE, "--netconf", str(network))
+    assert done.returncode == 1
+    assert "etcd_endpoints = " in done.stderr
+    assert "secret" not in done.stderr
+    assert list(machine.folder.iterdir()) == [network]
+
+
 @pytest.mark.parametrize("option", ["--bin-dir", "--conf-dir", "--unit-dir"])
 def test_error_names_a_file_in_place_of_a_directory(machine: Machine, option: str) -> None:
     (machine.folder / "file").touch()

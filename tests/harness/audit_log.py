@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.controllers_rights import Right
+from harness.kube import NODES
 from svc.deploy.manifests.settings import SYSTEM_NAMESPACE
 
 Json = dict[str, Any]
@@ -24,11 +25,11 @@ def granted(documents: Iterable[Json]) -> dict[str, set[Right]]:
         if each["kind"] in ("RoleBinding", "ClusterRoleBinding"):
             role = roles[each["roleRef"]["kind"], each["roleRef"]["name"]]
             for subject in each["subjects"]:
-                found[subject["name"]] |= set(_rights_of(role))
+                found[subject["name"]] |= set(rights_of(role))
     return dict(found)
 
 
-def _rights_of(role: Json) -> Iterator[Right]:
+def rights_of(role: Json) -> Iterator[Right]:
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
@@ -37,11 +38,11 @@ def _rights_of(role: Json) -> Iterator[Right]:
 
 
 class AuditLog:
-    """The requests of the accounts of svc."""
+    """The requests of the accounts of svc, and of the user of nodes."""
 
     def __init__(self, path: Path) -> None:
         events = (json.loads(line) for line in path.read_text().splitlines())
-        self._events = [event for event in events if event["user"]["username"].startswith(_PREFIX)]
+        self._events = [event for event in events if event["user"]["username"].startswith((_PREFIX, NODES))]
 
     def denied(self) -> set[str]:
         """Return the requests that were denied, each once."""

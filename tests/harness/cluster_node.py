@@ -54,9 +54,9 @@ class ClusterNode(Node):
         return Pod(self, netns, container, config, ifname, args, str(config["type"]))
 
     def ctl(self, *arguments: str, **options: Any) -> CompletedProcess[str]:
-        """Run svcctl on the node's datastore."""
+        """Run svcctl on the node's datastore, as an administrator."""
         file = self.directory / "netconf.json"
-        file.write_text(json.dumps(self.netconf()))
+        file.write_text(json.dumps(self.netconf(**self.site.administration)))
         return self.svcctl("--netconf", str(file), *arguments, **options)
 
     @contextmanager

@@ -13,7 +13,7 @@ import pytest
 from harness.etcd import Cluster
 from harness.ipam import EVERYTHING, put, put_node, put_pool
 from harness.ipam import wipe as wipe_all
-from harness.kube import Kube
+from harness.kube import NODES, Kube
 from harness.node import POOL4, POOL6
 from harness.orch import AdministratorStore, install, put_core_node, put_pod, wipe
 from svc.attach.datastore_ready import KEY as READY
@@ -38,6 +38,10 @@ class Site(Protocol):
     config: Json
     port: int
 
+    @property
+    def administration(self) -> Json:
+        """The same as `config`, with all rights."""
+
     def open(self) -> Backend:
         """Open a session with all rights. The caller closes it."""
 
@@ -60,6 +64,10 @@ class EmbeddedSite:
         self.names = names
         self.file = state_dir / EMBEDDED_FILE
         self.config: Json = {"datastore_type": "embedded"}
+
+    @property
+    def administration(self) -> Json:
+        return self.config
 
     def open(self) -> Backend:
         return EmbeddedStore(self.file, self.names)
@@ -87,6 +95,10 @@ class EtcdSite:
         self.config: Json = {"datastore_type": "etcdv3", "etcd_endpoints": running.endpoints}
         self.port = running.members[0].ports[0]
 
+    @property
+    def administration(self) -> Json:
+        return self.config
+
     def open(self) -> Backend:
         return EtcdStore({"kind": "etcdv3", "etcd_endpoints": self.running.endpoints}, self.names)
 
@@ -108,10 +120,14 @@ class OrchSite:
         self.names = names
         self.kube = kube
         self._folder = folder
-        self.kubeconfig = kube.kubeconfig(folder / "kubeconfig")
-        self.config: Json = {"datastore_type": names.orch_datastore, names.orch_section: {"kubeconfig": str(self.kubeconfig)}}
+        self.kubeconfig = kube.kubeconfig(folder / "kubeconfig", f"token-of-{NODES}")
+        self.config = self._config(self.kubeconfig)
+        self.administration = self._config(kube.kubeconfig(folder / "administrator"))
         self.port = kube.port
         install(kube, names)
+
+    def _config(self, kubeconfig: Path) -> Json:
+        return {"datastore_type": self.names.orch_datastore, self.names.orch_section: {"kubeconfig": str(kubeconfig)}}
 
     def open(self) -> Backend:
         return AdministratorStore(self.kube, self._folder, self.names)

@@ -28,6 +28,7 @@ from harness.etcd import RARE_COLLECTIONS, free_ports
 Json = dict[str, Any]
 
 ADMIN, ADMIN_TOKEN = "admin", "token-of-admin"
+NODES = "nodes"  # the user of the nodes of tests
 NODE_ADDRESS = "192.0.2.1"  # of the uplink of every node: the pods of a node reach a forwarded port there
 CACHE = Path(os.environ.get("SVC_TESTCACHE", "/var/cache/svc-tests")) / "kube"
 _UNUSED_APIS = (  # without them the server starts faster, and takes a fifth of the processor time while no test uses it
@@ -50,10 +51,11 @@ class Refused(Exception):
 
 @dataclass
 class Kube:
-    """A running API server. `tokens` are known users. Only the administrator's user has rights.
+    """A running API server. `tokens` are known users. The administrator's user has all rights, that of nodes those which
+    `orch.install` has given, and the others none.
 
     With `has_workloads` it also serves the API groups that tests seldom need, such as that of DaemonSets. With `audits` it logs
-    the requests of service accounts.
+    the requests of service accounts and of nodes.
     """
 
     folder: Path
@@ -243,11 +245,16 @@ class Kube:
 
     @property
     def audit_log(self) -> Path:
-        """The file with a line for each request of a service account that has ended."""
+        """The file with a line for each request of a service account or a node that has ended."""
         return self.folder / "audit.log"
 
     def _audit_policy(self) -> Path:
-        rules = [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]
+        level = "Metadata"
+        rules = [
+            {"level": level, "userGroups": ["system:serviceaccounts"]},
+            {"level": level, "users": [NODES]},
+            {"level": "None"},
+        ]
         policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
         path = self.folder / "audit-policy.json"
         path.write_text(json.dumps(policy))
@@ -299,7 +306,7 @@ class Kube:
     def start(self) -> None:
         subprocess.run(["openssl", "genrsa", "-out", self.folder / "sa.key", "2048"], check=True, capture_output=True)
         self._make_certificates()
-        others = [f"token-of-{name},{name},{number}" for number, name in enumerate(("plugin", "nobody", "reader"), 2)]
+        others = [f"token-of-{name},{name},{number}" for number, name in enumerate(("plugin", "nobody", "reader", NODES), 2)]
         users = [f'{ADMIN_TOKEN},{ADMIN},1,"system:masters"', *others]
         (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
         self._start_etcd()

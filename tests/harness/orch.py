@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.kube import ADMIN_TOKEN, Kube, Refused
+from harness.kube import NODES as NODE_USER
 from svc.datastore.api import Create, Delete, Entry, NotFound, Update, Write
 from svc.datastore.orch.leases import NAMESPACE
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.crds import definitions
-from svc.deploy.rbac import binding, role, role_name
+from svc.deploy.rbac import binding, bound, role, role_name
 from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
@@ -24,8 +25,14 @@ NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 
 
 def install(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
-    """Install the resource definitions of svc, in the backing API group unless another one is named."""
-    kube.apply(definitions(names, api_version or names.crd_api_version))
+    """Install the resource definitions of svc, in the backing API group unless another one is named, and the role of nodes."""
+    version = api_version or names.crd_api_version
+    kube.apply(definitions(names, version))
+    wanted = role(names, version)
+    wanted["metadata"]["name"] = f"nodes-{version.partition('/')[0]}"
+    kube.apply([wanted, bound(wanted, {"kind": "User", "name": NODE_USER, "apiGroup": RBAC})])
+    for rule in wanted["rules"]:
+        kube.await_right(NODE_USER, rule["apiGroups"][0], rule["resources"][0], rule["verbs"][-1], allowed=True)
 
 
 def wipe(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
@@ -92,7 +99,7 @@ class AdministratorStore(OrchStore):
     """A store that also creates and deletes nodes. For the plugin's store, Kubernetes does that."""
 
     def __init__(self, kube: Kube, folder: Path, names: Names = DEFAULT, api_group: str = "") -> None:
-        kubeconfig = kube.kubeconfig(folder / "kubeconfig")
+        kubeconfig = kube.kubeconfig(folder / "administrator")
         super().__init__({"kind": "orch", "kubeconfig": str(kubeconfig), "api_group": api_group}, names)
         self._kube = kube
 

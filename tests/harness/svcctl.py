@@ -48,5 +48,5 @@ def cli_on(site: Site, home: Path) -> Cli:
     """Return svcctl on the datastore of the network `net`."""
     home.mkdir(exist_ok=True)
     file = home / "netconf.json"
-    file.write_text(json.dumps(netconf(**site.config)))
+    file.write_text(json.dumps(netconf(**site.administration)))
     return Cli(home, "--netconf", str(file))

@@ -94,6 +94,18 @@ def read_settings(settings: Mapping[str, str]) -> Cluster:
     return Cluster(tuple(endpoints), tls, f"{origin[0]} = {origin[1]!r}", files, origin[0] == "etcd_discovery_srv")
 
 
+def require_urls(settings: Mapping[str, str]) -> None:
+    """Raise CallerError if the settings name servers by something else than their URLs. Read no file, and ask no server."""
+    errors = FieldErrors("invalid etcd settings", Code.INVALID_NETCONF)
+    for text in _listed(settings.get("etcd_endpoints", "")):
+        _parse(text, ("etcd_endpoints", ""), errors)
+    errors.raise_if_any()
+
+
+def _listed(endpoints: str) -> list[str]:
+    return [text.strip() for text in endpoints.split(",") if text.strip()]
+
+
 def _urls(given: Mapping[str, str], errors: FieldErrors) -> tuple[list[str], tuple[str, str]]:
     """Return the URLs, and the name and value of the setting that they come from."""
     endpoints, domain = given.get("etcd_endpoints", ""), given.get("etcd_discovery_srv", "")
@@ -104,8 +116,7 @@ def _urls(given: Mapping[str, str], errors: FieldErrors) -> tuple[list[str], tup
     if domain:
         return discover(domain, errors), ("etcd_discovery_srv", domain)
     if endpoints:
-        texts = [text.strip() for text in endpoints.split(",") if text.strip()]
-        return texts, ("etcd_endpoints", without_secrets_in_urls(endpoints))
+        return _listed(endpoints), ("etcd_endpoints", without_secrets_in_urls(endpoints))
     return _deprecated(given, errors)
 
 

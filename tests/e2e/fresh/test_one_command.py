@@ -12,7 +12,7 @@ from harness.etcd import Cluster, cluster
 from harness.fresh_cluster import IMAGE, NODE, FreshCluster
 from harness.installations import PATH, document
 from harness.kube import NODE_ADDRESS
-from harness.node import pool_document
+from harness.node import netconf, pool_document
 from harness.workloads import put_pod
 
 pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
@@ -54,6 +54,7 @@ def give_range(fresh: FreshCluster) -> None:
 @pytest.fixture
 def etcd(fresh: FreshCluster, tmp_path: Path) -> Iterator[Cluster]:
     """Run an etcd that the node reaches at its own address."""
+    (tmp_path / "etcd").mkdir()
     with cluster(tmp_path / "etcd") as running:
         fresh.reach(running.members[0].ports[0])
         yield running
@@ -68,11 +69,11 @@ def test_etcd(fresh: FreshCluster, etcd: Cluster, flavour: str, tmp_path: Path) 
         "--flavour", flavour, "--datastore", "etcd", "--etcd-endpoints", etcd.endpoints.replace("127.0.0.1", NODE_ADDRESS)
     )
     if flavour == "networking":
-        netconf = tmp_path / "netconf.json"
-        netconf.write_text(json.dumps({"type": "svc", "name": "net", "cniVersion": "1.0.0", **EtcdSite(etcd).config}))
+        network = tmp_path / "netconf.json"
+        network.write_text(json.dumps(netconf(**EtcdSite(etcd).config)))
         pool = tmp_path / "pool.json"
         pool.write_text(pool_document("pool", RANGE))
-        fresh.svcctl("--netconf", str(netconf), "pool", "apply", "-f", str(pool))
+        fresh.svcctl("--netconf", str(network), "pool", "apply", "-f", str(pool))
     require_pod(fresh, began)
 
 

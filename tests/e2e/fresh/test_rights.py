@@ -37,6 +37,16 @@ def use_everything(fresh: FreshCluster) -> None:
     for name in ("first", "chosen"):
         delete_pod(kube, name)
     fresh.real.wait("the pods have ended", lambda: not any(read_pod(kube, name) for name in ("first", "chosen")))
+    update_svc(fresh)
+
+
+def update_svc(fresh: FreshCluster) -> None:
+    """Start the pods again in a cluster that has an older version, which they replace."""
+    path = f"/apis/{DEFAULT.crd_api_version}/clusterinformations/default"
+    own, field = fresh.kube.call("GET", path)["spec"], DEFAULT.version_field
+    fresh.kube.call("PATCH", path, {"spec": {field: "v0.0.1"}}, "application/merge-patch+json")
+    fresh.restart()
+    fresh.real.wait("the version is that of svc", lambda: fresh.kube.call("GET", path)["spec"][field] == own[field])
 
 
 def test_no_request_is_denied_and_the_installer_uses_each_right(audited: FreshCluster) -> None:
