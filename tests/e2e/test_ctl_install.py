@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.node import BIN
+from harness.node import BIN, netconf
 
 Json = dict[str, Any]
 
@@ -262,7 +262,7 @@ def test_option_without_an_effect_is_refused(machine: Machine, options: tuple[st
 @pytest.mark.parametrize("endpoints", ["http://user:secret@10.0.0.1:2379", "https://10.0.0.1:2379,10.0.0.2:2379"])
 def test_endpoints_that_no_add_could_use_are_refused(machine: Machine, endpoints: str) -> None:
     network = machine.folder / "entry.json"
-    network.write_text(json.dumps({"type": "svc", "name": "net", "datastore_type": "etcdv3", "etcd_endpoints": endpoints}))
+    network.write_text(json.dumps(netconf(datastore_type="etcdv3", etcd_endpoints=endpoints)))
     done = machine.install("--conf-dir", str(machine.conf_dir), *BARE, "--netconf", str(network))
     assert done.returncode == 1
     assert "etcd_endpoints = " in done.stderr
