@@ -217,7 +217,7 @@ def test_node_is_registered_when_the_datastore_is_unlocked(node: ClusterNode, in
 @pytest.mark.long
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True, scope="module")
 def test_five_minutes_without_etcd(node: ClusterNode, installer: PodInstaller, site: Site) -> None:
-    """Tokens are renewed meanwhile. The node is registered afterwards."""
+    """Tokens are renewed during that time. The node is registered afterwards."""
     assert isinstance(site, EtcdSite)
     process_of_etcd = site.running.members[0].process
     assert process_of_etcd is not None
