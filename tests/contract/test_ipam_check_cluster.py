@@ -49,7 +49,7 @@ def checked(request: pytest.FixtureRequest, cluster: OrchSite, tmp_path: Path) -
         return
     (tmp_path / "state").mkdir()
     site = EmbeddedSite(tmp_path / "state")
-    with session(site) as store, closing(open_client({"kubeconfig": str(cluster.kubeconfig)})) as client:
+    with session(site) as store, closing(open_client({"kubeconfig": str(cluster.administrator)})) as client:
         yield _furnished(Place(store, DEFAULT, client, wired_networks=frozenset({"net"})))
 
 

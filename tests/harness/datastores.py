@@ -122,7 +122,8 @@ class OrchSite:
         self._folder = folder
         self.kubeconfig = kube.kubeconfig(folder / "kubeconfig", f"token-of-{NODES}")
         self.config = self._config(self.kubeconfig)
-        self.administration = self._config(kube.kubeconfig(folder / "administrator"))
+        self.administrator = kube.kubeconfig(folder / "administrator")
+        self.administration = self._config(self.administrator)
         self.port = kube.port
         install(kube, names)
 

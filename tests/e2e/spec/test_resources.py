@@ -112,7 +112,7 @@ def test_automatic_host_endpoints(make: MakePod, site: Site, orch_site: OrchSite
     with (
         session(site) as store,
         session(site) as controllers,
-        closing(open_client({"kubeconfig": str(orch_site.kubeconfig)})) as client,
+        closing(open_client({"kubeconfig": str(orch_site.administrator)})) as client,
         running(client, controllers, HostEndpoints, configuration=Configuration(creates_host_endpoints=True)) as part,
     ):
         put(store, own, Resource(own.kind, {"name": own.name}, {"node": "node1", "interfaceName": "eth9"}))
