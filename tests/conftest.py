@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -81,8 +82,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in unexpected(terminalreporter.stats.get("skipped", [])):
         terminalreporter.write_line(f"skipped, and not expected to be: {line}", red=True)
-    for line in _wrong_rights(terminalreporter.config):
+    for line in (wrong := _wrong_rights(terminalreporter.config)):
         terminalreporter.write_line(f"role of nodes: {line}", red=True)
+    if not wrong and suite_rights.is_proof(terminalreporter.config, _basetemp(terminalreporter.config)):
+        terminalreporter.write_line("role of nodes: the audit logs show no denied request, and a request for each right")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -95,10 +98,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _wrong_rights(config: pytest.Config) -> list[str]:
-    factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
-    if "PYTEST_XDIST_WORKER" in os.environ or factory is None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
         return []
-    return suite_rights.problems(config, factory.getbasetemp())
+    return suite_rights.problems(config, _basetemp(config))
+
+
+def _basetemp(config: pytest.Config) -> Path:
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory.getbasetemp()
 
 
 def why_not_root() -> str:

@@ -137,7 +137,8 @@ def endpoint_matches(session: DatastoreSession, record: Record) -> bool:
 
 def endpoints_of_node(session: DatastoreSession) -> Iterator[Entry[Resource]]:
     """Yield the endpoints of the session's node. Raise StoreError if the datastore fails."""
-    return (entry for entry in session.backend.list(ResourceQuery(KIND)) if entry.value.spec.get("node") == session.node)
+    entries = session.backend.list(ResourceQuery(KIND, node=session.node))
+    return (entry for entry in entries if entry.value.spec.get("node") == session.node)
 
 
 def is_named_by_svc(session: DatastoreSession, entry: Entry[Resource]) -> bool:

@@ -117,7 +117,7 @@ def bound(role: Json, *subjects: Json) -> Json:
 
 def _plugin_rules(names: Names, api_version: str, *, own_ipam: bool = True) -> list[Rule]:
     found = [
-        Rule(CORE, ("pods",), ("get",)),
+        Rule(CORE, ("pods",), ("get", "list") if api_version else ("get",)),  # lists: to restore lost rows, and for GC
         Rule(CORE, ("pods/status",), ("patch",)),
         Rule(CORE, ("nodes",), ("get", "list") if api_version else ("get",)),
         Rule(CORE, ("namespaces",), ("get", "list")),

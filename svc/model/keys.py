@@ -152,11 +152,15 @@ class NodeClaimQuery(Query[NodeClaim | NodeFence]):
 
 @dataclass(frozen=True, slots=True)
 class ResourceQuery(Query[Resource]):
-    """All resources of a kind, of a namespace, or with a name `prefix`, which for a namespaced kind requires the namespace."""
+    """All resources of a kind, of a namespace, or with a name `prefix`, which for a namespaced kind requires the namespace.
+
+    `node` limits endpoints to those of a node, where the datastore can select them; otherwise it has no effect.
+    """
 
     kind: str
     namespace: str = ""
     prefix: str = ""
+    node: str = ""
 
 
 def describe(key: Key) -> str:

@@ -319,7 +319,7 @@ def test_host_endpoint_that_the_table_does_not_show_yet_is_read(
     endpoints.stop()
     assert endpoints.await_writes(20)
     edit(store, labels=labels, profiles=[])
-    wait_until(lambda: endpoints._stored.get(KEY).value.labels == labels)  # type: ignore[union-attr]
+    wait_until(lambda: [each.value.labels for each in [endpoints._stored.get(KEY)] if each] == [labels])
     monkeypatch.setattr(endpoints._stored, "get", lambda _: None)
     endpoints.settle(KEY.name)
     assert find(store).spec.get("profiles", []) == (["svc-default-allow"] if labels == CREATED_BY else [])

@@ -76,6 +76,7 @@ def use_every_operation(store: OrchStore) -> None:
     _claim_the_node(store)
     _write_everything(store)
     wire(store)
+    assert [entry.value.spec["node"] for entry in store.list(ResourceQuery("WorkloadEndpoint", node="node1"))] == ["node1"]
     assert store.get(ResourceKey("Node", "node1")).value == store.list(ResourceQuery("Node"))[0].value
     assert store.get(IpamConfigKey()).value == IpamConfig(strict_affinity=True)
     ready = store.get(ResourceKey("ClusterInformation", "default")).value

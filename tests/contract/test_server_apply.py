@@ -223,7 +223,8 @@ def test_lost_answers_are_repeated(workloads: Kube, client: Client, tmp_path: Pa
 
 def test_apply_is_completed_after_a_refusal_at_any_write(workloads: Kube, client: Client, tmp_path: Path) -> None:
     """Each write fails once in its turn. Every attempt gets one object further, and the last one applies all."""
-    documents = objects(deployment(OPERATOR, ORCH))
+    every = objects(deployment(OPERATOR, ORCH))
+    documents = [each for number, each in enumerate(every) if number < 2 or each["kind"] != DEFINITION]
     with ApiProxy(workloads) as proxy:
         file = tmp_path / "proxied"
         file.write_text(workloads.kubeconfig(file).read_text().replace(workloads.url, proxy.url))

@@ -71,7 +71,7 @@ def await_complete(installed: InstalledCluster) -> None:
     installed.await_ready(AGENT, CONTROLLERS)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
 @pytest.mark.parametrize("point", WRITES.values(), ids=WRITES)
 def test_next_process_completes_what_a_kill_has_interrupted(
     installed: InstalledCluster, controllers: Cluster, point: str, when: str

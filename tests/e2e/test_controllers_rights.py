@@ -98,6 +98,8 @@ def test_documented_rights_suffice_and_are_used(
     rights = documented(active, group)
     work = Work(world, services, controllers, installed)
     work.prepare()
+    if OPERATOR in active:
+        work.prepare_operator()
     arguments = ["--names", str(site.names_file)] if isinstance(site, PlainSite) else []
     with granted(world.kube, rights), RightsProxy(world.kube) as proxy:
         variables = {"KUBECONFIG": str(proxy.kubeconfig(tmp_path / "plugin")), "ENABLED_CONTROLLERS": ",".join(enabled)}

@@ -29,7 +29,7 @@ def install(node: Node, folder: Path, config: dict[str, object], *options: str) 
 
 @pytest.fixture
 def installed(cluster_node: ClusterNode, tmp_path: Path) -> Iterator[Path]:
-    config = cluster_node.netconf()
+    config = cluster_node.netconf(**cluster_node.site.administration)
     yield install(cluster_node, tmp_path, config)
     cluster_node.prepare("uninstall", "--bin-dir", str(cluster_node.bin_dir))
     cluster_node.prepare("install", "--bin-dir", str(cluster_node.bin_dir), "--socket", str(cluster_node.socket))
@@ -61,7 +61,7 @@ def test_pools_of_the_operator_are_applied(cluster_node: ClusterNode, tmp_path: 
     def pools_of(*listed: object) -> list[str]:
         network = {"ipPools": listed}
         (tmp_path / "installation.json").write_text(json.dumps(head | {"spec": {DEFAULT.operator_network: network}}))
-        install(cluster_node, tmp_path, cluster_node.netconf(), *resource)
+        install(cluster_node, tmp_path, cluster_node.netconf(**cluster_node.site.administration), *resource)
         return [pool["metadata"]["name"] for pool in json.loads(cluster_node.svcctl("pool", "get", "-o", "json").stdout)]
 
     others = pools_of()
@@ -81,7 +81,7 @@ def test_refused_pool_installs_nothing(cluster_node: ClusterNode, tmp_path: Path
         network = {"ipPools": [{"name": "user", "cidr": "10.98.0.0/16", "encapsulation": "None"}]}
         resource = tmp_path / "installation.json"
         resource.write_text(json.dumps(head | {"spec": {DEFAULT.operator_network: network}}))
-        (tmp_path / "entry.json").write_text(json.dumps(cluster_node.netconf()))
+        (tmp_path / "entry.json").write_text(json.dumps(cluster_node.netconf(**cluster_node.site.administration)))
         done = cluster_node.svcctl(
             "install", "--bin-dir", str(tmp_path / "bin"), "--conf-dir", str(tmp_path / "net.d"), "--without", "portmap",
             "--without", "bandwidth", "--netconf", str(tmp_path / "entry.json"), "--installation", str(resource),

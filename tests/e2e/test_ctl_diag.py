@@ -127,7 +127,7 @@ def test_no_secret_remains(own_pods: MakePod, node: Node, tmp_path: Path) -> Non
         "plugins": [
             netconf(
                 log_file_path=str(log), datastore_type="etcdv3", nodename="node1",
-                etcd_endpoints=f"http://root:{SECRET}@127.0.0.1:1",
+                etcd_endpoints="http://127.0.0.1:2",
                 readiness_gates=[f"http://127.0.0.1:1/ready?key={SECRET}"], args={"token": SECRET},
             )
         ],
@@ -138,7 +138,10 @@ def test_no_secret_remains(own_pods: MakePod, node: Node, tmp_path: Path) -> Non
         "install", "--bin-dir", str(tmp_path / "bin"), "--conf-dir", str(tmp_path / "conf"), "--netconf", str(source),
         "--socket", str(node.socket), *BARE,
     )  # fmt: skip
-    config = network["plugins"][0] | {"name": "net", "cniVersion": "1.0.0"}  # type: ignore[operator]
+    (installed,) = (tmp_path / "conf").glob("*.conflist")
+    with_user = f"http://root:{SECRET}@127.0.0.1:2"  # which an installation refuses
+    installed.write_text(installed.read_text().replace("http://127.0.0.1:2", with_user))
+    config = network["plugins"][0] | {"name": "net", "cniVersion": "1.0.0", "etcd_endpoints": with_user}  # type: ignore[operator]
     pod = own_pods(container="c1", args=f"IgnoreUnknown=1;PASSWORD={SECRET}")
     assert pod.call("ADD", **config).status
     file = tmp_path / "secret.tar.gz"

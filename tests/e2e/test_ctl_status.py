@@ -162,7 +162,9 @@ def test_lock_is_shown_at_once(site: Site, tmp_path: Path, sandbox: Callable[[],
         site.add_pod("web-0")
         pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
         pod.add()
-        options = "--netconf", str(node.directory / "netconf.json")
+        own = tmp_path / "own.json"
+        own.write_text(json.dumps(node.netconf()))
+        options = "--netconf", str(own)
         for words, code, is_ready in (("lock", DEGRADED, False), ("unlock", GOOD, True)):
             node.ctl("clusterinfo", words)
             found, document = eventually(

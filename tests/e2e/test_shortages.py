@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,11 @@ LIMIT = "the agent has too many files open: raise its limit (LimitNOFILE)"
 
 @contextmanager
 def few_descriptors(node: Node, spare: int) -> Iterator[None]:
-    """Limit the agent to `spare` more open files than now, during the block."""
+    """Limit the agent to `spare` more open files than now, during the block. The limit is for the number of a descriptor."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(map(int, os.listdir(f"/proc/{node.agent_pid}/fd")))
-    limits = resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, (highest + 1 + spare, hard))
+    used = set(map(int, os.listdir(f"/proc/{node.agent_pid}/fd")))
+    soft = next(islice((number for number in count() if number not in used), spare, None))
+    limits = resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, (soft, hard))
     try:
         yield
     finally:
@@ -82,7 +84,7 @@ def test_del_without_descriptors_needs_the_row_of_the_attachment(own_pods: MakeP
     """Without a row the agent would have to open the sandbox, to see whether it has an interface."""
     known, unknown = own_pods(), own_pods()
     known.add()
-    with few_descriptors(node, 1):  # for the connection
+    with few_descriptors(node, 3):  # for the connection and the kernel, and not for the sandbox
         known.delete()
         assert unknown.failed("DEL").output["code"] == 106
     unknown.delete()

@@ -14,7 +14,7 @@ from harness.kube import why_not_running
 pytestmark = pytest.mark.root
 
 TESTS = Path(__file__).parents[1]
-KILLS = 25
+KILLS = 16
 STORES = ["embedded", *(pytest.param(name, marks=pytest.mark.server) for name in ("etcdv3", LEADERS, ORCH))]
 
 

@@ -41,7 +41,8 @@ class AuditLog:
     """The requests of the accounts of svc, and of the user of nodes."""
 
     def __init__(self, path: Path) -> None:
-        events = (json.loads(line) for line in path.read_text().splitlines())
+        lines = path.read_text().splitlines() if path.exists() else ()  # the first request makes the file
+        events = map(json.loads, lines)
         self._events = [event for event in events if event["user"]["username"].startswith((_PREFIX, NODES))]
 
     def denied(self) -> set[str]:

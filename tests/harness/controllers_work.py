@@ -1,5 +1,6 @@
 """Work for each controller of svc-controllers: what it finds, and what must come of it."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from harness.orch import PODS, put_pod
 from harness.polling import eventually, wait_until
 from harness.services import Services
 from svc._core.cidr import Cidr
+from svc.admin.resources import CLUSTER
+from svc.datastore.api import Delete, NotFound
 from svc.ipam import blocks as block_model
 from svc.model.controllers_configuration import KEY
 from svc.model.endpoint import Workload, endpoint, endpoint_key
@@ -124,6 +127,11 @@ class Work:
         assert block_of(self._store, address).affinity == "virtual:load-balancer"
         self._services.change(type="ClusterIP")
         wait_until(lambda: handle not in handles(self._store))
+
+    def prepare_operator(self) -> None:
+        """Leave the datastore to the operator, which initialises it."""
+        with suppress(NotFound):
+            self._store.write([Delete(CLUSTER)])
 
     def operator(self) -> None:
         """Bring an Installation about, then replace its pool, of which a block is left."""

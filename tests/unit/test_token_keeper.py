@@ -266,7 +266,7 @@ def test_token_is_never_empty(tmp_path: Path) -> None:
 EVENTS = ("wait", "wait long", "rotate", "new key", "remove", "damage", "lose", "fail", "work", "restart", "other installer")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(events=st.lists(st.sampled_from(EVENTS), max_size=15))
 def test_any_order_of_events_ends_with_a_valid_token(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> None:
     """While the server works, the installed token is at most a quarter of its validity old."""

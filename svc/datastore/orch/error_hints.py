@@ -16,7 +16,7 @@ _OF_THE_PLUGIN = re.compile(  # the requests that its role allows; see svc.deplo
     r"GET /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles|ippools|ipreservations|clusterinformations|ipamconfig\w*)\b"
     r"|(POST|PUT|DELETE) /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles)\b"
     r"|(GET|POST|PUT) /apis/[^/]+/\w+/(namespaces/[^/]+/)?leases\b"
-    r"|GET /api/v1/(nodes|namespaces)\b"
+    r"|GET /api/v1/(nodes|namespaces|pods\?[^ ]*fieldSelector=spec\.nodeName)\b"
     r"|PATCH /api/v1/namespaces/[^/]+/pods/[^/]+/status\b"
 )
 

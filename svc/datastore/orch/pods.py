@@ -35,7 +35,8 @@ class PodEndpointStore(ResourceStore):
         interface = pod_interface(self._names, query)
         if interface:
             return Collection(_pods(interface.namespace), read, {"fieldSelector": f"metadata.name={interface.pod}"})
-        return Collection(_pods(query.namespace) if query.namespace else "/api/v1/pods", read)
+        selector = {"fieldSelector": f"spec.nodeName={query.node}"} if query.node else {}
+        return Collection(_pods(query.namespace) if query.namespace else "/api/v1/pods", read, selector)
 
     def list(self, query: Query) -> Entries:
         """Return the entries of a query. The endpoints of one pod need no more than the right `get`."""
