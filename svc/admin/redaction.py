@@ -13,6 +13,9 @@ from svc.admin.secret_names import is_public, is_secret
 from svc.admin.secret_values import REMOVED, without_values
 
 _USERS: Final = ("-u", "-U", "--user", "--proxy-user")  # options with user and password
+_SHORT: Final = "-p"  # an option with a password, unless a port or a path follows
+_PORT: Final = r"[\d.:\[\]-]+(?:/\w+)?"
+_PORT_OR_PATH: Final = re.compile(rf"{_PORT}|[./].*", re.DOTALL)
 _NAMES: Final = ("name", "key")  # fields with the name of the value beside them
 _DECODER: Final = json.JSONDecoder()
 _START: Final = re.compile(r"^[\[{]", re.MULTILINE)  # of JSON
@@ -44,6 +47,7 @@ _RULES: Final = tuple(
          re.IGNORECASE, rf"\1{REMOVED}"),
         (rf"((?<![\w-])\\*[\"']?(?:-u|-U|--user|--proxy-user){_BETWEEN}\\*[\"']?)[^\s:,\"'\\]*:[^\s,\"'\]\\]+",
          0, rf"\1{REMOVED}"),
+        (rf"(\\*[\"']{_SHORT}\\*[\"']\s*,\s*\\*[\"'])(?!\(removed|[./]|{_PORT}\\*[\"'])[^\"'\\]+", 0, rf"\1{REMOVED}"),
         (rf"((?<![\w-]){_OPTION}{_BETWEEN})(?!\(removed){_WORD}", re.IGNORECASE, rf"\1{REMOVED}"),
         (rf"(\b(?:name|key)\\*[\"']?\s*[:=]\s*\\*[\"']?{_NAMED}\\*[\"']?\s*,?\s*\\*[\"']?value\\*[\"']?\s*[:=]\s*)(?!\(removed){_WORD}",
          re.IGNORECASE, rf"\1{REMOVED}"),
@@ -115,7 +119,8 @@ def _item(before: Any, value: Any) -> Any:
     is_text = isinstance(before, str) and isinstance(value, str)
     is_user = is_text and before in _USERS and ":" in value
     is_option = is_text and before.startswith("-") and "=" not in before and is_secret(before)
-    return REMOVED if is_user or is_option else redacted_document(value)
+    is_password = is_text and before == _SHORT and not _PORT_OR_PATH.fullmatch(value)
+    return REMOVED if is_user or is_option or is_password else redacted_document(value)
 
 
 def _redacted_text(text: str) -> str:

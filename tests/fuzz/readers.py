@@ -92,7 +92,7 @@ def spool_file(data: bytes) -> str:
         found = spool_files.read(data)
         require(spool_files.pack(data[64:], found.boot_id, found.nanoseconds) == data, "the file changes")
     spooled = spool_files.read(spool_files.pack(data[64:], "0" * 36, len(data)))
-    require(spooled.call.environment["CNI_COMMAND"] == "DEL", "it is no DEL")
+    require(spooled.call.environment["CNI_COMMAND"] == "DEL", "its verb is another one than DEL")
     return "DEL"
 
 

@@ -88,6 +88,7 @@ DOCUMENTS = {  # fields of a document
     "headers": {"headers": {"X-Auth-Token": [SECRET]}},
     "authorization": {"Authorization": [f'Digest username="u", response="{SECRET}"']},
     "words": {"args": ["--user", f"root:{SECRET}", "-u", f"a:{SECRET}", "--password", SECRET, f"--token={SECRET}"]},
+    "short option": {"args": ["-p", SECRET]},
     "variable": {"env": [{"name": "DB_PASSWORD", "value": SECRET}]},
     "variable, the value first": {"env": [{"value": SECRET, "name": "DB_PASSWORD"}]},
     "endpoint": {"endpoint": f"root:{SECRET}@10.0.0.1:2379"},
@@ -133,6 +134,7 @@ def test_secret_is_removed_and_its_neighbour_stays(text: str, secret: str) -> No
 @pytest.mark.parametrize(
     "text",
     [
+        '{"args": ["-p", "8080:80/tcp", "-p", "443", "-p", "/run/x"]}',
         '{"tokens": [{"server": "API server https://10.0.0.1:6443", "expires": 1795436710.0, "seconds_left": null}]}',
         '"token_file": "/var/run/secrets/token", "k8s_client_key": "/etc/pki/key.pem"',
         "2026-11-23 12:18:43.908 INFO [04f6e461] verb=ADD container=" + "3f" * 32 + " network=net ok 10.65.0.1/32 ipam=4.64",

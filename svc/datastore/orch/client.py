@@ -131,7 +131,7 @@ class Client:
         return self._call("GET", path, params=params)
 
     def get_if_served(self, path: str) -> Json | None:
-        """Return an answer; None if there is nothing at the path."""
+        """Return an answer; None if the server has no object at the path, or does not serve it."""
         try:
             return self.get(path)
         except ApiError as error:
