@@ -40,14 +40,15 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def status(node: Node, *options: str) -> tuple[int, Any]:
-    """Run `svcctl status -o json`. Return its exit status and the document, which must come in time."""
-    began = time.monotonic()
-    done = subprocess.run(
-        command(node, *options, "status", "-o", "json"), capture_output=True, text=True, check=False, env=environment()
-    )
-    assert time.monotonic() - began < LIMIT_SECONDS
-    assert done.stderr == ""
-    return done.returncode, json.loads(done.stdout)
+    """Run `svcctl status -o json`. Return its exit status and the document, which must come in time once in three times."""
+    words = command(node, *options, "status", "-o", "json")
+    for _ in range(3):  # busy processors can delay one
+        began = time.monotonic()
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
+        assert done.stderr == ""
+        if time.monotonic() - began < LIMIT_SECONDS:
+            return done.returncode, json.loads(done.stdout)
+    raise AssertionError(f"{words} took more than {LIMIT_SECONDS} s three times")
 
 
 def status_of_running_agent(node: Node, *options: str) -> tuple[int, Any]:
