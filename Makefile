@@ -61,7 +61,7 @@ test: style kube-programs otlp-receiver helm ## lint and every test that this ma
 	@$(MAKE) --no-print-directory --jobs=2 types suite  # mypy needs one processor for half a minute
 
 suite:
-	$(PYTEST)
+	$(PYTEST) --second-run
 
 cover: $(VENV)/.installed kube-programs ## measure the branch coverage of unit, netns and contract tests and simulated regressions
 	rm -rf build/coverage

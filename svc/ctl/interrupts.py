@@ -28,3 +28,14 @@ def one_interrupt() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def import_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt for a RuntimeError that Python 3.11 raises in its place, while an import makes a class."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise

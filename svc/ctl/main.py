@@ -14,7 +14,7 @@ import click
 
 import svc
 from svc.ctl.file_completion import complete_profiles
-from svc.ctl.interrupts import INTERRUPTED
+from svc.ctl.interrupts import INTERRUPTED, import_interrupts
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
@@ -111,7 +111,8 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with import_interrupts():
+                return super().invoke(ctx)
         except SvcError as error:
             raise click.ClickException(visible_lines(error.as_text())) from error
         except KeyboardInterrupt:

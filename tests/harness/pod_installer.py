@@ -195,7 +195,7 @@ class PodInstaller:
         return ["--service-account", str(self.account.folder)]
 
 
-def end(process: "subprocess.Popen[bytes]", number: int = signal.SIGTERM, seconds: float = 1.0) -> int:
+def end(process: "subprocess.Popen[bytes]", number: int = signal.SIGTERM, seconds: float = 10.0) -> int:
     """Ask a process to end, and return its exit status. It must end in time."""
     process.send_signal(number)
     return process.wait(seconds)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from svc.ctl.interrupts import one_interrupt
+from svc.ctl.interrupts import import_interrupts, one_interrupt
 
 
 def end_twice(number: int) -> None:
@@ -28,3 +28,20 @@ def test_handlers_are_restored() -> None:
     with one_interrupt():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+class _Interrupted:
+    """What an import meets that a signal interrupts while it makes a class: Python 3.11 hides the interrupt."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        raise KeyboardInterrupt
+
+
+def test_interrupt_in_the_making_of_a_class_is_an_interrupt() -> None:
+    with pytest.raises(KeyboardInterrupt), import_interrupts():
+        type("Made", (), {"field": _Interrupted()})
+
+
+def test_other_runtime_errors_stay() -> None:
+    with pytest.raises(RuntimeError, match="another"), import_interrupts():
+        raise RuntimeError("another")

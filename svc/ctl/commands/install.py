@@ -19,7 +19,7 @@ from svc.admin.node_state import read_attachments
 from svc.attach.record import DELETING
 from svc.cni.install_record import MAX_WAIT_SECONDS
 from svc.ctl.cli_context import CliContext, Target, names_option, rehearse
-from svc.ctl.interrupts import one_interrupt
+from svc.ctl.interrupts import import_interrupts, one_interrupt
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo
 from svc.datastore.open import open_backend
@@ -92,7 +92,7 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
     prepare = partial(_apply_pools, wanted) if apply_pools else lambda: None
     with one_interrupt() as signals:
         outcomes = installation.install(wanted, partial(echo, err=True), prepare)
-        with suppress(*([KeyboardInterrupt] if watch else [])):  # that is how the watch ends
+        with suppress(*([KeyboardInterrupt] if watch else [])), import_interrupts():  # that is how the watch ends
             for path, outcome in outcomes:
                 echo(f"{path} {outcome}")
             if watch:
