@@ -30,7 +30,10 @@ def journal_path(state_dir: Path) -> Path:
     """Return the path of the journal. Raise CallerError if it does not exist."""
     path = state_dir / _JOURNAL
     if not path.exists():
-        raise CallerError(f"journal {str(path)!r} does not exist", details="name the agent's directory with --state-dir")
+        raise CallerError(
+            f"journal {str(path)!r} does not exist",
+            details="start the agent, which makes it, or name the directory of the agent with --state-dir",
+        )
     return path
 
 

@@ -38,9 +38,10 @@ def split(backend: Backend, name: str, number: int, now: datetime) -> SplitPool:
     Raise CallerError if the datastore is not locked, if the pool cannot be split so, if another pool has a name that is
     needed, or for KeyboardInterrupt. Raise StoreError if the datastore fails. What was created is deleted then, as far as the
     datastore answers."""
-    guard = _require_locked(backend)
     entry = require(backend, POOL, name)
     parts = [_part(entry.value, cidr, index) for index, cidr in enumerate(_ranges(name, entry.value, number))]
+    guard = _require_locked(backend)
+    entry = require(backend, POOL, name)
     for part in parts:
         set_identity(part, now, new_uid())
     replacement = _Replacement(backend, guard, entry, parts)

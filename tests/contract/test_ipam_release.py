@@ -15,12 +15,12 @@ from svc.admin.ipam_check.local_uses import LocalUses
 from svc.admin.ipam_check.release import DELETED, FREE, READY, REFUSED, RELEASED, Outcome, carry_out, examine
 from svc.attach import node_claim
 from svc.attach.node_claim import NodeNameClaim
-from svc.datastore.api import Backend
+from svc.datastore.api import Backend, Delete
 from svc.ipam.requests import Assign, Release, ReleaseTarget
 from svc.ipam.service import IpamService
 from svc.model.claim import Claimant
 from svc.model.ipam import Handle
-from svc.model.keys import HandleKey
+from svc.model.keys import HandleKey, NodeClaimKey
 
 pytestmark = ON_EACH_DATASTORE
 
@@ -118,7 +118,8 @@ def test_address_without_endpoint_of_a_living_node_stays(
     claim.require_decided()
     targets = [ReleaseTarget(address) for address in leaked]
     try:
-        outcomes = examine(place(site, store), targets, [], elsewhere)
+        store.write([Delete(NodeClaimKey(NODE))])  # as somebody does who believes that the machine is gone
+        outcomes = examine(place(site, store), targets, [], elsewhere, is_forced=True)
         own = examine(place(site, store), targets, [], LocalUses(node=NODE, is_shared=True))
     finally:
         claim.close()
@@ -131,11 +132,16 @@ def test_address_without_endpoint_of_a_living_node_stays(
     assert f"The agent of node {NODE!r} is alive: repeat this there" in outcomes[0].reason
 
 
-def test_address_without_endpoint_of_a_silent_node_is_released(
+def test_address_without_endpoint_of_a_silent_node_needs_force(
     site: Site, store: Backend, leaked: tuple[Address, ...], elsewhere: LocalUses, quick: None
 ) -> None:
     claim = NodeNameClaim(store, NODE, Claimant("machine", "boot", "/state"), renews=False)
     claim.require_decided()
     claim.close()
-    outcomes = examine(place(site, store), [ReleaseTarget(leaked[0])], [], elsewhere)
+    targets = [ReleaseTarget(leaked[0])]
+    if place(site, store).client is None:
+        (outcome,) = examine(place(site, store), targets, [], elsewhere)
+        assert outcome.result == REFUSED
+        assert f"Repeat this on node {NODE!r}, which can tell; with --force if that machine is gone" in outcome.reason
+    outcomes = examine(place(site, store), targets, [], elsewhere, is_forced=True)
     assert results(store, outcomes) == {str(leaked[0]): RELEASED}

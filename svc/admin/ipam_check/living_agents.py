@@ -13,14 +13,16 @@ from svc.model.keys import NodeClaimKey
 
 
 def nodes_with_agent(backend: Backend, nodes: Collection[str]) -> set[str]:
-    """Return the nodes whose counter changes within 15 s. Return before if all do. Raise StoreError."""
+    """Return the nodes whose counter changes, or appears, within 15 s. Return before if all do. Raise StoreError.
+
+    A claim that somebody has deleted is written again by a living agent."""
     first = _claims(backend, nodes)
     alive: set[str] = set()
     until = time.monotonic() + WATCH_SECONDS
-    while (waiting := first.keys() - alive) and time.monotonic() < until:
+    while (waiting := set(nodes) - alive) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
         present = _claims(backend, waiting)
-        alive |= {node for node in waiting if node in present and present[node] != first[node]}
+        alive |= {node for node in waiting if node in present and present[node] != first.get(node)}
     return alive
 
 

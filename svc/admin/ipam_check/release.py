@@ -35,16 +35,24 @@ class Outcome:
     reason: str = ""
     target: ReleaseTarget | None = None
     revision: str = ""  # of a handle that can be deleted
-    doubted_by: str = ""  # node that knows more than the datastore, if its agent is alive
+    doubted_by: str = ""  # node that knows more than the datastore
 
 
 def examine(
-    place: Place, targets: Sequence[ReleaseTarget], handles: Sequence[tuple[str, str]], local: LocalUses
+    place: Place,
+    targets: Sequence[ReleaseTarget],
+    handles: Sequence[tuple[str, str]],
+    local: LocalUses,
+    *,
+    is_forced: bool = False,
 ) -> list[Outcome]:
-    """Check addresses, and handles at their revisions, against what is in use now. Raise StoreError if that cannot be read."""
+    """Check addresses, and handles at their revisions, against what is in use now. Raise StoreError if that cannot be read.
+
+    `is_forced` says that nodes whose agent does not show up are gone for good."""
     found = observe(place)
     verdicts = Verdicts(found)
-    outcomes = _without_live(place.backend, [_examined(found, verdicts, target, local) for target in targets])
+    outcomes = [_examined(found, verdicts, target, local) for target in targets]
+    outcomes = _without_doubt(place.backend, outcomes, is_forced=is_forced)
     held = {bare(allocation.attribute.handle_id) for allocation in found.allocations()} if handles else set()
     return [*outcomes, *(_examined_handle(found, held, handle, revision) for handle, revision in handles)]
 
@@ -84,16 +92,26 @@ def _examined(found: Observation, verdicts: Verdicts, target: ReleaseTarget, loc
     return Outcome(str(target.address), READY, verdict.reason, present, doubted_by=doubted_by)
 
 
-def _without_live(backend: Backend, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Refuse what only the missing endpoints of a living node show unused: an administrator may have deleted them."""
+def _without_doubt(backend: Backend, outcomes: Sequence[Outcome], *, is_forced: bool) -> list[Outcome]:
+    """Refuse what only a missing endpoint shows unused: an administrator may have deleted that of a live pod.
+
+    The node itself can tell, and a pod outlives the agent of its node. So only the user can say that the node is gone."""
     nodes = {outcome.doubted_by for outcome in outcomes} - {""}
-    alive = nodes_with_agent(backend, nodes) if nodes else ()
-    return [_refused_by_node(outcome) if outcome.doubted_by in alive else outcome for outcome in outcomes]
+    alive = nodes_with_agent(backend, nodes) if nodes and is_forced else ()
+    return [
+        _refused_by_node(outcome, is_alive=is_forced)
+        if outcome.doubted_by and (not is_forced or outcome.doubted_by in alive)
+        else outcome
+        for outcome in outcomes
+    ]
 
 
-def _refused_by_node(outcome: Outcome) -> Outcome:
+def _refused_by_node(outcome: Outcome, *, is_alive: bool) -> Outcome:
     node, deleted = outcome.doubted_by, f"{outcome.reason}, which an administrator may have deleted"
-    return Outcome(outcome.object, REFUSED, f"{deleted}. The agent of node {node!r} is alive: repeat this there")
+    if is_alive:
+        return Outcome(outcome.object, REFUSED, f"{deleted}. The agent of node {node!r} is alive: repeat this there")
+    remedy = f"Repeat this on node {node!r}, which can tell; with --force if that machine is gone for good"
+    return Outcome(outcome.object, REFUSED, f"{deleted}. {remedy}")
 
 
 def _overlap(blocks: Sequence[ObservedBlock], address: Address) -> str:

@@ -96,6 +96,8 @@ def _invalid(path: Path, problem: str) -> CallerError:
 
 
 def _parsed(path: Path, data: Json) -> SavedReport:
+    if "allocations" not in data:
+        raise ValueError("allocations is missing")
     cluster, version, revision = (json_fields.text(data, name) or "" for name in _HEAD)
     allocations = json_fields.pairs(data, "allocations")
     unused = frozenset(target for name in allocations for target in _unused(name, json_fields.items(allocations, name)))

@@ -1,7 +1,8 @@
 """svcctl explain."""
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -18,6 +19,7 @@ Json = dict[str, Any]
 
 _POOLS = ("POOL", "CIDR", "VERDICT", "NEXT BLOCK", "TO BORROW")
 _BLOCKS = ("BLOCK", "POOL", "PROBLEM", "USED", "FREE", "RESERVED", "COOLDOWN")
+_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _NUMBERS = 4  # the last columns of the blocks
 
 
@@ -66,8 +68,9 @@ def explain(context: CliContext, pod: str | None, node: str, ifname: str, contai
 
 
 def _explain_pod(context: CliContext, pod: str, node: str, ifname: str) -> None:
-    namespace, _, name = pod.rpartition("/")
-    if not name or "/" in namespace:
+    namespace, slash, name = pod.rpartition("/")
+    parts = [namespace, name] if slash else [name]
+    if not all(map(_NAME.fullmatch, parts)):
         raise click.BadParameter(f"{pod!r} is not [NAMESPACE/]POD, such as default/web-1", param_hint="POD")
     target = context.target
     found = explain_add(_network(target), namespace or DEFAULT_NAMESPACE, name, node=node, ifname=ifname)

@@ -50,7 +50,7 @@ Work = tuple[Sequence[ReleaseTarget], Sequence[tuple[str, str]]]
 @click.option("--acknowledge", "is_acknowledgement", is_flag=True, help="Let the controllers release addresses after a stop.")
 @click.option("--dry-run", is_flag=True, help="Show what would be released.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Accept reports of another version, and a datastore that is not locked.")
+@click.option("--force", is_flag=True, help="Accept another version, no lock, and nodes that are gone for good.")
 @output_option
 @click.pass_context
 def release_command(
@@ -67,7 +67,8 @@ def release_command(
     """Release addresses that nothing uses, and delete handles without addresses.
 
     Each is checked again first. An address that an endpoint, a pod, a tunnel, a service or this node uses is refused, also with
-    --force. Exit status: 1 if anything was refused.
+    --force. On etcd, only its own node releases an address whose pod merely lacks its endpoint; with --force another machine
+    does, if no agent of the node shows up within 15 s. Exit status: 1 if anything was refused.
 
     With --acknowledge, allow the controllers the releases that they have stopped before, because they were so many.
     """
@@ -77,17 +78,18 @@ def release_command(
             raise click.UsageError("--acknowledge takes only --dry-run and --yes: the controllers choose the addresses")
         _acknowledge(context, is_dry=dry_run, is_agreed=yes)
         return
-    _require_usage(address, bool(handle or sequence is not None), files, force=force)
+    _require_usage(address, bool(handle or sequence is not None), files)
     target = context.target
     with listed_documents(), context.store(target) as store, place_of(target, store) as place:
         if address is not None:
             work: Work = [ReleaseTarget(address, handle, sequence)], []
         else:
             work = _reported(store, files, force=force)
-        outcomes = examine(place, *work, _local_uses(context, target))
+        outcomes = examine(place, *work, _local_uses(context, target), is_forced=force)
         if not dry_run:
             if not yes and _is_confirmed(outcomes):
-                outcomes = examine(place, *_agreed(work, outcomes), _local_uses(context, target))  # the answer may be late
+                # the answer may be late
+                outcomes = examine(place, *_agreed(work, outcomes), _local_uses(context, target), is_forced=force)
             outcomes = _shown(context, carry_out(store, outcomes))
         _answer(context, outcomes, is_shown=not dry_run)
     echo(f"datastore: {target}", err=context.output != "table")
@@ -119,13 +121,11 @@ def _acknowledge(context: CliContext, *, is_dry: bool, is_agreed: bool) -> None:
     echo(f"datastore: {target}", err=context.output != "table")
 
 
-def _require_usage(address: Address | None, has_details: bool, files: Sequence[Path], *, force: bool) -> None:
+def _require_usage(address: Address | None, has_details: bool, files: Sequence[Path]) -> None:
     if (address is None) == (not files):
         raise click.UsageError("give one of --ip ADDRESS, --from-report FILE and --acknowledge")
     if files and has_details:
         raise click.UsageError("--handle and --sequence go with --ip: a report has those of each address")
-    if address is not None and force:
-        raise click.UsageError("--force goes with --from-report: with --ip nothing can be overridden")
 
 
 def _reported(store: Backend, files: Sequence[Path], *, force: bool) -> Work:

@@ -33,7 +33,9 @@ def reconcile(context: CliContext) -> None:
       svcctl reconcile
       svcctl reconcile -o json | jq .[0].unconfirmed
     """
-    report = ask(context.state_dir, context.run_dir / SOCKET_NAME, "reconcile", seconds=SECONDS)
+    socket = context.run_dir / SOCKET_NAME
+    ask(context.state_dir, socket, "calls")  # an agent that answers nothing is known after 3 s
+    report = ask(context.state_dir, socket, "reconcile", seconds=SECONDS)
     for error in report["errors"]:
         echo(f"warning: left out: {error}", err=True)
     findings = report["findings"]
