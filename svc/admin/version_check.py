@@ -16,9 +16,10 @@ _REMEDY: Final = "give --allow-version-mismatch to use svcctl all the same"
 def require_same_version(backend: Backend, names: Names) -> None:
     """Raise CallerError if svcctl and the cluster have different versions, StoreError if that cannot be read.
 
-    A cluster without a version has that of svcctl. The request is one read."""
+    A cluster without a version passes, and so does one whose information cannot be decoded: `svcctl ipam check` reports it.
+    The check is one read."""
     noted = noted_version(names, _read(backend))
-    if noted and comparable(noted) != comparable(svc.__version__):  # a read of the own version takes 10 ms
+    if noted and comparable(noted) != comparable(svc.__version__):  # looking up the own version takes 10 ms
         raise CallerError(
             f"svcctl is of version {svc.__version__}, and the cluster of {noted}",
             details=f"use svcctl of the version of the cluster; or {_REMEDY}",
@@ -34,8 +35,10 @@ def comparable(version: str) -> str:
 def _read(backend: Backend) -> Resource | None:
     try:
         entry = backend.find(CLUSTER)
+    except UndecodableEntry:
+        return None
     except StoreError as error:
-        if error.lacks_right or isinstance(error, UndecodableEntry):  # the command may work without this object
+        if error.lacks_right:  # the command may work without this object
             error.details = f"{error.details}; or {_REMEDY}"
         raise
     return entry.value if entry else None
