@@ -9,6 +9,7 @@ import pytest
 
 import svc
 from harness.datastores import EmbeddedSite, EtcdSite, OrchSite, Site, session
+from harness.installations import document as installation
 from harness.ipam import put_pool
 from harness.kube import Kube
 from harness.node import netconf
@@ -130,6 +131,23 @@ def test_explanations_are_refused(site: Site, cli: Cli) -> None:
     site.add_pod("web-1")
     assert "and the cluster of v9.9.9" in cli.fails("explain", "default/web-1", "--node", "node1")
     assert "and the cluster of v9.9.9" not in cli("explain", "default/web-1", "--node", "node1", FLAG).output
+
+
+@pytest.mark.server
+def test_installations_are_refused(kube: Kube, orch_site: OrchSite, tmp_path: Path) -> None:
+    """They open the datastore of the kubeconfig."""
+    cli = Cli(tmp_path, fresh=False)
+    file = tmp_path / "installation.json"
+    file.write_text(json.dumps(installation({"ipPools": [{"cidr": "10.65.0.0/16"}]})))
+    words = ("-f", str(file), "--kubeconfig", str(orch_site.administrator))
+    orch_site.clear()
+    note(orch_site, "v9.9.9")
+    try:
+        for name in ("diff", "apply"):
+            assert "and the cluster of v9.9.9" in cli.fails("installation", name, *words)
+        assert "and the cluster of" not in cli("installation", "diff", *words, FLAG).output
+    finally:
+        orch_site.clear()
 
 
 @ON_EACH_DATASTORE

@@ -66,11 +66,11 @@ CHECKED: Final[dict[str, tuple[str, ...]]] = {  # each command that reads or wri
     "reservation get": (),
     "store backup": ("backup.db",),
 }
-IN_A_CLUSTER: Final = {"installation apply", "installation diff", "installation status", "test"}  # checked too, tested apart
+IN_A_CLUSTER: Final = {"installation apply", "installation diff", "test"}  # checked too, tested apart
 EXEMPT: Final = {"version", "status", "diag", "install", "uninstall"}
 WITHOUT_DATASTORE: Final = {
     *("attachments", "convert", "crd apply", "crd binding", "crd print", "crd role", "installation render", "man", "manifests"),
-    *("pending drop", "pending get", "reconcile", "store restore"),
+    *("installation status", "pending drop", "pending get", "reconcile", "store restore"),
 }
 
 
