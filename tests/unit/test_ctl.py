@@ -254,7 +254,7 @@ def test_real_process_prints_and_exits(tmp_path: Path) -> None:
 def test_start_imports_only_what_it_needs() -> None:
     """It imports neither other command groups nor the client packages of datastores."""
     program = (
-        "import sys; from svc.ctl.main import main; main(['version'], standalone_mode=False); "
+        "import sys; from svc.ctl.main import main; main(['--version'], standalone_mode=False); "
         "print([name for name in ('svc.ctl.commands', 'kubernetes', 'grpc', 'pyroute2') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True)
