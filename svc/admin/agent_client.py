@@ -33,28 +33,54 @@ class OldAgent(PeerError):
 
     code = Code.INCOMPATIBLE_VERSION
 
+    def __init__(self, version: str) -> None:
+        super().__init__(
+            f"the agent is of version {version}, which cannot be inspected; svcctl is of {svc.__version__}",
+            details="install the newer version of both, and restart svc-agent",
+        )
+        self.version = version
+
 
 def ask(state_dir: Path, path: Path, kind: str, *, seconds: float = REPLY_SECONDS, **options: str) -> Json:
     """Return the data of a request to the agent that listens on `path`, or else to the one of the state directory.
 
     Raise NoAgent, OldAgent, or CallerError if the agent refuses the request. Each names the fix.
     """
-    until = time.monotonic() + seconds
-    request = pack_document(orjson.dumps({"kind": kind, **options}), REQUEST_LIMIT)
+    path, reply = _reply(state_dir, path, {"kind": kind, **options}, seconds)
+    data = _data(reply)
+    if kind in FORMS and (problem := next(problems(data, FORMS[kind]), "")):
+        raise _foreign(path, problem)
+    return data
+
+
+def ask_version(state_dir: Path, path: Path, *, seconds: float = REPLY_SECONDS) -> str:
+    """Return the version of the agent that `ask` would ask. Raise NoAgent.
+
+    Each reply has the version, that of a refusal too. A request without a kind is refused at once."""
     try:
-        reply = _exchange(path, request, until)
+        path, reply = _reply(state_dir, path, {}, seconds)
+    except OldAgent as other:
+        return other.version
+    version = reply.get("version")
+    if not isinstance(version, str):
+        raise _foreign(path, "version is missing or is not text")
+    return version
+
+
+def _reply(state_dir: Path, path: Path, request: dict[str, str], seconds: float) -> tuple[Path, Json]:
+    """Return the socket of the agent that has answered, and its reply. Raise NoAgent, OldAgent."""
+    until = time.monotonic() + seconds
+    packed = pack_document(orjson.dumps(request), REQUEST_LIMIT)
+    try:
+        return path, _exchange(path, packed, until)
     except (FileNotFoundError, ConnectionRefusedError) as failure:
         other = find_agent_elsewhere(state_dir, path)
         if other is None:
             raise _not_running(state_dir, path, failure) from None
         path = Path(other.socket)
-        reply = _checked(state_dir, path, request, until)
+        return path, _checked(state_dir, path, packed, until)
     except OSError as failure:
         raise _unusable(state_dir, path, failure) from None
-    data = _data(reply)
-    if kind in FORMS and (problem := next(problems(data, FORMS[kind]), "")):
-        raise _foreign(path, problem)
-    return data
 
 
 def _checked(state_dir: Path, path: Path, request: bytes, until: float) -> Json:
@@ -82,11 +108,7 @@ def _exchange(path: Path, request: bytes, until: float) -> Json:
                 document = reader.feed(data)
             return _decoded(document)
         except OtherVersion as other:
-            version = other.version or "unknown"
-            raise OldAgent(
-                f"the agent is of version {version}, which cannot be inspected; svcctl is of {svc.__version__}",
-                details="install the newer version of both, and restart svc-agent",
-            ) from None
+            raise OldAgent(other.version or "unknown") from None
         except FrameError as failure:
             remedy = "name the agent's run directory with --run-dir"
             raise NoAgent(f"the program that listens on {str(path)!r} is not svc-agent: {failure}", details=remedy) from None

@@ -1,7 +1,7 @@
 """Explain what an ADD of a pod would get now. The code of the ADD decides; its writes stay in memory (`Overlay`)."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from svc.attach.sources.base import Addressing, Assignment
 from svc.attach.sources.own import POOLS_OF_SVC
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.verbs import delegated_source
-from svc.datastore.open import open_backend
+from svc.datastore.api import Backend
 from svc.datastore.overlay import Overlay
 from svc.ipam.preview import Preview, preview
 from svc.ipam.requests import Assign
@@ -37,11 +37,11 @@ _CONTAINER = "explain"  # of the ADD that is not carried out
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The network whose ADD is explained. `state_dir` has its embedded store, if that is its datastore."""
+    """The network whose ADD is explained. `open_store` opens a session with its datastore, and makes none."""
 
     names: Names
     netconf: NetConf
-    state_dir: Path
+    open_store: Callable[[dict[str, str], Names], Backend]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _context(network: Network) -> Iterator[Context]:
     """Yield a context with an own journal, whose sessions write nothing."""
 
     def opened(settings: dict[str, str], names: Names) -> Overlay:
-        return Overlay(open_backend(settings, network.state_dir, names, create=False), names)
+        return Overlay(network.open_store(settings, names), names)
 
     with (
         TemporaryDirectory() as folder,

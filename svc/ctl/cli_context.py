@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 from svc.admin.kind import Column
+from svc.admin.version_check import require_same_version
 from svc.ctl.file_completion import complete_profiles
 from svc.ctl.terminal import echo, visible
 from svc.datastore import api
@@ -95,6 +96,7 @@ class CliContext:
     profile: str = ""
     netconf: Path | None = None
     embedded: bool = False
+    allow_version_mismatch: bool = False
 
     def __post_init__(self) -> None:
         if self.embedded and self.netconf:
@@ -136,12 +138,34 @@ class CliContext:
         """Return the context with the names of svc if the user chose none, also if others are installed."""
         return replace(self, profile=self.profile or DEFAULT_NAME)
 
+    @property
+    def without_version_check(self) -> "CliContext":
+        """Return the context for what must work on a cluster of another version, too."""
+        return replace(self, allow_version_mismatch=True)
+
+    def open_store(self, settings: dict[str, str], names: Names, *, create: bool = True) -> Backend:
+        """Open a datastore as `open_backend` does. Raise CallerError also if the cluster is of another version."""
+        store = open_backend(settings, self.state_dir, names, create=create)
+        try:
+            if not self.allow_version_mismatch:
+                require_same_version(store, names)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def open_present(self, settings: dict[str, str], names: Names) -> Backend:
+        """Open a datastore as `open_store` does, and make none."""
+        return self.open_store(settings, names, create=False)
+
     @contextmanager
     def store(self, target: Target | None = None, *, create: bool = False) -> Iterator[Backend]:
-        """Open the datastore; with `create`, make a missing embedded one. Raise CallerError if it is missing, StoreError."""
+        """Open the datastore; with `create`, make a missing embedded one.
+
+        Raise CallerError if it is missing or of another version, StoreError."""
         target = target or self.target
         self.require_store(target, create=create)
-        with closing(open_backend(target.settings, self.state_dir, target.names)) as store:
+        with closing(self.open_store(target.settings, target.names)) as store:
             yield store
 
     def require_store(self, target: Target, *, create: bool) -> None:

@@ -61,7 +61,7 @@ def complete_commands(context: click.Context, _parameter: click.Parameter, incom
 def _context(context: click.Context) -> "CliContext":
     from svc.ctl.cli_context import CliContext
 
-    return CliContext(**context.find_root().params)
+    return CliContext(**context.find_root().params).without_version_check
 
 
 def _find(cli: "CliContext", word: str) -> "Kind":

@@ -19,9 +19,11 @@ def load_packages(context: CliContext) -> None:
 
 
 def summary(context: CliContext) -> dict[str, Any]:
-    """Return the datastore, the use of its pools, its readiness. Raise CallerError if none can be determined, StoreError."""
+    """Return the datastore, the use of its pools, its readiness, also of a cluster of another version.
+
+    Raise CallerError if none can be determined, StoreError."""
     target = context.target
-    with context.store(target) as store:
+    with context.without_version_check.store(target) as store:
         pools = [pool for pool in usage(store) if pool.name != ORPHANS]
         readiness = _readiness(store)
     counts = ("capacity", "in_use", "reserved", "available")

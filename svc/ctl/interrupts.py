@@ -1,9 +1,11 @@
-"""Signals that end a command whose work has to be undone first."""
+"""The end of a command: signals that end one whose work has to be undone first, and threads that still wait."""
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 INTERRUPTED: Final = 130  # exit status after Ctrl-C, as shells give it
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,3 +41,11 @@ def import_interrupts() -> Iterator[None]:
         if isinstance(error.__cause__, KeyboardInterrupt):
             raise KeyboardInterrupt from error
         raise
+
+
+def end(status: int, *, is_complete: bool) -> NoReturn:
+    """End the process, without waiting for threads whose server does not answer."""
+    if is_complete:
+        sys.exit(status)
+    sys.stdout.flush()
+    os._exit(status)

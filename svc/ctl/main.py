@@ -24,7 +24,7 @@ atexit.register(gc.freeze)  # otherwise the end of the process traverses all obj
 
 _MODULES: Final = {  # of each group, which has the name of the group there
     **{name: name for name in ("attachments", "convert", "crd", "diag", "explain", "install", "installation")},
-    **{name: name for name in ("ipam", "man", "manifests", "reconcile", "status", "store")},
+    **{name: name for name in ("ipam", "man", "manifests", "reconcile", "status", "store", "version")},
     **dict.fromkeys(("clusterinfo", "node", "pool", "reservation"), "resources"),
     **dict.fromkeys(("delete", "get", "label"), "objects"),
     **dict.fromkeys(("apply", "create", "replace"), "apply"),
@@ -32,7 +32,9 @@ _MODULES: Final = {  # of each group, which has the name of the group there
     "test": "connection",
     "uninstall": "install",
 }
-_REPEATED: Final = ("state_dir", "run_dir", "profile", "netconf", "embedded")  # options of svcctl, also after the command
+_REPEATED: Final = (  # options of svcctl, also after the command
+    *("state_dir", "run_dir", "profile", "netconf", "embedded", "allow_version_mismatch"),
+)
 
 
 class _OutputError(Exception):
@@ -139,7 +141,7 @@ def _completed(command: click.Command) -> click.Command:
 
 def _repeated(option: click.Parameter) -> click.Option:
     """Return a hidden option of a command that overrides one of svcctl."""
-    names, is_flag = [*option.opts, str(option.name)], option.name == "embedded"
+    names, is_flag = [*option.opts, str(option.name)], isinstance(option, click.Option) and option.is_flag
     return click.Option(names, type=option.type, is_flag=is_flag, hidden=True, expose_value=False, callback=_override)
 
 
@@ -181,6 +183,7 @@ _version_option = click.option(  # reads the version only if it is asked for, wh
     help="Network configuration, or list, that names the datastore.  [default: $SVC_NETCONF, else the installed network]",
 )
 @click.option("--embedded", is_flag=True, help="Use the embedded store of the state directory, not the installed network's.")
+@click.option("--allow-version-mismatch", is_flag=True, help="Use the datastore of a cluster of another version, too.")
 @click.pass_context
 def main(ctx: click.Context, /, **options: Any) -> None:
     """Install, configure and operate svc.
@@ -195,14 +198,3 @@ def main(ctx: click.Context, /, **options: Any) -> None:
     from svc.ctl.cli_context import CliContext  # not needed for --help and errors of use
 
     ctx.obj = CliContext(**options)
-
-
-@main.command()
-def version() -> None:
-    """Print the version.
-
-    \b
-    Examples:
-      svcctl version
-    """
-    click.echo(svc.__version__)

@@ -1,5 +1,6 @@
 """Installations of the wheel, without and with each of its extras, in an otherwise empty environment."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from harness.cluster_node import ClusterNode
 from harness.datastores import EmbeddedSite, Site, furnish
 from harness.netns import Netns
 from harness.pod import Pod
+from harness.shim import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +88,14 @@ def output(*command: object) -> str:
     return done.stdout
 
 
+def head_of_checkout() -> str:
+    """Return the commit of the sources; empty if they are not those of a repository."""
+    if not (ROOT / ".git").exists():
+        return ""
+    command = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def test_every_command_shows_its_help(programs: Path) -> None:
     shown = output(programs / "python", "-I", "-c", ALL_HELP).splitlines()
     assert {"install", "pool apply", "crd print", "clusterinfo lock", "ipam show"} <= set(shown)
@@ -95,9 +105,12 @@ def test_every_command_shows_its_help(programs: Path) -> None:
 
 
 def test_version_and_definitions_are_printed_without_a_server(programs: Path) -> None:
-    version = output(programs / "svcctl", "version")
+    version = output(programs / "svc", "-v")
     assert version.strip() != "0.0.0"
-    assert output(programs / "svc", "-v") == version
+    assert output(programs / "svcctl", "--version") == f"svcctl {version}"
+    client = json.loads(output(programs / "svcctl", "version", "--client", "-o", "json"))["client"]
+    assert client["version"] == version.strip()
+    assert (client["commit"] or "").removesuffix("-dirty") == head_of_checkout()
     assert "kind: CustomResourceDefinition" in output(programs / "svcctl", "crd", "print")
     assert "kind: ClusterRole" in output(programs / "svcctl", "crd", "role")
 

@@ -45,6 +45,13 @@ def asked(node: Node, kind: str, **options: Any) -> Any:
     return ask(node.state_dir, node.socket, kind, **options)
 
 
+def test_version_of_the_agent_is_shown(node: Node) -> None:
+    assert node.svcctl("version").stdout.splitlines()[-1] == f"agent version    {svc.__version__}"
+    node.stop_agent()
+    done = node.svcctl("version", check=False)
+    assert (done.returncode, "agent version    unknown: the agent does not run" in done.stdout) == (1, True)
+
+
 def test_each_kind_describes_the_agent(own_pods: MakePod, node: Node) -> None:
     pod = own_pods(container="c1")
     pod.add()

@@ -361,7 +361,7 @@ def test_executables_print_their_version(node: Node, name: str) -> None:
     """The executables print nothing else."""
     done = run_option(node, name, "-v")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip() == node.svcctl("version").stdout.strip()
+    assert f"svcctl {done.stdout}" == node.svcctl("--version").stdout
 
 
 @pytest.mark.parametrize("with_agent", [True, False])

@@ -83,10 +83,10 @@ def test_cluster_information_is_shown_and_locked(cli: Cli) -> None:
     assert cli.prints("clusterinfo", "show").splitlines()[1].endswith("no, locked")
     assert cli.changes("clusterinfo", "unlock") == "unlocked\n"
     assert cli.changes("clusterinfo", "unlock") == "not locked\n"
-    command = ("clusterinfo", "init", "--type", "k8s", "--type", "bgp", "--cluster-version", "v1")
+    command = ("--allow-version-mismatch", "clusterinfo", "init", "--type", "k8s", "--type", "bgp", "--cluster-version", "v1")
     assert cli.changes(*command) == "cluster information updated\n"
     assert cli.changes(*command) == "cluster information unchanged\n"
-    (info,) = json.loads(cli.prints("clusterinfo", "show", "-o", "json"))
+    (info,) = json.loads(cli.prints("clusterinfo", "show", "-o", "json", "--allow-version-mismatch"))
     assert (info["spec"]["clusterType"], info["spec"]["svcVersion"]) == ("k8s,bgp", "v1")
 
 
@@ -172,7 +172,8 @@ def test_kubeconfig_of_the_resource_definitions_may_be_a_variable(cli: Cli, monk
 def test_version_needs_no_datastore(tmp_path: Path) -> None:
     """The command does not create one."""
     cli = Cli(tmp_path, fresh=False)
-    assert cli.prints("version") == f"{__version__}\n"
+    for arguments in (("version",), ("version", "--client")):
+        assert cli.prints(*arguments).startswith(f"client version   {__version__}\n")
     assert not (tmp_path / "state").exists()
 
 
@@ -253,7 +254,7 @@ def test_real_process_prints_and_exits(tmp_path: Path) -> None:
 def test_start_imports_only_what_it_needs() -> None:
     """It imports neither other command groups nor the client packages of datastores."""
     program = (
-        "import sys; from svc.ctl.main import main; main(['version'], standalone_mode=False); "
+        "import sys; from svc.ctl.main import main; main(['--version'], standalone_mode=False); "
         "print([name for name in ('svc.ctl.commands', 'kubernetes', 'grpc', 'pyroute2') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True)

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import orjson
 import pytest
 
 import svc
+from harness.agent_program import Program, Reply
 from harness.svcctl import Cli
-from svc.admin.agent_client import NoAgent, OldAgent, ask
+from svc.admin.agent_client import NoAgent, OldAgent, ask, ask_version
 from svc.agent import listener as listening
 from svc.agent.listener import Listener
 from svc.cni.introspection_frame import REPLY_LIMIT, pack_document
@@ -23,37 +24,6 @@ from svc.model.errors import CallerError
 
 TIMEOUT_SECONDS = 20.0
 SHORT_SECONDS = 0.2
-
-Reply = Callable[[socket.socket], object]
-
-
-class Program:
-    """A program that listens in place of an agent, and does the same with each connection."""
-
-    def __init__(self, path: Path, reply: Reply) -> None:
-        path.parent.mkdir(exist_ok=True)
-        self.path = path
-        self._reply = reply
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listening.bind(str(path))
-        self._listening.listen()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:  # it is shut down
-                return
-            with connection, suppress(OSError):
-                connection.recv(1 << 16)
-                self._reply(connection)
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._thread.join(TIMEOUT_SECONDS)
-        self._listening.close()
 
 
 @pytest.fixture
@@ -134,6 +104,7 @@ def test_agent_of_an_earlier_release_is_named_with_the_remedy(
         try:
             with pytest.raises(OldAgent) as caught:
                 ask(tmp_path, path, "state")
+            assert ask_version(tmp_path, path) == svc.__version__
         finally:
             over.set()
             listener.wake()

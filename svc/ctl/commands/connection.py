@@ -11,7 +11,6 @@ from svc.cni.call_io import CallInput
 from svc.cni.connection_test import probe
 from svc.ctl.cli_context import CliContext
 from svc.ctl.interrupts import INTERRUPTED
-from svc.datastore.open import open_backend
 
 
 @click.command()
@@ -32,7 +31,7 @@ def test(context: CliContext) -> None:
     document = target.netconf.raw if target.netconf is not None else {}
     if not document:
         raise click.UsageError("no network configuration is known: name one with --netconf")
-    sessions = SessionPool(lambda settings, names: open_backend(settings, target.state_dir, names, create=False))
+    sessions = SessionPool(context.open_present)
     try:
         status, lines = probe(lambda _: target.names, sessions, CallInput(target.names.plugin, {}, orjson.dumps(document)))
         click.echo(lines, nl=False)

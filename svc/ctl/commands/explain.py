@@ -73,17 +73,17 @@ def _explain_pod(context: CliContext, pod: str, node: str, ifname: str) -> None:
     if not all(map(_NAME.fullmatch, parts)):
         raise click.BadParameter(f"{pod!r} is not [NAMESPACE/]POD, such as default/web-1", param_hint="POD")
     target = context.target
-    found = explain_add(_network(target), namespace or DEFAULT_NAMESPACE, name, node=node, ifname=ifname)
+    found = explain_add(_network(context, target), namespace or DEFAULT_NAMESPACE, name, node=node, ifname=ifname)
     context.answer([_document(found)], "\n".join(_lines(found, target)))
 
 
-def _network(target: Target) -> Network:
+def _network(context: CliContext, target: Target) -> Network:
     if target.netconf is None:
         raise CallerError(
             "no network configuration is known, and an ADD depends on it",
             details="name one with --netconf, or repeat `svcctl install` with --conf-dir",
         )
-    return Network(target.names, target.netconf, target.state_dir)
+    return Network(target.names, target.netconf, context.open_present)
 
 
 def _document(found: Explanation) -> Json:

@@ -16,7 +16,7 @@ from svc.ctl.cli_context import CliContext, Target, output_option, table
 from svc.ctl.path_option import PATH
 from svc.ctl.selection import locked_option, read_stdin
 from svc.ctl.terminal import echo
-from svc.datastore.open import open_backend, open_client
+from svc.datastore.open import open_client
 from svc.deploy.server_apply import MANAGER
 from svc.deploy.server_apply import apply as apply_documents
 from svc.model.errors import CallerError
@@ -217,7 +217,7 @@ def _cluster(context: CliContext, kubeconfig: Path) -> Iterator[Cluster]:
         )
     with (
         closing(open_client(_access(kubeconfig))) as client,
-        closing(open_backend(target.settings, target.state_dir, names)) as store,
+        closing(context.open_store(target.settings, names)) as store,
     ):
         yield Cluster(client, store, target.settings, names)
 

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
@@ -12,7 +12,7 @@ from svc.admin.node_status import EXIT_STATUS, NodeStatus, first_of, spooled
 from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, echo_json, echo_yaml, output_option
 from svc.ctl.datastore_summary import load_packages, named, summary
-from svc.ctl.interrupts import INTERRUPTED
+from svc.ctl.interrupts import INTERRUPTED, end
 from svc.ctl.screen import Line, columns, duration, rendered, show, title
 from svc.timestamps import date_and_time
 
@@ -52,25 +52,17 @@ def status(context: CliContext, watch: bool) -> None:
             found = node.read(seconds)
             _print(context, found, again=watch)
             if not watch:
-                _exit(EXIT_STATUS[found["verdict"]], is_complete=node.is_complete)
+                end(EXIT_STATUS[found["verdict"]], is_complete=node.is_complete)
             sys.stdout.flush()
             time.sleep(WATCH_SECONDS)
             seconds = max(seconds, SECONDS)
     except KeyboardInterrupt:
-        _exit(INTERRUPTED, is_complete=node.is_complete)
+        end(INTERRUPTED, is_complete=node.is_complete)
 
 
 def _seconds(age: float) -> float:
     """Return how long the sources have to answer. A machine that took longer to start this process is busy: so do they."""
     return max(MIN_SECONDS, SECONDS - age, min(age, MAX_SECONDS) if age > SECONDS else 0.0)
-
-
-def _exit(status: int, *, is_complete: bool) -> NoReturn:
-    """End the process, without waiting for threads whose server does not answer."""
-    if is_complete:
-        sys.exit(status)
-    sys.stdout.flush()
-    os._exit(status)
 
 
 def _process_age() -> float:

@@ -33,7 +33,7 @@ def require_pod(fresh: FreshCluster, began: float) -> None:
 def test_networking(fresh: FreshCluster) -> None:
     """The start of the image alone is measured beside."""
     began = time.monotonic()
-    container = {"name": "c", "image": IMAGE, "imagePullPolicy": "Never", "command": ["svcctl", "version"]}
+    container = {"name": "c", "image": IMAGE, "imagePullPolicy": "Never", "command": ["svcctl", "--version"]}
     spec = {"nodeName": NODE, "hostNetwork": True, "restartPolicy": "Never", "containers": [container]}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone"}, "spec": spec}
     fresh.kube.call("POST", "/api/v1/namespaces/default/pods", body)
