@@ -3,7 +3,7 @@
 A DEL holds the calls of its container, as every call does, and is queued before an ADD of that container. It applies only to
 an attachment that is older than its file: the boots and their clocks are compared. Its file is removed after the DEL has
 succeeded, or if the attachment does not exist any more. Until then an ADD of the container is refused, because a retry of the
-DEL would undo it.
+DEL would undo it. A DEL whose input is invalid by itself cannot succeed: its file is set aside.
 """
 
 import logging
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import orjson
+
 from svc.agent.lanes import Lane, lane_of
 from svc.agent.maintenance import MAX_RETRY_SECONDS, RETRY_SECONDS
 from svc.agent.queue import Job
@@ -23,16 +25,23 @@ from svc.attach.context import Context
 from svc.attach.record import AttachmentId
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import CallInput, Reply
+from svc.cni.environment import parse_environment
 from svc.cni.handler import failed_before_start, handle_call
 from svc.cni.spool_file import Spooled
 from svc.metrics import Sample
-from svc.model.errors import Code, PeerError, SvcError
+from svc.model import cni_versions
+from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.netconf.decoding import decode
+from svc.netconf.netconf import parse
 from svc.retry import Backoff
 from svc.waits.wait import Resumable
 
 LOOK_SECONDS: Final = 1.0  # between reads of the directory
 _TICK_NS: Final = 50_000_000  # longer than the resolution of a directory's time
+
+_INPUT_CODES: Final = frozenset(
+    {Code.INCOMPATIBLE_VERSION, Code.INVALID_ENVIRONMENT, Code.DECODING_FAILURE, Code.INVALID_NETCONF}
+)
 
 log = logging.getLogger("svc.agent")
 
@@ -210,6 +219,9 @@ class Spool:
             log.info("%s is done", what)
             return ""
         reason = trace.messages[-1][1] if trace.messages else "the reason is not recorded"
+        if _is_invalid(self._context, spooled.call, reply):
+            self._directory.set_aside(file, f"{what} cannot succeed, because its input is invalid: {reason}")
+            return ""
         log.warning("%s has failed and will be retried: %s", what, reason)
         return reason
 
@@ -235,6 +247,22 @@ class Spool:
                 return
             self._delays.pop(entry.lane, None)
             del self._entries[entry.file.name]
+
+
+def _is_invalid(context: Context, call: CallInput, reply: Reply) -> bool:
+    """Return whether the input of a failed DEL is invalid by itself. An error with such a code may have another cause."""
+    if orjson.loads(reply.stdout)["code"] not in _INPUT_CODES:
+        return False
+    try:
+        names = context.names_of(call.profile)
+    except SvcError:  # the names profile may become readable
+        return False
+    try:
+        parse_environment(call.environment, ipam=call.name == names.ipam_plugin)
+        cni_versions.negotiate(decode(call.stdin).get("cniVersion"))
+        return bool(parse(call.stdin, names, lenient=True).location_errors.found)
+    except CallerError:
+        return True
 
 
 def _with_lasting_namespace(call: CallInput) -> CallInput:
