@@ -161,8 +161,9 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if _is_elsewhere(settings) else [])]
     unit = [_unit(wanted, others, settings, writable)] if wanted.systemd else []
     network = [*_access_files(wanted, warn), *_network_list(wanted, executable, warn)]
-    outcomes = install_files(wanted.bin_dir, executable, names, settings, [*unit, *network], prepare)
-    is_new = add_installed(wanted.state_dir, wanted.record)
+    outcomes = install_files(
+        wanted.bin_dir, executable, names, settings, [*unit, *network], prepare, lambda: [_recorded(wanted)]
+    )
     if earlier != wanted.state_dir:
         remove_installed(earlier, wanted.profile, str(wanted.bin_dir))
     for file in unit:
@@ -171,7 +172,13 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
         if plugin_of(name) != names.plugin:
             warn(f"note: {file.path} is the unit of the agent of these directories: it serves {names.plugin} too")
         warn(f"start the agent with: systemctl daemon-reload && systemctl enable {name} && systemctl restart {name}")
-    return [*outcomes, (wanted.state_dir / FILE_NAME, "installed" if is_new else "unchanged")]
+    return outcomes
+
+
+def _recorded(wanted: Installation) -> Outcome:
+    """Record the installation in the state directory. Raise the errors of `add_installed`."""
+    is_new = add_installed(wanted.state_dir, wanted.record)
+    return wanted.state_dir / FILE_NAME, "installed" if is_new else "unchanged"
 
 
 def _earlier_state_dir(wanted: Installation) -> Path:
@@ -197,8 +204,8 @@ def drop_log_directory(names: Names, others: OtherInstallations) -> None:
         data = unit.read_bytes()
         if others.digests[unit] == digest_of(data):
             file = File(unit, data.replace(os.fsencode(f"{directory_line(folder)}\n"), b""), 0o644)
-            write(file)
-            others.update({unit: digest_of(file.data)})
+            for changed in (file, *others.updated({unit: digest_of(file.data)})):
+                write(changed)
 
 
 def _is_elsewhere(settings: InstallSettings) -> bool:
