@@ -54,6 +54,7 @@ CHAINED: Final[Mapping[str, Json]] = {
 }
 _FOREIGN: Final = ("ipMasq", "isGateway", "dns", "args.cni.ips")
 _FOREIGN_IPAM: Final = ("ipam.subnet", "ipam.ranges", "ipam.routes")
+_LISTS: Final = (".conf", ".conflist", ".json")  # suffixes of the files that runtimes read
 _WITH_GC: Final = "1.1.0"
 _NEWER_PLUGINS: Final = (
     "install containernetworking-plugins 1.6.0 or newer, or leave plugins out with --without, and repeat this"
@@ -268,7 +269,17 @@ def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[Fi
         source = "--cni-version asks for" if wanted.cni_version else "--netconf asks for"
         cause, remedy = (source, "") if version == asked else (f"{limiting} allow only", f". For {_WITH_GC}: {_NEWER_PLUGINS}")
         warn(f"note: {cause} CNI {version}, so the runtime will not call GC and STATUS{remedy}")
+    if earlier := _earlier_list(wanted.conf_dir, names.conflist):
+        warn(f"warning: {earlier} comes before {names.conflist}, so the runtime uses that network: move it away")
     return [File(wanted.conf_dir / names.conflist, document, 0o600)]
+
+
+def _earlier_list(conf_dir: Path, name: str) -> Path | None:
+    """Return the network list of another program that runtimes take in place of the named one: they take the first by name."""
+    if not conf_dir.is_dir():
+        return None
+    found = min((path.name for path in conf_dir.iterdir() if path.suffix in _LISTS), default=name)
+    return conf_dir / found if found < name else None
 
 
 def _missing_files(wanted: Installation, netconf: netconfs.NetConf) -> list[str]:
