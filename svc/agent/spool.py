@@ -22,7 +22,7 @@ from svc.agent.maintenance import MAX_RETRY_SECONDS, RETRY_SECONDS
 from svc.agent.queue import Job
 from svc.agent.spool_directory import SpoolDirectory, SpoolFile
 from svc.attach.context import Context
-from svc.attach.record import AttachmentId
+from svc.attach.record import AttachmentId, Record
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import CallInput, Reply
 from svc.cni.environment import parse_environment
@@ -228,12 +228,9 @@ class Spool:
     def _is_newer(self, spooled: Spooled) -> bool:
         """Return whether the attachment was added after the DEL, so that it is not the one to be deleted."""
         try:
-            network = decode(spooled.call.stdin).get("name")
+            record = _record_of(self._context, spooled.call)
         except SvcError:  # the DEL reports it
             return False
-        environment = spooled.call.environment
-        key = AttachmentId(str(network), environment["CNI_CONTAINERID"], environment.get("CNI_IFNAME", ""))
-        record = self._context.journal.get(key)
         if record is None or record.boot_id != self._context.boot_id:
             return False
         return spooled.boot_id != record.boot_id or record.begun > spooled.nanoseconds
@@ -260,9 +257,16 @@ def _is_invalid(context: Context, call: CallInput, reply: Reply) -> bool:
     try:
         parse_environment(call.environment, ipam=call.name == names.ipam_plugin)
         cni_versions.negotiate(decode(call.stdin).get("cniVersion"))
-        return bool(parse(call.stdin, names, lenient=True).location_errors.found)
+        has_place = not parse(call.stdin, names, lenient=True).location_errors.found
     except CallerError:
         return True
+    return not has_place and _record_of(context, call) is None
+
+
+def _record_of(context: Context, call: CallInput) -> Record | None:
+    """Return the journal's record of the attachment of a call. Raise SvcError if the network cannot be read."""
+    network, environment = decode(call.stdin).get("name"), call.environment
+    return context.journal.get(AttachmentId(str(network), environment["CNI_CONTAINERID"], environment.get("CNI_IFNAME", "")))
 
 
 def _with_lasting_namespace(call: CallInput) -> CallInput:

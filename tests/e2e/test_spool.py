@@ -180,6 +180,27 @@ def test_del_of_an_unknown_container_leaves_no_file(own_pods: MakePod, node: Nod
     wait_until(lambda: not files(node))
 
 
+def test_del_that_a_stopped_agent_does_not_accept_is_spooled(own_pods: MakePod, node: Node) -> None:
+    """When it goes on, it finds the DEL on its socket and in the spool, and then an ADD."""
+    pod = own_pods()
+    pod.add()
+    os.kill(node.agent_pid, signal.SIGSTOP)
+    try:
+        pod.delete()
+        assert len(files(node)) == 1
+        adding = pod.begin("ADD")
+    finally:
+        os.kill(node.agent_pid, signal.SIGCONT)
+    added = adding.result()
+    assert added.status == 0, added
+    pod.result = added.output
+    wait_until(lambda: not files(node))
+    assert pod.check().status == 0
+    assert list(audit(node).allocations) == pod.addresses
+    pod.delete()
+    assert remains(node) == []
+
+
 # an ADD after the DEL
 
 
@@ -399,6 +420,7 @@ def test_unusable_files_are_set_aside_and_block_no_other(own_pods: MakePod, node
         ({}, b"{", 6),
         ({}, b'{"cniVersion": "9.9.9", "name": "n", "type": "svc"}', 1),
         ({}, b'{"cniVersion": "1.0.0", "type": "svc"}', 7),
+        ({}, b'{"cniVersion": "1.0.0", "name": "n", "type": "svc", "datastore_type": "other"}', 7),
         ({"CNI_CONTAINERID": "../../x"}, b'{"cniVersion": "1.0.0", "name": "n", "type": "svc"}', 4),
     ],
 )
