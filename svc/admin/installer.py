@@ -269,7 +269,8 @@ def _installing(path: Path, bin_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         option = "--bin-dir" if path.parent == bin_dir else "--unit-dir" if path.suffix == ".service" else "--conf-dir"
-        remedy = "move it away" if path.is_dir() else f"have {path.parent} writable, with free space"
+        writable = f"have {path.parent} writable, with free space and no immutable file (lsattr)"
+        remedy = "move it away" if path.is_dir() else writable
         msg = f"cannot install {str(path)!r}: {error.strerror or error}"
         details = f"{remedy}, or choose another {option}: what was written is undone"
         raise PeerError(msg, details=details, code=Code.IO_FAILURE) from error
