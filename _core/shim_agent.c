@@ -34,6 +34,7 @@ static struct {
 static const char *magic = "SVC2";
 struct input input = {.data = request.data};
 char handover_intent[CONTINUATION_SIZE + 1];
+static bool is_accepted;          // the agent has sent something
 static int64_t next_agent_until;  // until when to look for the agent that continues a call, or that follows a stopped one
 
 static _Noreturn void fail_agent(const char *what, const char *more) {
@@ -50,7 +51,30 @@ static _Noreturn void fail_protocol(const char *prefix, size_t size) {
                      TEXT("install the newer version of both, and restart the agent; socket ", agent_socket));
 }
 
+static void use_first_layout(void) {
+    magic = "SVC1";
+    request.start = FIRST_LAYOUT;
+    memcpy(request.data + FIRST_LAYOUT, magic, MAGIC_SIZE);
+}
+
+static void use_newest_layout(void) {
+    magic = "SVC2";
+    request.start = 0;
+    memcpy(request.data + PREFIX_SIZE, handover_intent, CONTINUATION_SIZE);
+}
+
+// Leaves a DEL in the spool if the agent has given no sign of life, for then it has not accepted the call. An agent that goes on
+// may find the call on the socket and in the spool.
+static void spool_unaccepted(void) {
+    if (verb->bit != DEL || !agent_wait.ms || is_accepted || is_spooled)
+        return;
+    use_newest_layout();
+    spool(request.data, request.end);
+    finish(STDOUT_FILENO, 0, TEXT(NULL));
+}
+
 static _Noreturn void fail_silent(const char *limit) {
+    spool_unaccepted();
     fail_unavailable(TEXT("the agent does not respond: it is stopped or hung: no sign of life within ", limit),
                      TEXT("let it go on (SIGCONT) or restart it, and repeat the call; socket ", agent_socket));
 }
@@ -96,18 +120,6 @@ void pack_request(void) {
     request.end = (size_t)(input.data + input.size - request.data);
 }
 
-static void use_first_layout(void) {
-    magic = "SVC1";
-    request.start = FIRST_LAYOUT;
-    memcpy(request.data + FIRST_LAYOUT, magic, MAGIC_SIZE);
-}
-
-static void use_newest_layout(void) {
-    magic = "SVC2";
-    request.start = 0;
-    memcpy(request.data + PREFIX_SIZE, handover_intent, CONTINUATION_SIZE);
-}
-
 // Returns a socket, or -1 with the errno of connect. SO_SNDTIMEO bounds the wait for room in the agent's backlog.
 static int connect_agent(int64_t ms) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -144,6 +156,7 @@ static bool receive(int fd, char *data, size_t least, size_t most, size_t *have,
     int64_t silent = gives_signs ? now_ms() + SILENCE.ms : INT64_MAX;
     bool is_late = deadline.until < silent;
     int cause = read_some(fd, data, least, most, have, is_late ? deadline.until : silent);
+    is_accepted |= *have > 0;
     if (cause == ETIMEDOUT && gives_signs && (!is_late || is_short))
         fail_silent(is_late ? deadline.text : SILENCE.text);
     if (cause == ETIMEDOUT)
@@ -221,9 +234,12 @@ static bool await_reply(int fd, int64_t started) {
 
 // As await_reply.
 static bool exchange(int fd, int64_t started, const struct limit *send_limit) {
+    is_accepted = false;
     int cause = send_request(fd, started + send_limit->ms);
-    if (cause == ETIMEDOUT)
+    if (cause == ETIMEDOUT) {
+        spool_unaccepted();
         fail_agent("did not take the call within ", send_limit->text);
+    }
     if (cause && cause != EPIPE && cause != ECONNRESET)  // these two: it may have refused the call and sent the reason
         fail_agent("cannot be told: ", strerror(cause));
     bool is_handed_over = await_reply(fd, started);

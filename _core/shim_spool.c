@@ -47,7 +47,7 @@ static void put_digits(char *text, uint64_t number) {
 static _Noreturn void fail_spool(const char *code, const char *cause, const char *remedy) {
     if (draft[1])
         unlinkat(folder, draft, 0);
-    fail(code, TEXT("the agent is not running, and the DEL cannot be left for it in ", state_dir, "/spool: ", cause),
+    fail(code, TEXT("no agent has accepted the DEL, and it cannot be left in ", state_dir, "/spool: ", cause),
          TEXT(remedy, "; socket ", agent_socket));
 }
 
@@ -102,14 +102,16 @@ static void open_folder(void) {
         fail_spool(IO_FAILURE, "other users have access to it", "look for strange files in it, then chown root and chmod 0700 it");
 }
 
-// Counts the files with the draft, but without the file that it replaces.
+// Counts the files with the draft, but neither the file that it replaces nor those with longer names, which an agent has set aside.
 static bool is_full(void) {
     int64_t files = 0, bytes = 0, size;
     struct stat found;
     while ((size = syscall(SYS_getdents64, folder, output.data, sizeof output.data)) > 0)
         for (char *p = output.data; p < output.data + size; p += ((struct dirent *)p)->d_reclen) {
             const char *name = ((struct dirent *)p)->d_name;
-            if (strcmp(name, file) != 0 && look_at(folder, name, AT_SYMLINK_NOFOLLOW, &found) == 0 && S_ISREG(found.st_mode)) {
+            if (strlen(name) >= sizeof draft || strcmp(name, file) == 0)
+                continue;
+            if (look_at(folder, name, AT_SYMLINK_NOFOLLOW, &found) == 0 && S_ISREG(found.st_mode)) {
                 files++;
                 bytes += found.st_size;
             }

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from svc.atomic_file import File, write
+from svc.atomic_file import File
 from svc.cni.install_record import MAX_WAIT_SECONDS
 from svc.model.errors import PeerError, SvcError
 from svc.names import Names
@@ -39,13 +39,13 @@ class OtherInstallations:
         """Return all files that they list. Raise PeerError if a record cannot be read."""
         return {path: digest for record in self.records for path, digest in read_digests(record).items()}
 
-    def update(self, digests: Mapping[Path, str]) -> None:
-        """Record the new digests of files that they list too. Raise OSError, PeerError."""
+    def updated(self, digests: Mapping[Path, str]) -> Iterator[File]:
+        """Yield their records with the new digests of files that they list too. Raise PeerError."""
         for record in self.records:
             lines = list(read_lines(record))
             updated = [_updated(key, value, digests) for key, value in lines]
             if updated != lines:
-                write(File(record, b"".join(os.fsencode(f"{key}={value}\n") for key, value in updated), 0o644))
+                yield File(record, b"".join(os.fsencode(f"{key}={value}\n") for key, value in updated), 0o644)
 
     def socket(self, run_dir: Path) -> Path | None:
         """Return the recorded socket of the agent of a run directory; None if they record none."""
@@ -68,6 +68,11 @@ class OtherInstallations:
 def other_installations(state_dir: Path, profile: str, bin_dir: Path) -> OtherInstallations:
     """Return all installations but that of a profile in a resolved directory. Raise the errors of `read_installed`."""
     return OtherInstallations([entry for entry in read_installed(state_dir) if entry.key != (profile, str(bin_dir))])
+
+
+def is_complete(state_dir: Path, profile: str, bin_dir: Path) -> bool:
+    """Return whether an installation of a profile in a directory has ended. Raise the errors of `read_installed`."""
+    return any(entry.key == (profile, os.path.realpath(bin_dir)) for entry in read_installed(state_dir))
 
 
 def known_files(state_dir: Path, own: Path) -> dict[Path, str]:

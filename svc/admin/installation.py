@@ -54,6 +54,7 @@ CHAINED: Final[Mapping[str, Json]] = {
 }
 _FOREIGN: Final = ("ipMasq", "isGateway", "dns", "args.cni.ips")
 _FOREIGN_IPAM: Final = ("ipam.subnet", "ipam.ranges", "ipam.routes")
+_LISTS: Final = (".conf", ".conflist", ".json")  # suffixes of the files that runtimes read
 _WITH_GC: Final = "1.1.0"
 _NEWER_PLUGINS: Final = (
     "install containernetworking-plugins 1.6.0 or newer, or leave plugins out with --without, and repeat this"
@@ -161,8 +162,9 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if _is_elsewhere(settings) else [])]
     unit = [_unit(wanted, others, settings, writable)] if wanted.systemd else []
     network = [*_access_files(wanted, warn), *_network_list(wanted, executable, warn)]
-    outcomes = install_files(wanted.bin_dir, executable, names, settings, [*unit, *network], prepare)
-    is_new = add_installed(wanted.state_dir, wanted.record)
+    outcomes = install_files(
+        wanted.bin_dir, executable, names, settings, [*unit, *network], prepare, lambda: [_recorded(wanted)]
+    )
     if earlier != wanted.state_dir:
         remove_installed(earlier, wanted.profile, str(wanted.bin_dir))
     for file in unit:
@@ -171,7 +173,13 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
         if plugin_of(name) != names.plugin:
             warn(f"note: {file.path} is the unit of the agent of these directories: it serves {names.plugin} too")
         warn(f"start the agent with: systemctl daemon-reload && systemctl enable {name} && systemctl restart {name}")
-    return [*outcomes, (wanted.state_dir / FILE_NAME, "installed" if is_new else "unchanged")]
+    return outcomes
+
+
+def _recorded(wanted: Installation) -> Outcome:
+    """Record the installation in the state directory. Raise the errors of `add_installed`."""
+    is_new = add_installed(wanted.state_dir, wanted.record)
+    return wanted.state_dir / FILE_NAME, "installed" if is_new else "unchanged"
 
 
 def _earlier_state_dir(wanted: Installation) -> Path:
@@ -197,8 +205,8 @@ def drop_log_directory(names: Names, others: OtherInstallations) -> None:
         data = unit.read_bytes()
         if others.digests[unit] == digest_of(data):
             file = File(unit, data.replace(os.fsencode(f"{directory_line(folder)}\n"), b""), 0o644)
-            write(file)
-            others.update({unit: digest_of(file.data)})
+            for changed in (file, *others.updated({unit: digest_of(file.data)})):
+                write(changed)
 
 
 def _is_elsewhere(settings: InstallSettings) -> bool:
@@ -261,7 +269,17 @@ def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[Fi
         source = "--cni-version asks for" if wanted.cni_version else "--netconf asks for"
         cause, remedy = (source, "") if version == asked else (f"{limiting} allow only", f". For {_WITH_GC}: {_NEWER_PLUGINS}")
         warn(f"note: {cause} CNI {version}, so the runtime will not call GC and STATUS{remedy}")
+    if earlier := _earlier_list(wanted.conf_dir, names.conflist):
+        warn(f"warning: {earlier} comes before {names.conflist}, so the runtime uses that network: move it away")
     return [File(wanted.conf_dir / names.conflist, document, 0o600)]
+
+
+def _earlier_list(conf_dir: Path, name: str) -> Path | None:
+    """Return the network list of another program that runtimes take in place of the named one: they take the first by name."""
+    if not conf_dir.is_dir():
+        return None
+    found = min((path.name for path in conf_dir.iterdir() if path.suffix in _LISTS), default=name)
+    return conf_dir / found if found < name else None
 
 
 def _missing_files(wanted: Installation, netconf: netconfs.NetConf) -> list[str]:

@@ -5,26 +5,29 @@ record also lists all installed files with their digests, and only unmodified fi
 
 Files of other deployments at the same paths are kept beside, and put back. The first one of a path is the original:
 `NAME.before-svc`. What another program writes there later, and a network list that was edited, is kept as
-`NAME.replaced-DIGEST`. Runtimes read neither name.
+`NAME.replaced-DIGEST`. Runtimes read neither name. An installation that was killed may have left a `NAME.before-svc`: then
+what is there now is the original.
 """
 
 import json
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from svc.admin import install_records
+from svc.admin.file_changes import FileChanges, undone_if_failed
 from svc.admin.install_records import ANY, NO_DIGEST, OtherInstallations, digest_of, read_digests, record_paths
-from svc.atomic_file import File, remove, sync, write
+from svc.atomic_file import File, remove, remove_drafts, sync
 from svc.cni.install_record import END
 from svc.model.errors import CallerError, Code, PeerError, reason_of
 from svc.names import DEFAULT, Names
 from svc.netconf.networklist import read_file, type_of
-from svc.private_directory import UnsafeDirectory, create_directories, require_safe
+from svc.private_directory import UnsafeDirectory, require_safe
 from svc.values import dataclass
 
 MAX_RECORD_BYTES = 4096  # that the executable reads
@@ -74,11 +77,13 @@ def install(
     settings: InstallSettings,
     network: Sequence[File] = (),
     prepare: Callable[[], None] = lambda: None,
+    finish: Callable[[], list[Outcome]] = list,
 ) -> list[Outcome]:
     """Install records, executables, and then the network's files, because with them the runtime starts pods.
 
-    Call `prepare` when all is valid, before the first file. Return what was done to each file. Raise CallerError, or an error
-    of `prepare`, before a file is written, PeerError if a file cannot be written."""
+    Call `prepare` when all is valid, before the first file, and `finish` after the last one. Return what was done to each file.
+    Raise CallerError, or an error of `prepare`, before a file is written, PeerError if a file cannot be written. Undo what was
+    written then, and after an error of `finish`."""
     program = _read_executable(executable)
     files = [*(File(bin_dir / name, program, 0o755) for name in (names.ipam_plugin, names.plugin)), *network]
     own, *_ = record_paths(bin_dir, names)
@@ -87,15 +92,22 @@ def install(
     known = install_records.known_files(settings.state_dir, own)
     # records before executables: an executable must never run with the record of another installation
     records = [File(path, record, 0o644) for path in record_paths(bin_dir, names)]
+    is_complete = install_records.is_complete(settings.state_dir, settings.profile, bin_dir)
+    others = install_records.other_installations(settings.state_dir, settings.profile, bin_dir)
     prepare()
-    try:
-        for folder in dict.fromkeys(file.path.parent for file in (*records, *files)):
-            create_directories(folder)
-        originals = {file.path: _keep(file, known.get(file.path)) for file in files}
-        done = [(file.path, _write(file, originals.get(file.path))) for file in (*records, *files)]
-        install_records.other_installations(settings.state_dir, settings.profile, bin_dir).update(written)
-    except OSError as error:
-        raise _refused("install into", bin_dir, error) from error
+    with undone_if_failed() as changes:
+        for path in [file.path for file in (*records, *files)]:
+            with _installing(path, bin_dir):
+                changes.create_directories(path.parent)
+        originals = dict[Path, Path | None]()
+        for file in files:
+            with _installing(file.path, bin_dir):
+                originals[file.path] = _keep(changes, file, known.get(file.path), is_complete=is_complete)
+        done = [_write(changes, file, originals.get(file.path), bin_dir) for file in (*records, *files)]
+        for file in others.updated(written):
+            _write(changes, file, None, bin_dir)
+        done += finish()
+    remove_drafts([file.path for file in (*records, *files)])
     return done
 
 
@@ -103,9 +115,12 @@ def uninstall(bin_dir: Path, names: Names, others: OtherInstallations) -> list[O
     """Remove the files that were installed under these names, the network's first, and put the originals back.
 
     Keep modified files, and those that other installations use. Return what was done to each file. Raise CallerError if nothing
-    is installed, PeerError if a file cannot be removed."""
+    is installed, or if the record is damaged, PeerError if a file cannot be removed."""
     own, other = record_paths(bin_dir, names)
     digests, used = read_digests(own), others.digests
+    if not digests and own.exists():
+        msg = f"record {str(own)!r} is damaged: it lists no installed file"
+        raise CallerError(msg, details="repeat `svcctl install` with the same options, which writes it again, and then this")
     if not digests:
         raise CallerError(f"nothing is installed as {names.plugin!r} in {str(bin_dir)!r}", details="see --bin-dir and --names")
     try:
@@ -115,7 +130,9 @@ def uninstall(bin_dir: Path, names: Names, others: OtherInstallations) -> list[O
             remove(record)
             done.append((record, "removed"))
     except OSError as error:
-        raise _refused("uninstall from", bin_dir, error) from error
+        details = "have its directory writable, and the file not immutable (lsattr); then repeat this"
+        raise PeerError(f"cannot uninstall from {str(bin_dir)!r}: {reason_of(error)}", details=details) from error
+    remove_drafts([*digests, own, other])
     return done
 
 
@@ -166,21 +183,35 @@ def require_own_list(path: Path, recorded: str | None, names: Names) -> None:
     )
 
 
-def _keep(file: File, recorded: str | None) -> Path | None:
-    """Keep what `file` will replace, unless svc wrote it with the digest `recorded`; return the name of the copy, or None."""
+def _keep(changes: FileChanges, file: File, recorded: str | None, *, is_complete: bool) -> Path | None:
+    """Keep what `file` will replace, unless svc wrote it with the digest `recorded`; return the name of the copy, or None.
+
+    `is_complete` says that an earlier installation has ended. Else nothing was replaced yet. Raise OSError."""
     try:
         data = file.path.read_bytes()
     except FileNotFoundError:
-        return None
+        if not file.path.is_symlink():
+            return None
+        data = b""  # it leads nowhere
     if data == file.data or _EXECUTABLE in data or recorded in (ANY, digest_of(data)):
         return None
     kept = _original_of(file.path)
-    if recorded is not None or _is_own(data) or os.path.lexists(kept):
-        kept = file.path.with_name(f"{file.path.name}.replaced-{digest_of(data)}")
+    if _is_own(data) or (recorded is not None and is_complete):
+        kept = _replaced_name(file.path, data)
+    elif os.path.lexists(kept) and not _is_same_file(kept, file.path):
+        changes.rename(kept, _replaced_name(file.path, b"" if kept.is_symlink() else kept.read_bytes()))
     if not os.path.lexists(kept):
-        os.link(file.path, kept, follow_symlinks=False)  # the file itself stays where a runtime finds it
+        changes.link(file.path, kept)  # the file itself stays where a runtime finds it
         sync(kept.parent)
     return kept
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    return os.path.samestat(path.lstat(), other.lstat())
+
+
+def _replaced_name(path: Path, data: bytes) -> Path:
+    return path.with_name(f"{path.name}.replaced-{digest_of(data)}")
 
 
 def _put_back(path: Path) -> bool:
@@ -211,9 +242,10 @@ def _plugins(data: bytes) -> list[dict[str, object]]:
     return [plugin for plugin in plugins if isinstance(plugin, dict)] if isinstance(plugins, list) else []
 
 
-def _write(file: File, original: Path | None) -> str:
-    outcome = "installed" if write(file) else "unchanged"
-    return f"{outcome}; what was there is kept as {original.name}" if original else outcome
+def _write(changes: FileChanges, file: File, original: Path | None, bin_dir: Path) -> Outcome:
+    with _installing(file.path, bin_dir):
+        outcome = "installed" if changes.write(file) else "unchanged"
+    return file.path, f"{outcome}; what was there is kept as {original.name}" if original else outcome
 
 
 def _remove(path: Path, digest: str, *, is_used: bool) -> str:
@@ -230,10 +262,18 @@ def _remove(path: Path, digest: str, *, is_used: bool) -> str:
     return "removed"
 
 
-def _refused(what: str, folder: Path, error: OSError) -> PeerError:
-    return PeerError(
-        f"cannot {what} {str(folder)!r}: {reason_of(error)}", details="have it writable, or choose another --bin-dir"
-    )
+@contextmanager
+def _installing(path: Path, bin_dir: Path) -> Iterator[None]:
+    """Raise PeerError that names the file and the option of its directory, if the block raises OSError."""
+    try:
+        yield
+    except OSError as error:
+        option = "--bin-dir" if path.parent == bin_dir else "--unit-dir" if path.suffix == ".service" else "--conf-dir"
+        writable = f"have {path.parent} writable, with free space and no immutable file (lsattr)"
+        remedy = "move it away" if path.is_dir() else writable
+        msg = f"cannot install {str(path)!r}: {error.strerror or error}"
+        details = f"{remedy}, or choose another {option}: what was written is undone"
+        raise PeerError(msg, details=details, code=Code.IO_FAILURE) from error
 
 
 def _read_executable(path: Path) -> bytes:

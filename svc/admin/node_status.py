@@ -11,7 +11,7 @@ from svc.admin.datastore_view import datastores
 from svc.admin.sources import Source, read_all
 from svc.attach.journal_reader import count_rows, describe, read_nodes, read_rows
 from svc.attach.record import DELETING
-from svc.cni.spool_file import REFUSED, waiting
+from svc.cni.spool_file import MAX_BYTES, MAX_FILES, waiting
 from svc.model.errors import CallerError, PeerError, SvcError
 from svc.timestamps import rfc3339
 from svc.values import dataclass
@@ -166,9 +166,14 @@ def spool_problems(spool: Json, now: float) -> Iterator[Problem]:
     if spool.get("number") and now - spool["since"] > WAITING_SECONDS:
         text = f"{spooled(spool['number'])} in the spool since {rfc3339(spool['since'])}"
         yield Problem(DEGRADED, text, "start the agent, or see in its log why they fail")
+    if spool.get("is_full"):
+        text = f"the spool is full, with {MAX_FILES} files or {MAX_BYTES >> 20} MiB: DELs fail if no agent accepts them"
+        yield Problem(DEGRADED, text, "start the agent, which empties it, or see in its log why it does not")
     if number := spool.get("refused"):
-        text = f"{number} {'files' if number > 1 else 'file'} of the spool cannot be used"
-        yield Problem(DEGRADED, text, f"see why in the agent's log, and remove spool/*{REFUSED} in the state directory")
+        shown = spool["refused_files"]
+        more = f" and {number - len(shown)} more" if number > len(shown) else ""
+        text = f"{number} {'files' if number > 1 else 'file'} of the spool cannot be used: {', '.join(shown)}{more}"
+        yield Problem(DEGRADED, text, "see why in the agent's log, and remove them")
 
 
 def pool_problems(pools: Sequence[Json]) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 A DEL holds the calls of its container, as every call does, and is queued before an ADD of that container. It applies only to
 an attachment that is older than its file: the boots and their clocks are compared. Its file is removed after the DEL has
 succeeded, or if the attachment does not exist any more. Until then an ADD of the container is refused, because a retry of the
-DEL would undo it.
+DEL would undo it. A DEL whose input is invalid by itself cannot succeed: its file is set aside.
 """
 
 import logging
@@ -15,24 +15,33 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import orjson
+
 from svc.agent.lanes import Lane, lane_of
 from svc.agent.maintenance import MAX_RETRY_SECONDS, RETRY_SECONDS
 from svc.agent.queue import Job
 from svc.agent.spool_directory import SpoolDirectory, SpoolFile
 from svc.attach.context import Context
-from svc.attach.record import AttachmentId
+from svc.attach.record import AttachmentId, Record
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import CallInput, Reply
+from svc.cni.environment import parse_environment
 from svc.cni.handler import failed_before_start, handle_call
 from svc.cni.spool_file import Spooled
 from svc.metrics import Sample
-from svc.model.errors import Code, PeerError, SvcError
+from svc.model import cni_versions
+from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.netconf.decoding import decode
+from svc.netconf.netconf import parse
 from svc.retry import Backoff
 from svc.waits.wait import Resumable
 
 LOOK_SECONDS: Final = 1.0  # between reads of the directory
 _TICK_NS: Final = 50_000_000  # longer than the resolution of a directory's time
+
+_INPUT_CODES: Final = frozenset(
+    {Code.INCOMPATIBLE_VERSION, Code.INVALID_ENVIRONMENT, Code.DECODING_FAILURE, Code.INVALID_NETCONF}
+)
 
 log = logging.getLogger("svc.agent")
 
@@ -210,18 +219,18 @@ class Spool:
             log.info("%s is done", what)
             return ""
         reason = trace.messages[-1][1] if trace.messages else "the reason is not recorded"
+        if _is_invalid(self._context, spooled.call, reply):
+            self._directory.set_aside(file, f"{what} cannot succeed, because its input is invalid: {reason}")
+            return ""
         log.warning("%s has failed and will be retried: %s", what, reason)
         return reason
 
     def _is_newer(self, spooled: Spooled) -> bool:
         """Return whether the attachment was added after the DEL, so that it is not the one to be deleted."""
         try:
-            network = decode(spooled.call.stdin).get("name")
+            record = _record_of(self._context, spooled.call)
         except SvcError:  # the DEL reports it
             return False
-        environment = spooled.call.environment
-        key = AttachmentId(str(network), environment["CNI_CONTAINERID"], environment.get("CNI_IFNAME", ""))
-        record = self._context.journal.get(key)
         if record is None or record.boot_id != self._context.boot_id:
             return False
         return spooled.boot_id != record.boot_id or record.begun > spooled.nanoseconds
@@ -235,6 +244,29 @@ class Spool:
                 return
             self._delays.pop(entry.lane, None)
             del self._entries[entry.file.name]
+
+
+def _is_invalid(context: Context, call: CallInput, reply: Reply) -> bool:
+    """Return whether the input of a failed DEL is invalid by itself. An error with such a code may have another cause."""
+    if orjson.loads(reply.stdout)["code"] not in _INPUT_CODES:
+        return False
+    try:
+        names = context.names_of(call.profile)
+    except SvcError:  # the names profile may become readable
+        return False
+    try:
+        parse_environment(call.environment, ipam=call.name == names.ipam_plugin)
+        cni_versions.negotiate(decode(call.stdin).get("cniVersion"))
+        has_place = not parse(call.stdin, names, lenient=True).location_errors.found
+    except CallerError:
+        return True
+    return not has_place and _record_of(context, call) is None
+
+
+def _record_of(context: Context, call: CallInput) -> Record | None:
+    """Return the journal's record of the attachment of a call. Raise SvcError if the network cannot be read."""
+    network, environment = decode(call.stdin).get("name"), call.environment
+    return context.journal.get(AttachmentId(str(network), environment["CNI_CONTAINERID"], environment.get("CNI_IFNAME", "")))
 
 
 def _with_lasting_namespace(call: CallInput) -> CallInput:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from svc.cni.frame import FrameError, OtherVersion
-from svc.cni.spool_file import DIRECTORY, DRAFT, FILE_LIMIT, NAME, REFUSED, Spooled, read
+from svc.cni.spool_file import DIRECTORY, DRAFT, FILE_LIMIT, MAX_REFUSED, NAME, REFUSED, Spooled, file_name, read
 from svc.values import dataclass
 
-DRAFT_SECONDS: Final = 600.0  # an older file that is being written is of a killed executable
+DRAFT_SECONDS: Final = 120.0  # an older file that is being written is of a killed executable, which writes for 10 s at most
 MAX_REPORTED: Final = 4096  # names of which the log has a line
 
 log = logging.getLogger("svc.agent")
@@ -44,8 +44,8 @@ class SpoolDirectory:
             return 0
 
     def files(self) -> list[SpoolFile]:
-        """Return the files of spooled DELs. Remove old drafts, and report other files once."""
-        found = []
+        """Return the files of spooled DELs. Remove old drafts and the oldest of many refused files; report other files once."""
+        found, useless, refused = list[SpoolFile](), list[str](), list[tuple[float, str]]()
         with self._opened() as folder, os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # removed or renamed meantime
@@ -53,17 +53,24 @@ class SpoolDirectory:
                     if NAME.fullmatch(entry.name):
                         found.append(SpoolFile(entry.name, status.st_ino, status.st_mtime))
                     elif DRAFT.fullmatch(entry.name) and stat.S_ISREG(status.st_mode):
-                        if time.time() - status.st_mtime > DRAFT_SECONDS:
-                            os.unlink(entry.name, dir_fd=folder)
-                    elif not entry.name.endswith((REFUSED, ".")):
+                        if abs(time.time() - status.st_mtime) > DRAFT_SECONDS:
+                            useless.append(entry.name)
+                    elif entry.name.endswith(REFUSED):
+                        refused.append((status.st_mtime, entry.name))
+                    elif not entry.name.endswith("."):
                         self._report(entry.name, "it is not of svc: move it away")
+            for name in (*useless, *(name for _, name in sorted(refused)[:-MAX_REFUSED])):
+                self._discard(folder, name)
         return found
 
     def read(self, file: SpoolFile) -> Spooled | None:
         """Return the DEL of a file. If it is not usable: set it aside, and return None."""
         with self._opened() as folder:
             try:
-                return read(_content(folder, file.name))
+                spooled = read(_content(folder, file.name))
+                if file_name(spooled.call) == file.name:
+                    return spooled
+                self._set_aside(folder, file.name, "its name is not that of its DEL")
             except OtherVersion:
                 self._report(file.name, "a later release of svc has written it: install that release")
             except FileNotFoundError:
@@ -77,6 +84,13 @@ class SpoolDirectory:
         with self._opened() as folder, suppress(FileNotFoundError):
             if os.stat(file.name, dir_fd=folder, follow_symlinks=False).st_ino == file.inode:
                 os.unlink(file.name, dir_fd=folder)
+                os.fsync(folder)
+
+    def set_aside(self, file: SpoolFile, reason: str) -> None:
+        """Rename the file, whose DEL cannot succeed, unless a repeated DEL has replaced it."""
+        with self._opened() as folder, suppress(FileNotFoundError):
+            if os.stat(file.name, dir_fd=folder, follow_symlinks=False).st_ino == file.inode:
+                self._set_aside(folder, file.name, reason)
                 os.fsync(folder)
 
     @contextmanager
@@ -97,6 +111,14 @@ class SpoolDirectory:
         self._report(name, f"{reason}: it is set aside as {name}{REFUSED}")
         with suppress(OSError):  # the disk may be read-only: it stays, and is not used
             os.rename(name, name + REFUSED, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def _discard(self, folder: int, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        except OSError as failure:  # it hinders no other file
+            self._report(name, f"{failure.strerror}: it cannot be removed")
 
     def report_failure(self, file: SpoolFile, failure: OSError) -> None:
         """Report, once, a failure that a later attempt may not have, such as a lack of descriptors."""

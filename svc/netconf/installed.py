@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from svc.atomic_file import File, write
+from svc.atomic_file import File, remove, remove_drafts, write
 from svc.model.errors import CallerError, Code, PeerError, SvcError, reason_of
 from svc.names import Names
 from svc.netconf.names_profiles import load_profile
@@ -93,12 +93,20 @@ def add_installed(state_dir: Path, added: Installed) -> bool:
         return _write(state_dir, [*(present | {added.key: added}).values()])
 
 
-def remove_installed(state_dir: Path, profile: str, bin_dir: str) -> None:
-    """Remove the entry of an installation in a resolved directory, if it exists. Raise the errors of `add_installed`."""
-    if not (state_dir / FILE_NAME).exists():
-        return
+def remove_installed(state_dir: Path, profile: str, bin_dir: str) -> bool:
+    """Remove the entry of an installation in a resolved directory, if it exists. Raise the errors of `add_installed`.
+
+    Remove the file with the last entry, and return whether it was removed."""
+    path = state_dir / FILE_NAME
+    if not path.exists():
+        return False
     with _changing(state_dir):
-        _write(state_dir, [entry for entry in read_installed(state_dir) if entry.key != (profile, bin_dir)])
+        left = [entry for entry in read_installed(state_dir) if entry.key != (profile, bin_dir)]
+        if left:
+            _write(state_dir, left)
+        else:
+            remove(path)
+    return not left
 
 
 def read_networks(state_dir: Path) -> tuple[list[InstalledNetwork], list[SvcError]]:
@@ -141,6 +149,7 @@ def _changing(state_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
+            remove_drafts([state_dir / FILE_NAME])
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -1,13 +1,16 @@
 """svcctl install and uninstall on nodes with files of another deployment or with another names profile."""
 
 import json
+import os
 import stat
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.netns import run
 from harness.node import BIN, netconf
 
 Json = dict[str, Any]
@@ -236,6 +239,67 @@ def test_agents_of_different_directories_have_different_units(machine: Machine) 
     other.units = machine.units
     assert other.install_unit("--names", "calico").returncode == 0
     assert sorted(path.name for path in machine.units.iterdir()) == ["calico-agent.service", "svc-agent.service"]
+
+
+# what cannot be written, and what is left
+
+
+def test_list_that_a_runtime_would_prefer_is_named(machine: Machine) -> None:
+    machine.conf_dir.mkdir()
+    for name in ("05-other.conflist", "00-readme.txt", "99-other.conf"):
+        (machine.conf_dir / name).touch()
+    done = machine.install("--conf-dir", str(machine.conf_dir), *BARE)
+    assert done.returncode == 0, done
+    assert f"warning: {machine.conf_dir}/05-other.conflist comes before 10-svc.conflist" in done.stderr
+    (machine.conf_dir / "05-other.conflist").unlink()
+    assert "comes before" not in machine.install("--conf-dir", str(machine.conf_dir), *BARE).stderr
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", ["ro", "size=4k"])
+def test_directory_that_takes_no_list_is_named_and_the_rest_undone(machine: Machine, how: str) -> None:
+    machine.conf_dir.mkdir()
+    run("mount", "-t", "tmpfs", "-o", how, "tmpfs", str(machine.conf_dir))
+    try:
+        if how != "ro":
+            with suppress(OSError):
+                (machine.conf_dir / "other").write_bytes(b"x" * 8192)
+        done = machine.install("--conf-dir", str(machine.conf_dir), *BARE)
+    finally:
+        run("umount", str(machine.conf_dir))
+    assert done.returncode == 1
+    assert f"cannot install '{machine.conf_dir}/10-svc.conflist': " in done.stderr
+    assert "or choose another --conf-dir" in done.stderr
+    assert [path.name for path in machine.folder.iterdir()] == ["net.d"]
+
+
+def test_state_directory_that_takes_no_record_is_named_and_all_is_undone(machine: Machine) -> None:
+    (machine.folder / "state/installed.json/below").mkdir(parents=True)
+    done = machine.install()
+    assert (done.returncode, "--state-dir" in done.stderr or "record" in done.stderr) == (1, True), done
+    assert [path.name for path in machine.folder.iterdir()] == ["state"]
+
+
+def test_last_uninstall_removes_the_record_of_the_state_directory(machine: Machine) -> None:
+    machine.install()
+    machine.install("--names", "calico")
+    record = machine.folder / "state/installed.json"
+    draft = record.with_name(".installed.json.01234567")
+    draft.touch()
+    os.utime(draft, (1.0, 1.0))
+    assert str(record) not in machine.uninstall("--names", "calico")
+    assert (record.exists(), draft.exists()) == (True, False)
+    assert f"{record} removed\n" in machine.uninstall()
+    assert list(record.parent.iterdir()) == []
+
+
+def test_uninstall_tells_of_dels_that_wait(machine: Machine) -> None:
+    machine.install()
+    (machine.folder / "state/spool").mkdir(mode=0o700)
+    (machine.folder / "state/spool" / ("0" * 16)).touch()
+    done = machine.run("uninstall", "--bin-dir", str(machine.bin_dir))
+    assert done.returncode == 0, done
+    assert f"warning: 1 DEL waits in {machine.folder}/state/spool: an agent" in done.stderr
 
 
 # options

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import tarfile
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness import kill_point
+from harness.netns import run
 from harness.node import Node, agent_with
 from harness.pod import Pod, refused
 from harness.polling import wait_until
@@ -22,7 +24,7 @@ from harness.state import audit, disagreements, edit_journal, pod_links, remains
 from svc.agent import spool
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
-from svc.cni.spool_file import FILE_LIMIT, NAME, pack
+from svc.cni.spool_file import FILE_LIMIT, MAX_REFUSED, NAME, REFUSED, file_name, pack, read
 
 pytestmark = pytest.mark.root
 
@@ -31,6 +33,15 @@ MakePod = Callable[..., Pod]
 OTHER_BOOT = "00000000-1111-2222-3333-444444444444"
 AGENT = "svc.agent.main"
 QUICK_RETRIES = agent_with({f"{spool.__name__}.RETRY_SECONDS": 0.1, f"{spool.__name__}.MAX_RETRY_SECONDS": 0.1})
+FAILING_AGENT = """
+import svc.agent.main, svc.cni.verbs, svc.model.errors
+
+def fail(invocation):
+    raise svc.model.errors.CallerError("a certificate is missing")
+
+svc.cni.verbs.HANDLERS["DEL"] = fail
+raise SystemExit(svc.agent.main.main())
+"""
 STEPS = {
     "read": "svc.agent.spool_directory:SpoolDirectory.read",
     "carry out": "svc.agent.spool:Spool._carry_out",
@@ -61,8 +72,10 @@ def files(node: Node) -> list[Path]:
     return [path for path in folder.iterdir() if NAME.fullmatch(path.name)] if folder.exists() else []
 
 
-def write_file(node: Node, data: bytes, number: int = 1) -> Path:
-    path = node.state_dir / "spool" / f"{number:016x}"
+def write_file(node: Node, data: bytes, number: int | None = None) -> Path:
+    """Write a file under the name that its content requires, or under a number."""
+    name = file_name(read(data).call) if number is None else f"{number:016x}"
+    path = node.state_dir / "spool" / name
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.write_bytes(data)
     path.chmod(0o600)
@@ -165,6 +178,27 @@ def test_del_of_an_unknown_container_leaves_no_file(own_pods: MakePod, node: Nod
     own_pods().delete()
     node.start_agent()
     wait_until(lambda: not files(node))
+
+
+def test_del_that_a_stopped_agent_does_not_accept_is_spooled(own_pods: MakePod, node: Node) -> None:
+    """When it goes on, it finds the DEL on its socket and in the spool, and then an ADD."""
+    pod = own_pods()
+    pod.add()
+    os.kill(node.agent_pid, signal.SIGSTOP)
+    try:
+        pod.delete()
+        assert len(files(node)) == 1
+        adding = pod.begin("ADD")
+    finally:
+        os.kill(node.agent_pid, signal.SIGCONT)
+    added = adding.result()
+    assert added.status == 0, added
+    pod.result = added.output
+    wait_until(lambda: not files(node))
+    assert pod.check().status == 0
+    assert list(audit(node).allocations) == pod.addresses
+    pod.delete()
+    assert remains(node) == []
 
 
 # an ADD after the DEL
@@ -299,6 +333,16 @@ def test_killed_agent_leaves_the_del_to_the_next_one(own_pods: MakePod, node: No
     pods[0].delete()
 
 
+@contextmanager
+def immutable(path: Path) -> Iterator[None]:
+    if subprocess.run(["chattr", "+i", str(path)], capture_output=True, check=False).returncode:
+        pytest.skip("needs a file system with immutable files")
+    try:
+        yield
+    finally:
+        run("chattr", "-i", str(path))
+
+
 def write_bad_files(node: Node, good: bytes) -> dict[str, str]:
     """Write files that cannot be used. Return the reasons by their names."""
     wrong = bytearray(good)
@@ -317,6 +361,7 @@ def write_bad_files(node: Node, good: bytes) -> dict[str, str]:
     bad("its request is not the DEL of a container", pack(good[64:].replace(b"=DEL", b"=ADD"), OTHER_BOOT, 1))
     bad("its request is not complete", pack(good[64:-1], OTHER_BOOT, 1))
     bad("frame starts with", pack(b"nonsense", OTHER_BOOT, 1))
+    bad("its name is not that of its DEL")
     os.truncate(bad(f"it has more than {FILE_LIMIT} bytes"), FILE_LIMIT + 1)
     os.chown(bad("other users have, or had, access to it"), 65534, 65534)
     bad("other users have, or had, access to it").chmod(0o640)
@@ -362,7 +407,81 @@ def test_unusable_files_are_set_aside_and_block_no_other(own_pods: MakePod, node
     assert (node.directory / "elsewhere").read_bytes() == good
     found = json.loads(node.svcctl("status", "-o", "json", check=False).stdout)
     assert found["spool"]["refused"] == len(reasons)
-    assert any(f"{len(reasons)} files of the spool cannot be used" in problem["text"] for problem in found["problems"])
+    (text,) = (problem["text"] for problem in found["problems"] if f"{len(reasons)} files of the spool" in problem["text"])
+    shown = found["spool"]["refused_files"]
+    assert text.endswith(f"cannot be used: {', '.join(shown)} and {len(reasons) - len(shown)} more")
+    assert all(Path(path).name.removesuffix(REFUSED) in reasons for path in shown)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stdin", "code"),
+    [
+        ({}, b"", 6),
+        ({}, b"{", 6),
+        ({}, b'{"cniVersion": "9.9.9", "name": "n", "type": "svc"}', 1),
+        ({}, b'{"cniVersion": "1.0.0", "type": "svc"}', 7),
+        ({}, b'{"cniVersion": "1.0.0", "name": "n", "type": "svc", "datastore_type": "other"}', 7),
+        ({"CNI_CONTAINERID": "../../x"}, b'{"cniVersion": "1.0.0", "name": "n", "type": "svc"}', 4),
+    ],
+)
+def test_del_that_cannot_succeed_is_set_aside(node: Node, changes: dict[str, str], stdin: bytes, code: int) -> None:
+    end_agent(node, "stop")
+    environment = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", **changes}
+    file = write_file(node, pack(pack_request(CallInput("svc", environment, stdin)), boot_id(), since_boot()))
+    node.start_agent(*QUICK_RETRIES)
+    refused_file = file.with_name(file.name + REFUSED)
+    wait_until(refused_file.exists)
+    wait_until(lambda: "set aside" in log_of(node))
+    (line,) = (line for line in log_of(node).splitlines() if "cannot succeed, because its input is invalid" in line)
+    assert environment["CNI_CONTAINERID"] in line
+    assert f"code {code}: " in line
+    assert "will be retried" not in log_of(node)
+    assert str(refused_file) in node.svcctl("status", check=False).stdout.replace("\n", "")
+
+
+def test_error_of_another_cause_sets_no_del_aside(own_pods: MakePod, node: Node) -> None:
+    """It may have the code of an invalid input."""
+    pod = own_pods()
+    pod.add()
+    end_agent(node, "stop")
+    pod.delete()
+    node.start_agent(sys.executable, "-c", FAILING_AGENT)
+    wait_until(lambda: "code 7: a certificate is missing" in log_of(node))
+    assert "has failed and will be retried" in log_of(node)
+    assert len(files(node)) == 1
+    node.stop_agent()
+    node.start_agent()
+    wait_until(lambda: not files(node))
+    assert remains(node) == []
+
+
+def test_oldest_refused_files_are_removed(node: Node) -> None:
+    end_agent(node, "stop")
+    folder = node.state_dir / "spool"
+    folder.mkdir(mode=0o700)
+    for number in range(MAX_REFUSED + 2):
+        path = folder / f"{number:016x}{REFUSED}"
+        path.touch()
+        os.utime(path, (number, number))
+    node.start_agent()
+    wait_until(lambda: len(list(folder.iterdir())) == MAX_REFUSED)
+    assert not (folder / f"{1:016x}{REFUSED}").exists()
+
+
+def test_draft_that_cannot_be_removed_hinders_no_del(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods()
+    pod.add()
+    end_agent(node, "stop")
+    pod.delete()
+    draft = node.state_dir / "spool" / f".{1:016x}"
+    draft.touch()
+    os.utime(draft, (1.0, 1.0))
+    with immutable(draft):
+        node.start_agent()
+        wait_until(lambda: not files(node))
+        assert remains(node) == []
+        assert f"{draft} of the spool is not used: Operation not permitted: it cannot be removed" in log_of(node)
+    wait_until(lambda: not draft.exists())
 
 
 @pytest.mark.parametrize("what", ["link", "another user's", "file"])
@@ -428,7 +547,7 @@ def test_status_tells_how_many_wait_since_when(own_pods: MakePod, node: Node) ->
     with spooled(own_pods()) as file:
         os.utime(file, (1.7e9, 1.7e9))
         found = json.loads(node.svcctl("status", "-o", "json", check=False).stdout)
-        assert found["spool"] == {"number": 1, "since": 1.7e9, "refused": 0}
+        assert found["spool"] == {"number": 1, "since": 1.7e9, "refused": 0, "refused_files": [], "is_full": False}
         problems = [problem for problem in found["problems"] if "in the spool since" in problem["text"]]
         assert [problem["text"] for problem in problems] == ["1 DEL waits in the spool since 2023-11-14T22:13:20Z"]
         assert "1 DEL waits since 2023-11-14 22:13:20" in node.svcctl("status", check=False).stdout

@@ -282,7 +282,7 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
     again = installer()
     assert again.stdout.count("unchanged") == 6
     assert installer.state() == before
-    assert installer.uninstall().count("removed") == 5
+    assert installer.uninstall().count("removed") == 6
     assert installer.state() == {}
 
 
@@ -441,7 +441,7 @@ def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
         finally:
             running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0
-    assert installer.uninstall().count("removed") == 7
+    assert installer.uninstall().count("removed") == 8
 
 
 def test_pools_are_applied_with_credentials_that_are_installed_later(

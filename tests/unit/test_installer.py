@@ -1,6 +1,7 @@
 """svcctl: installation and removal of executables, records and network files."""
 
 import hashlib
+import os
 import stat
 import subprocess
 import sys
@@ -130,8 +131,20 @@ def test_records_of_earlier_releases_mean_the_default_profile(tmp_path: Path) ->
     (tmp_path / "svc.install").write_text(f"{text}svc\n")
     assert read_record(str(tmp_path / "svc.install"), DEFAULT) == InstallRecord(Path("/d"), Path("/s"), "")
     (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
+
+
+@pytest.mark.parametrize("text", ["", "socket=/s\n", "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\nend=record\n"])
+def test_uninstall_says_that_a_record_is_damaged(tmp_path: Path, executable: Path, text: str) -> None:
+    """A repeated installation mends it."""
     with pytest.raises(CallerError, match="nothing is installed as 'svc'"):
-        installer.uninstall(tmp_path, DEFAULT, OtherInstallations([]))
+        installer.uninstall(tmp_path / "bin", DEFAULT, OtherInstallations([]))
+    installer.install(tmp_path / "bin", executable, DEFAULT, plan())
+    (tmp_path / "bin/svc.install").write_text(text)
+    with pytest.raises(CallerError, match=r"svc.install' is damaged: .* repeat `svcctl install`"):
+        installer.uninstall(tmp_path / "bin", DEFAULT, OtherInstallations([]))
+    installer.install(tmp_path / "bin", executable, DEFAULT, plan())
+    installer.uninstall(tmp_path / "bin", DEFAULT, OtherInstallations([]))
+    assert list((tmp_path / "bin").iterdir()) == []
 
 
 @pytest.mark.parametrize("profile", ["", "calico"])
@@ -188,7 +201,7 @@ def test_later_installation_keeps_the_record_of_earlier_files(tmp_path: Path, ex
 def test_failed_installation_leaves_no_files(tmp_path: Path, executable: Path) -> None:
     """The name of an executable is that of a directory."""
     (tmp_path / "bin" / "svc" / "full").mkdir(parents=True)
-    with pytest.raises(PeerError, match=r"cannot install into '.*/bin': Is a directory: '.*/bin/svc': have it"):
+    with pytest.raises(PeerError, match=r"cannot install '.*/bin/svc': Is a directory: move it away, or .* --bin-dir"):
         installer.install(tmp_path / "bin", executable, DEFAULT, plan())
     assert [path.name for path in (tmp_path / "bin").iterdir()] == ["svc"]
 
@@ -265,3 +278,114 @@ def test_network_list_of_another_deployment_is_not_replaced(tmp_path: Path) -> N
         path.write_bytes(data)
         with pytest.raises(CallerError, match=f"is of another deployment, with {text}"):
             installer.require_own_list(path, None, names)
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Return content, mode and inode of each file."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.read_bytes(), path.stat().st_mode, path.stat().st_ino) for path in files}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("failing", ["list", "finish"])
+def test_failed_installation_is_undone(tmp_path: Path, executable: Path, is_new: bool, failing: str) -> None:
+    """Files, originals and directories are as they were."""
+    folder = tmp_path / "bin"
+    lists = [File(tmp_path / "net.d" / name, b"x", 0o600) for name in ("token", "list")]
+    if not is_new:
+        folder.mkdir()
+        (folder / "svc").write_bytes(b"of another program")
+        (tmp_path / "net.d").mkdir()
+        (tmp_path / "net.d/token").write_bytes(b"y")
+    if failing == "list":
+        (tmp_path / "net.d/list/below").mkdir(parents=True)
+    before, directories = contents(tmp_path), sorted(path for path in tmp_path.rglob("*") if path.is_dir())
+
+    def finish() -> list[installer.Outcome]:
+        raise PeerError("the state directory is read-only")
+
+    message = {"list": r"cannot install '.*/net.d/list': Is a directory: move .* another --conf-dir", "finish": "read-only"}
+    with pytest.raises(PeerError, match=message[failing]):
+        installer.install(folder, executable, DEFAULT, plan(), lists, finish=finish)
+    assert contents(tmp_path) == before
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_dir()) == directories
+
+
+def test_what_follows_a_killed_installation_is_the_original(tmp_path: Path, executable: Path) -> None:
+    """The first version, which that installation has kept, stays beside."""
+    folder, first, second = tmp_path / "bin", b"version 1", b"version 2"
+    folder.mkdir()
+    (folder / "svc").write_bytes(first)
+    (folder / "svc.before-svc").hardlink_to(folder / "svc")
+    (folder / "svc.new").write_bytes(second)
+    (folder / "svc.new").rename(folder / "svc")
+    installer.install(folder, executable, DEFAULT, plan())
+    installer.uninstall(folder, DEFAULT, OtherInstallations([]))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "svc": second, f"svc.replaced-{digest_of(first)}": first,
+    }  # fmt: skip
+
+
+def test_what_follows_a_killed_installation_with_a_record_is_the_original(tmp_path: Path, executable: Path) -> None:
+    """The record is there before the executables."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "svc").write_bytes(b"version 1")
+    installer.install(folder, executable, DEFAULT, plan())
+    (folder / "svc").write_bytes(b"version 2")
+    installer.install(folder, executable, DEFAULT, plan())
+    installer.uninstall(folder, DEFAULT, OtherInstallations([]))
+    assert (folder / "svc").read_bytes() == b"version 2"
+
+
+def test_killed_installation_is_completed(tmp_path: Path, executable: Path) -> None:
+    """It has kept the original, and replaced nothing."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "svc").write_bytes(b"version 1")
+    (folder / "svc.before-svc").hardlink_to(folder / "svc")
+    done = dict(installer.install(folder, executable, DEFAULT, plan()))
+    assert done[folder / "svc"] == "installed; what was there is kept as svc.before-svc"
+    installer.uninstall(folder, DEFAULT, OtherInstallations([]))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"svc": b"version 1"}
+
+
+def test_link_that_leads_nowhere_is_put_back(tmp_path: Path, executable: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "svc").symlink_to("/nonexistent/svc")
+    done = dict(installer.install(folder, executable, DEFAULT, plan()))
+    assert done[folder / "svc"] == "installed; what was there is kept as svc.before-svc"
+    assert not (folder / "svc").is_symlink()
+    installer.uninstall(folder, DEFAULT, OtherInstallations([]))
+    assert [path.readlink() for path in folder.iterdir()] == [Path("/nonexistent/svc")]
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_old_drafts_of_own_files_are_removed(tmp_path: Path, executable: Path, command: str) -> None:
+    """A process was killed that wrote them. Another one may be writing a new draft."""
+    folder = tmp_path / "bin"
+    installer.install(folder, executable, DEFAULT, plan(), [File(tmp_path / "list", b"x", 0o600)])
+    old = [folder / ".svc-ipam.01234567", folder / ".svc.install.89abcdef", tmp_path / ".list.00000000"]
+    foreign = [folder / ".ptp.01234567", folder / ".svc.0123456", folder / ".svc.01234567.x"]
+    for path in (*old, *foreign):
+        path.touch()
+        os.utime(path, (1.0, 1.0))
+    fresh, saved = folder / ".svc.01234567", folder / ".svc.01234567.saved"
+    for path in (fresh, saved):
+        path.touch()
+    os.utime(saved, (1.0, 1.0))  # as the file that it saves
+    if command == "install":
+        installer.install(folder, executable, DEFAULT, plan(), [File(tmp_path / "list", b"x", 0o600)])
+    else:
+        installer.uninstall(folder, DEFAULT, OtherInstallations([]))
+    assert [path.exists() for path in old] == [False] * 3
+    assert all(path.exists() for path in (*foreign, fresh, saved))
+
+
+def test_uninstall_names_the_file_that_it_cannot_remove(tmp_path: Path, executable: Path) -> None:
+    installer.install(tmp_path, executable, DEFAULT, plan())
+    (tmp_path / "svc").unlink()
+    (tmp_path / "svc").mkdir()
+    with pytest.raises(PeerError, match=r"cannot uninstall from '.*': Is a directory: '.*/svc': .* then repeat this"):
+        installer.uninstall(tmp_path, DEFAULT, OtherInstallations([]))

@@ -21,6 +21,7 @@ from svc.admin.node_status import (
     Problem,
     datastore_problems,
     pool_problems,
+    spool_problems,
     state_problems,
 )
 from svc.admin.sources import Source, read_all
@@ -310,3 +311,11 @@ def test_exception_of_a_source_is_its_failure() -> None:
 def test_busy_machine_gets_more_time(age: float, seconds: float) -> None:
     """A machine that needs long to start svcctl needs as long for the agent's answer."""
     assert status._seconds(age) == pytest.approx(seconds)
+
+
+def test_full_spool_and_refused_files_are_problems() -> None:
+    spool = {"number": 0, "since": 0.0, "refused": 4, "refused_files": ("/s/a.refused", "/s/b.refused"), "is_full": True}
+    texts = [problem.text for problem in spool_problems(spool, 1.0)]
+    assert texts[0].startswith("the spool is full, with 4096 files or 64 MiB")
+    assert texts[1] == "4 files of the spool cannot be used: /s/a.refused, /s/b.refused and 2 more"
+    assert list(spool_problems({}, 1.0)) == []

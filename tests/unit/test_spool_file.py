@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from svc.cni.call_io import CallInput
 from svc.cni.frame import FrameError, OtherVersion, pack_request
-from svc.cni.spool_file import DIRECTORY, Spooled, pack, read, waiting
+from svc.cni.spool_file import DIRECTORY, MAX_BYTES, MAX_FILES, Spooled, pack, read, waiting
 
 BOOT = "01234567-89ab-cdef-0123-456789abcdef"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30)
@@ -77,3 +77,20 @@ def test_waiting_counts_names_alone(tmp_path: Path) -> None:
     os.utime(folder / ("f" * 16), (3.0, 3.0))
     found = waiting(tmp_path)
     assert (found.number, found.since, found.refused) == (2, 3.0, 1)
+    assert (found.refused_files, found.is_full) == ((str(folder / ("a" * 16 + ".refused")),), False)
+
+
+@pytest.mark.parametrize("by", ["number", "size"])
+def test_full_spool_is_told(tmp_path: Path, by: str) -> None:
+    """As the executable counts, files that are set aside do not fill it."""
+    folder = tmp_path / DIRECTORY
+    folder.mkdir()
+    os.close(os.open(folder / ("0" * 16 + ".refused"), os.O_CREAT))
+    os.truncate(folder / ("0" * 16 + ".refused"), MAX_BYTES)
+    for number in range(MAX_FILES - 1 if by == "number" else 1):
+        (folder / f"{number:016x}").touch()
+    assert not waiting(tmp_path).is_full
+    (folder / ("." + "f" * 16)).touch()
+    if by == "size":
+        os.truncate(folder / ("." + "f" * 16), MAX_BYTES)
+    assert waiting(tmp_path).is_full

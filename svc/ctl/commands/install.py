@@ -16,8 +16,10 @@ from svc.admin import installation, installation_watch, installer
 from svc.admin.install_records import other_installations, recorded_settings
 from svc.admin.installation import CHAINED, UNIT_DIR, Installation
 from svc.admin.node_state import read_attachments
+from svc.admin.node_status import spooled
 from svc.attach.record import DELETING
 from svc.cni.install_record import MAX_WAIT_SECONDS
+from svc.cni.spool_file import DIRECTORY, waiting
 from svc.ctl.cli_context import CliContext, Target, names_option, rehearse
 from svc.ctl.interrupts import import_interrupts, one_interrupt
 from svc.ctl.path_option import PATH
@@ -25,7 +27,7 @@ from svc.ctl.terminal import echo
 from svc.datastore.open import open_backend
 from svc.model import cni_versions
 from svc.model.errors import SvcError
-from svc.netconf.installed import remove_installed
+from svc.netconf.installed import FILE_NAME, remove_installed
 from svc.netconf.names_profiles import canonical
 from svc.netconf.networklist import read_file
 
@@ -118,12 +120,22 @@ def uninstall(context: CliContext, bin_dir: Path) -> None:
     for path, outcome in installer.uninstall(folder, context.names, others):
         echo(f"{path} {outcome}")
     installation.drop_log_directory(context.names, others)
-    remove_installed(state_dir, profile, str(folder))
+    if remove_installed(state_dir, profile, str(folder)):
+        echo(f"{state_dir / FILE_NAME} removed")
+    _warn_of_leftovers(state_dir, profile, is_last=all(entry.profile != profile for entry in others.entries))
+
+
+def _warn_of_leftovers(state_dir: Path, profile: str, *, is_last: bool) -> None:
+    """Warn of attachments without an executable, and of DELs that wait for an agent."""
     with suppress(SvcError):  # a journal that cannot be read: the files are removed
         attached = [record for record in read_attachments(state_dir, profile) if record.state != DELETING]
-        if attached and all(entry.profile != profile for entry in others.entries):
+        if attached and is_last:
             warning = "their DELs will fail until svc is installed again"
             echo(f"warning: {len(attached)} attachments are recorded: {warning}", err=True)
+    with suppress(OSError):
+        if number := waiting(state_dir).number:
+            warning = "an agent of this state directory has to run until `svcctl status` shows none"
+            echo(f"warning: {spooled(number)} in {state_dir / DIRECTORY}: {warning}", err=True)
 
 
 def _with_recorded(context: CliContext, bin_dir: Path) -> CliContext:

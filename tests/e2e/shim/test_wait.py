@@ -35,8 +35,9 @@ from harness.shim import (
 )
 from harness.spool_names import file_name
 from svc.agent.stop_mark import leave_mark
-from svc.cni.frame import FrameError, pack_handover
-from svc.cni.spool_file import MAX_BYTES, MAX_FILES, NAME, pack, read
+from svc.cni import spool_file
+from svc.cni.frame import FrameError, pack_alive, pack_handover
+from svc.cni.spool_file import MAX_BYTES, MAX_FILES, NAME, REFUSED, pack, read
 
 EXECUTABLE_LIMIT = 24 << 10  # bytes
 PAUSE_SECONDS = 0.2  # the longest between two attempts
@@ -225,7 +226,47 @@ def test_agent_without_a_sign_of_life_is_an_error(hasty: Shim) -> None:
         assert "the agent does not respond" in error_of(hasty.run("ADD"))["msg"]
 
 
+def test_agent_that_stops_after_a_sign_of_life_fails_its_del(hasty: Shim, tmp_path: Path) -> None:
+    """It has accepted the call."""
+
+    def hang_later(agent: FakeAgent, connection: socket.socket) -> None:
+        connection.sendall(pack_alive())
+        hang(agent, connection)
+
+    with FakeAgent(hasty.socket, hang_later):
+        assert "the agent does not respond" in error_of(hasty.run("DEL"))["msg"]
+    assert spooled_files(tmp_path) == []
+
+
 # the spool
+
+
+@pytest.mark.parametrize("stdin", [NETCONF, NETCONF.ljust(1 << 20)], ids=["small", "larger than the socket's buffer"])
+def test_del_that_a_stopped_agent_does_not_accept_is_spooled(hasty: Shim, tmp_path: Path, stdin: bytes) -> None:
+    """The kernel accepts its connection."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(hasty.socket))
+        listening.listen()
+        result = hasty.run("DEL", stdin)
+        assert (result.returncode, result.stdout) == (0, b"")
+        assert [read(file.read_bytes()).call.stdin for file in spooled_files(tmp_path)] == [stdin]
+        assert "the agent" in error_of(hasty.run("ADD", stdin))["msg"]
+
+
+def test_del_without_room_in_the_backlog_is_spooled(hasty: Shim, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as other:
+        listening.bind(str(hasty.socket))
+        listening.listen(0)
+        other.connect(str(hasty.socket))
+        assert hasty.run("DEL").returncode == 0
+        assert len(spooled_files(tmp_path)) == 1
+
+
+def test_files_that_are_set_aside_do_not_fill_the_spool(hasty: Shim, tmp_path: Path) -> None:
+    assert hasty.run("DEL").returncode == 0
+    for number in range(MAX_FILES):
+        (spool_of(tmp_path) / f"{number:016x}{REFUSED}").touch()
+    assert hasty.run("DEL", CNI_CONTAINERID="c2").returncode == 0
 
 
 def boot_time() -> int:
@@ -300,19 +341,47 @@ def test_name_and_content_equal_the_twins(
     file.unlink()
     assert file.name == file_name("", json.dumps(network)[1:-1].encode(), container, "eth0")
     spooled = read(data)
+    assert file.name == spool_file.file_name(spooled.call)
     assert (spooled.call.stdin, spooled.call.environment["CNI_CONTAINERID"]) == (netconf, container)
     assert data == pack(data[64:], spooled.boot_id, spooled.nanoseconds)
 
 
 @pytest.mark.parametrize(
     "stdin",
-    [b"", b"{", b'"', b'{"name"', b'{"name":', b'{"name": "', b'{"name": "x\\', b"\0" * 9, b"[" * 5000, b"}" * 9, b"\xff" * 99],
+    [
+        b"",
+        b"{",
+        b'"',
+        b'{"name"',
+        b'{"name":',
+        b'{"name": "',
+        b'{"name": "x\\',
+        b"\0" * 9,
+        b"[" * 5000,
+        b"}" * 9,
+        b"\xff" * 99,
+        b'{"name": "x\\"y\\\\", "z"',
+        b'{"name"\t\n :5, "a": "b"}',
+        b'{"name" "name": {"name": "a"}}',
+        b'{"a": "name", "name": "\0b"}',
+        b'}{{"name": "\xff"',
+        b'{"\\\\name": "a", "name": "b',
+        b'["name", "a"]',
+    ],
 )
 def test_any_input_is_spooled(hasty: Shim, tmp_path: Path, stdin: bytes) -> None:
     """The agent reads it. The executable must not refuse what it cannot read."""
     assert hasty.run("DEL", stdin).returncode == 0
     (file,) = spooled_files(tmp_path)
-    assert read(file.read_bytes()).call.stdin == stdin
+    call = read(file.read_bytes()).call
+    assert call.stdin == stdin
+    assert spool_file.file_name(call) == file.name
+
+
+def test_name_of_a_file_may_follow_from_bytes_that_are_no_text(hasty: Shim, tmp_path: Path) -> None:
+    assert hasty.run("DEL", CNI_CONTAINERID=os.fsdecode(b"\xff\xc3")).returncode == 0
+    (file,) = spooled_files(tmp_path)
+    assert spool_file.file_name(read(file.read_bytes()).call) == file.name
 
 
 def test_largest_request_is_spooled(hasty: Shim, tmp_path: Path) -> None:
@@ -416,7 +485,7 @@ def test_refused_step_fails_the_del(hasty: Shim, tmp_path: Path, step: str, name
     environment = {"CNI_COMMAND": "DEL", **ATTACHMENT}
     error = error_of(subprocess.run(command, env=environment, input=NETCONF, capture_output=True, check=False))
     assert error["code"] == 5
-    assert error["msg"].startswith(f"the agent is not running, and the DEL cannot be left for it in {spool_of(tmp_path)}: ")
+    assert error["msg"].startswith(f"no agent has accepted the DEL, and it cannot be left in {spool_of(tmp_path)}: ")
     assert os.strerror(getattr(errno, name)) in error["msg"]
     assert str(hasty.socket) in error["details"]
     left = list(spool_of(tmp_path).iterdir()) if spool_of(tmp_path).exists() else []
