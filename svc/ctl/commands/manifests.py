@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import svc
+from svc.admin.deployment_checks import RIGHT_REMEDY, require_applicable
 from svc.admin.documents import read_raw, sources
 from svc.ctl.cli_context import CliContext, echo_json, names_option, output_option
 from svc.ctl.path_option import PATH
@@ -111,11 +112,13 @@ def manifests(context: CliContext, /, kubeconfig: Path | None, is_applied: bool,
     if kubeconfig is None:
         _print(context, objects(_settings(context, None, **options)))
         return
-    with closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
-        found = objects(_settings(context, client, **options))
+    with closing(open_client({"kubeconfig": str(kubeconfig)}, right_remedy=RIGHT_REMEDY)) as client:
+        settings = _settings(context, client, **options)
+        found = objects(settings)
         if not is_applied:
             _print(context, found)
             return
+        require_applicable(client, kubeconfig, settings)
         for applied in apply_documents(client, found, dry_run=dry_run):
             outcome = "applied" if not dry_run else "valid" if applied.stored else "not checked: what it needs is not there yet"
             echo(f"{applied} {outcome}")
