@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
 
-from svc._core.cidr import Cidr
+from svc.deploy.manifests import pools
 from svc.model.errors import CallerError
 from svc.names import DEFAULT, Names
 from svc.values import dataclass
@@ -119,13 +119,4 @@ def _pool_problems(settings: Settings) -> list[tuple[str, str]]:
         source = {OPERATOR: "the Installation has the pools"}.get(settings.flavour, "addresses come from pod CIDRs")
         reason = source if settings.is_orch else "Kubernetes has no pools then: use `svcctl pool apply`"
         return [("pools are given in vain", f"leave --pool out: {reason}")]
-    found = []
-    families = set()
-    for text in settings.pools:
-        try:
-            families.add(Cidr(text).version)
-        except ValueError as error:
-            found.append((f"pool = {text!r} is not a CIDR ({error})", "give ADDRESS/LENGTH, such as 10.244.0.0/16"))
-    if not found and len(families) < len(settings.pools):
-        found.append(("two pools are of one IP version", "give at most one of each; make others with `svcctl pool apply`"))
-    return found
+    return [*pools.problems(settings.pools)]
