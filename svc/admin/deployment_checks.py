@@ -1,19 +1,22 @@
 """What the cluster has already, and what forbids that a deployment is applied to it. Nothing is written.
 
-The apply itself forces every field, so it would change a pool in use.
+The apply itself forces every field, so it would change a pool in use, and objects of other products.
 """
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.admin import pools, resources
+from svc.admin.deployment_owners import Owners
 from svc.admin.resources import POOL
 from svc.datastore.open import open_backend
 from svc.deploy.discovery import Discovery
 from svc.deploy.manifests.pools import pools_of
 from svc.deploy.manifests.settings import Settings
 from svc.model.custom_resources import BLOCK
+from svc.model.errors import CallerError
 from svc.model.resource import Resource
 
 if TYPE_CHECKING:
@@ -24,8 +27,9 @@ Json = dict[str, Any]
 RIGHT_REMEDY: Final = "use the kubeconfig of an administrator, with --kubeconfig"
 
 
-def require_applicable(client: "Client", kubeconfig: Path, settings: Settings) -> None:
-    """Raise CallerError with everything that forbids it; StoreError."""
+def require_applicable(client: "Client", kubeconfig: Path, settings: Settings, documents: Sequence[Json]) -> None:
+    """Raise CallerError with everything that forbids it; StoreError. The `documents` are the objects of the deployment."""
+    _raise([*Owners(client, settings).refusals(documents)])
     _require_pools(client, kubeconfig, settings)
 
 
@@ -40,3 +44,12 @@ def _require_pools(client: "Client", kubeconfig: Path, settings: Settings) -> No
     with closing(open_backend(access, Path(), settings.names, right_remedy=RIGHT_REMEDY)) as store:
         present = {pool.name: pool.spec for pool in resources.get(store, POOL)}
         pools.check(store, [Resource(POOL, each.metadata, present.get(each.name, {}) | each.spec) for each in wanted], ())
+
+
+def _raise(lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    subject = "nothing was applied"
+    error = CallerError(f"{len(lines)} error{'s' if len(lines) > 1 else ''}, {subject}", details="; ".join(lines))
+    error.subject, error.errors = subject, tuple(lines)
+    raise error

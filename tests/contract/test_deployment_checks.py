@@ -1,13 +1,17 @@
 """What `svcctl manifests --apply` refuses before its first write, because of what a real API server has."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness.deployments import manifests, remove
 from harness.kube import Kube, running
+from svc.datastore.open import open_client
+from svc.deploy.server_apply import apply
 
 pytestmark = pytest.mark.server
 
@@ -71,3 +75,61 @@ def test_settings_of_a_present_pool_stay(server: Kube, tmp_path: Path) -> None:
     server.call("POST", POOL_PATH.rpartition("/")[0], pool)
     applied(server, tmp_path, "--pool", "10.244.0.0/16")
     assert server.call("GET", POOL_PATH)["spec"]["blockSize"] == 28
+
+
+def role(name: str, *verbs: str) -> Json:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": list(verbs)}]
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}
+
+
+def workload(kind: str, name: str) -> Json:
+    labels = {"k8s-app": name}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a:1"}]}}
+    spec = {"selector": {"matchLabels": labels}, "template": pod}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name, "namespace": "kube-system"}, "spec": spec}
+
+
+def test_objects_of_another_product_stay(server: Kube, tmp_path: Path) -> None:
+    """The names profile `calico` has the names of Calico's own objects. The error has a line for each."""
+    roles, workloads = "/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/apps/v1/namespaces/kube-system"
+    made = [
+        (roles, role("calico-node", "get", "list")),
+        (f"{workloads}/daemonsets", workload("DaemonSet", "calico-node")),
+        (f"{workloads}/deployments", workload("Deployment", "calico-kube-controllers")),
+    ]
+    paths = [f"{path}/{document['metadata']['name']}" for path, document in made]
+    for path, document in made:
+        server.call("POST", path, document)
+    before = [server.call("GET", path) for path in paths]
+    try:
+        error = refusal(server, tmp_path, "--names", "calico")
+        for name in ("ClusterRole calico-node", "DaemonSet kube-system/calico-node"):
+            assert f"{name} exists, and" in error
+        assert "Deployment kube-system/calico-kube-controllers exists, and selects other pods" in error
+        assert error.count("update it with the program that made it") == 3
+        assert [server.call("GET", path) for path in paths] == before
+    finally:
+        for path in paths:
+            server.call("DELETE", path)
+
+
+def test_network_list_of_the_user_stays(server: Kube, tmp_path: Path) -> None:
+    path = "/api/v1/namespaces/kube-system/configmaps"
+    own = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cni-config"}, "data": {"config": "{}"}}
+    server.call("POST", path, own)
+    assert "ConfigMap kube-system/cni-config exists, and is another's" in refusal(server, tmp_path)
+
+
+def test_deployment_of_another_program_is_continued(server: Kube, tmp_path: Path) -> None:
+    """kubectl or helm has applied it. The roles of another flavour, or of another release, may differ."""
+    printed = manifests(server, tmp_path, "--flavour", "overlay", "--image", "svc:older").output
+    with closing(open_client({"kubeconfig": str(tmp_path / "kubeconfig")})) as client:
+        assert [*apply(client, [*yaml.safe_load_all(printed)], manager="kubectl")]
+    applied(server, tmp_path)
+
+
+def test_interrupted_apply_is_continued(server: Kube, tmp_path: Path) -> None:
+    """The DaemonSet comes after the roles, so it is not there yet. Another flavour has other rules."""
+    applied(server, tmp_path, "--flavour", "overlay")
+    server.call("DELETE", "/apis/apps/v1/namespaces/kube-system/daemonsets/svc-node")
+    applied(server, tmp_path)

@@ -118,7 +118,7 @@ def manifests(context: CliContext, /, kubeconfig: Path | None, is_applied: bool,
         if not is_applied:
             _print(context, found)
             return
-        require_applicable(client, kubeconfig, settings)
+        require_applicable(client, kubeconfig, settings, found)
         for applied in apply_documents(client, found, dry_run=dry_run):
             outcome = "applied" if not dry_run else "valid" if applied.stored else "not checked: what it needs is not there yet"
             echo(f"{applied} {outcome}")

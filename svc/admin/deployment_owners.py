@@ -1,0 +1,95 @@
+"""Whose the objects are that a deployment would change.
+
+The apply forces every field. Without this check it would take roles and workloads from another product with the same names.
+
+An object belongs to svc in each of these cases:
+1. svcctl has applied it, as the managed fields of the object say.
+2. It is a workload, or its budget, with the selector of svc.
+3. It is equal, so that nothing would change.
+4. It is a role or a binding, and the DaemonSet of svc is there: another program has applied the same deployment.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from svc.deploy.discovery import Discovery
+from svc.deploy.manifests.settings import CONFIG_KEY, Settings
+from svc.deploy.server_apply import MANAGER, describe
+from svc.values import dataclass
+
+if TYPE_CHECKING:
+    from svc.datastore.orch.client import Client  # its packages come with an extra
+
+Json = dict[str, Any]
+
+_WORKLOADS: Final = ("DaemonSet", "Deployment", "PodDisruptionBudget")
+_ROLES: Final = ("ClusterRole", "Role")
+_BINDINGS: Final = ("ClusterRoleBinding", "RoleBinding")
+_CONFIG_MAP: Final = "ConfigMap"
+_CHECKED: Final = (*_WORKLOADS, *_ROLES, *_BINDINGS, _CONFIG_MAP)
+_REMEDY: Final = "update it with the program that made it, delete it if nothing needs it, or give other --names"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """An object as it is `wanted`, and as the server has it."""
+
+    wanted: Json
+    present: Json
+
+    @property
+    def kind(self) -> str:
+        return str(self.wanted["kind"])
+
+    def is_equal(self, *fields: str) -> bool:
+        return all(self.wanted.get(field) == self.present.get(field) for field in fields)
+
+
+class Owners:
+    """The owners of present objects with the names of a deployment."""
+
+    def __init__(self, client: "Client", settings: Settings) -> None:
+        self._client = client
+        self._discovery = Discovery(client)
+        self._settings = settings
+
+    def refusals(self, documents: Sequence[Json]) -> Iterator[str]:
+        """Yield a line for each object that is not svc's, with its name and the next step. Raise StoreError."""
+        pairs = [_Pair(each, present) for each in documents if (present := self._present(each)) is not None]
+        is_there = any(each.kind == "DaemonSet" and _has_selector(each) for each in pairs)
+        for pair in pairs:
+            if reason := self._refusal(pair, is_there=is_there):
+                yield f"{describe(pair.wanted)} {reason}"
+
+    def _present(self, document: Json) -> Json | None:
+        if document["kind"] not in _CHECKED:
+            return None
+        served = self._discovery.find(document["apiVersion"], document["kind"])
+        metadata = document["metadata"]
+        path = served and served.path(document["apiVersion"], metadata["name"], metadata.get("namespace", ""))
+        return self._client.get_if_served(path) if path else None
+
+    def _refusal(self, pair: _Pair, *, is_there: bool) -> str:
+        """Return why the object stays as it is, and the next step; empty if it may be changed."""
+        if pair.kind == _CONFIG_MAP:
+            return self._refusal_of_network(pair)
+        if pair.kind in _WORKLOADS:
+            return "" if _has_selector(pair) else f"exists, and selects other pods: {_REMEDY}"
+        is_own = is_there or _is_applied(pair.present)
+        is_equal = pair.is_equal("rules") if pair.kind in _ROLES else pair.is_equal("roleRef", "subjects")
+        return "" if is_own or is_equal else f"exists, and svcctl has not applied it: {_REMEDY}"
+
+    def _refusal_of_network(self, pair: _Pair) -> str:
+        labels = pair.present["metadata"].get("labels") or {}
+        is_own = pair.wanted["metadata"]["labels"].items() <= labels.items() or _is_applied(pair.present)
+        is_equal = (pair.present.get("data") or {}).get(CONFIG_KEY) in (None, pair.wanted["data"][CONFIG_KEY])
+        return "" if is_own or is_equal else f"exists, and is another's: {_REMEDY}"
+
+
+def _is_applied(present: Json) -> bool:
+    entries = present["metadata"].get("managedFields") or ()
+    return any(each.get("manager") == MANAGER and each.get("operation") == "Apply" for each in entries)
+
+
+def _has_selector(pair: _Pair) -> bool:
+    return bool(pair.wanted["spec"]["selector"] == (pair.present.get("spec") or {}).get("selector"))
