@@ -1,6 +1,7 @@
 """Whose the objects are that a deployment would change.
 
-The apply forces every field. Without this check it would take roles and workloads from another product with the same names.
+The apply forces every field. Without this check it would take roles and workloads from another product with the same names,
+and the rights of svc from its pods in another namespace.
 
 An object belongs to svc in each of these cases:
 1. svcctl has applied it, as the managed fields of the object say.
@@ -10,9 +11,11 @@ An object belongs to svc in each of these cases:
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.deploy.discovery import Discovery
+from svc.deploy.manifests.node import daemon_set
 from svc.deploy.manifests.settings import CONFIG_KEY, Settings
 from svc.deploy.server_apply import MANAGER, describe
 from svc.values import dataclass
@@ -75,9 +78,25 @@ class Owners:
             return self._refusal_of_network(pair)
         if pair.kind in _WORKLOADS:
             return "" if _has_selector(pair) else f"exists, and selects other pods: {_REMEDY}"
+        if namespace := self._former_namespace(pair):
+            return f"is for svc in the namespace {namespace}: give --namespace {namespace}, or remove that deployment first"
         is_own = is_there or _is_applied(pair.present)
         is_equal = pair.is_equal("rules") if pair.kind in _ROLES else pair.is_equal("roleRef", "subjects")
         return "" if is_own or is_equal else f"exists, and svcctl has not applied it: {_REMEDY}"
+
+    def _former_namespace(self, pair: _Pair) -> str:
+        """Return the other namespace whose accounts have a binding of svc; empty if there is none."""
+        if pair.kind not in _BINDINGS or not pair.is_equal("roleRef"):
+            return ""
+        accounts = [each for each in pair.present.get("subjects") or () if each.get("kind") == "ServiceAccount"]
+        others = {str(each.get("namespace")) for each in accounts} - {self._settings.namespace}
+        return next((each for each in sorted(others) if _is_applied(pair.present) or self._is_installed_in(each)), "")
+
+    def _is_installed_in(self, namespace: str) -> bool:
+        """Return whether a namespace has the DaemonSet of svc."""
+        wanted = daemon_set(replace(self._settings, namespace=namespace))
+        present = self._present(wanted)
+        return present is not None and _has_selector(_Pair(wanted, present))
 
     def _refusal_of_network(self, pair: _Pair) -> str:
         labels = pair.present["metadata"].get("labels") or {}

@@ -36,6 +36,13 @@ def applied(server: Kube, folder: Path, *options: str) -> None:
     assert done.exit_code == 0, done.output
 
 
+def apply_as(server: Kube, folder: Path, manager: str, *options: str) -> None:
+    """Apply what `svcctl manifests` prints, as another program."""
+    printed = manifests(server, folder, *options).output
+    with closing(open_client({"kubeconfig": str(folder / "kubeconfig")})) as client:
+        assert [*apply(client, [*yaml.safe_load_all(printed)], manager=manager)]
+
+
 def refusal(server: Kube, folder: Path, *options: str) -> str:
     """Return the message of a refusal, which a dry run has too."""
     rehearsed = manifests(server, folder, "--apply", "--dry-run", *options)
@@ -122,9 +129,7 @@ def test_network_list_of_the_user_stays(server: Kube, tmp_path: Path) -> None:
 
 def test_deployment_of_another_program_is_continued(server: Kube, tmp_path: Path) -> None:
     """kubectl or helm has applied it. The roles of another flavour, or of another release, may differ."""
-    printed = manifests(server, tmp_path, "--flavour", "overlay", "--image", "svc:older").output
-    with closing(open_client({"kubeconfig": str(tmp_path / "kubeconfig")})) as client:
-        assert [*apply(client, [*yaml.safe_load_all(printed)], manager="kubectl")]
+    apply_as(server, tmp_path, "kubectl", "--flavour", "overlay", "--image", "svc:older")
     applied(server, tmp_path)
 
 
@@ -133,3 +138,15 @@ def test_interrupted_apply_is_continued(server: Kube, tmp_path: Path) -> None:
     applied(server, tmp_path, "--flavour", "overlay")
     server.call("DELETE", "/apis/apps/v1/namespaces/kube-system/daemonsets/svc-node")
     applied(server, tmp_path)
+
+
+@pytest.mark.parametrize("manager", ["svcctl", "kubectl"])
+def test_another_namespace_does_not_take_the_rights(server: Kube, tmp_path: Path, manager: str) -> None:
+    """The bindings are of the cluster, and have one namespace. The refusal names it."""
+    apply_as(server, tmp_path, manager, "--namespace", "net")
+    binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/svc-node"
+    before = server.call("GET", binding)
+    error = refusal(server, tmp_path)
+    assert "ClusterRoleBinding svc-node is for svc in the namespace net: give --namespace net" in error
+    assert server.call("GET", binding) == before
+    applied(server, tmp_path, "--namespace", "net", "--flavour", "overlay")
