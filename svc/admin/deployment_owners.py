@@ -1,7 +1,7 @@
 """Whose the objects are that a deployment would change.
 
 The apply forces every field. Without this check it would take roles and workloads from another product with the same names,
-and the rights of svc from its pods in another namespace.
+the network list from an Installation, and the rights of svc from its pods in another namespace.
 
 An object belongs to svc in each of these cases:
 1. svcctl has applied it, as the managed fields of the object say.
@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from svc.admin.operator_resource import pool_label
 from svc.deploy.discovery import Discovery
 from svc.deploy.manifests.node import daemon_set
-from svc.deploy.manifests.settings import CONFIG_KEY, Settings
+from svc.deploy.manifests.settings import CONFIG_KEY, OPERATOR, Settings
 from svc.deploy.server_apply import MANAGER, describe
 from svc.values import dataclass
 
@@ -100,6 +101,9 @@ class Owners:
 
     def _refusal_of_network(self, pair: _Pair) -> str:
         labels = pair.present["metadata"].get("labels") or {}
+        key, value = pool_label(self._settings.names)
+        if labels.get(key) == value:
+            return f"belongs to the Installation: change that, and update svc with --flavour {OPERATOR}"
         is_own = pair.wanted["metadata"]["labels"].items() <= labels.items() or _is_applied(pair.present)
         is_equal = (pair.present.get("data") or {}).get(CONFIG_KEY) in (None, pair.wanted["data"][CONFIG_KEY])
         return "" if is_own or is_equal else f"exists, and is another's: {_REMEDY}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.deployments import manifests, remove
+from harness.deployments import manifests, remove, svcctl
 from harness.kube import Kube, running
 from svc.datastore.open import open_client
 from svc.deploy.server_apply import apply
@@ -150,3 +150,18 @@ def test_another_namespace_does_not_take_the_rights(server: Kube, tmp_path: Path
     assert "ClusterRoleBinding svc-node is for svc in the namespace net: give --namespace net" in error
     assert server.call("GET", binding) == before
     applied(server, tmp_path, "--namespace", "net", "--flavour", "overlay")
+
+
+def test_network_list_of_an_installation_stays(server: Kube, tmp_path: Path) -> None:
+    """Without the operator's controller, too: `svcctl installation apply` has written it. The operator itself is updated."""
+    applied(server, tmp_path, "--flavour", "operator")
+    file = tmp_path / "installation.yaml"
+    file.write_text("apiVersion: operator.svc.internal/v1\nkind: Installation\nmetadata: {name: default}\nspec: {}\n")
+    written = svcctl("installation", "apply", "-f", str(file), "--kubeconfig", str(tmp_path / "kubeconfig"))
+    assert written.exit_code == 0, written.output
+    path = "/api/v1/namespaces/kube-system/configmaps/cni-config"
+    before = server.call("GET", path)
+    error = refusal(server, tmp_path)
+    assert "ConfigMap kube-system/cni-config belongs to the Installation: change that" in error
+    assert server.call("GET", path) == before
+    applied(server, tmp_path, "--flavour", "operator")

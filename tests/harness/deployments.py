@@ -12,7 +12,12 @@ from svc.ctl.main import main
 def manifests(server: Kube, folder: Path, *arguments: str, token: str = ADMIN_TOKEN) -> click.testing.Result:
     """Run `svcctl manifests` for a server."""
     kubeconfig = str(server.kubeconfig(folder / "kubeconfig", token))
-    return CliRunner().invoke(main, ["manifests", "--kubeconfig", kubeconfig, *arguments])
+    return svcctl("manifests", "--kubeconfig", kubeconfig, *arguments)
+
+
+def svcctl(*arguments: str) -> click.testing.Result:
+    """Run svcctl."""
+    return CliRunner().invoke(main, arguments)
 
 
 def remove(server: Kube) -> None:
