@@ -27,6 +27,8 @@ SERVED_SECONDS: Final = 30.0  # until a server serves a new definition
 NAMESPACE, DEFINITION = "Namespace", "CustomResourceDefinition"
 _FIRST: Final = (NAMESPACE, DEFINITION)
 _POLL_SECONDS: Final = 0.1
+_NOT_FOUND: Final = 404
+_UNKNOWN_FIELD: Final = "field not declared in schema"  # which the server answers with status 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,19 @@ def describe(document: Json) -> str:
     return f"{document.get('kind') or 'object without kind'} {place}{metadata.get('name') or 'without name'}"
 
 
+def identity_of(document: Json) -> tuple[str, str]:
+    """Return what no other object of a server has. Raise CallerError if the document does not name its object."""
+    found = {name: document.get(name) for name in ("apiVersion", "kind")}
+    found["metadata.name"] = (document.get("metadata") or {}).get("name")
+    for name, value in found.items():
+        if not isinstance(value, str) or not value:
+            raise CallerError(f"{describe(document)}: {name} is {value!r}", details="every object needs it, as a text")
+    return document["apiVersion"].partition("/")[0], describe(document)
+
+
 def _write(client: "Client", discovery: Discovery, target: _Target, manager: str, *, dry_run: bool) -> Json | None:
     if dry_run:
-        return None if target.is_planned else client.apply(target.path, target.document, manager, dryRun="All")
+        return None if target.is_planned else _checked(client, target, manager)
     if target.is_planned:
         _await_served(discovery, target.document)
     stored = _apply_once(client, target, manager)
@@ -98,6 +110,18 @@ def _write(client: "Client", discovery: Discovery, target: _Target, manager: str
     for version in target.document["spec"]["versions"]:
         discovery.forget(f"{target.document['spec']['group']}/{version['name']}")
     return stored
+
+
+def _checked(client: "Client", target: _Target, manager: str) -> Json | None:
+    """Return what the server would store; None if it cannot check a binding, because the role does not exist yet."""
+    try:
+        return client.apply(target.path, target.document, manager, dryRun="All")
+    except StoreError as error:
+        if getattr(error, "status", 0) == _NOT_FOUND and target.document["kind"].endswith("Binding"):
+            return None
+        if _UNKNOWN_FIELD in error.msg:
+            error.details = "correct the field, or leave it out"
+        raise
 
 
 def _apply_once(client: "Client", target: _Target, manager: str) -> Json:
@@ -168,12 +192,7 @@ class _Namespaces:
 def _require_distinct(documents: Sequence[Json]) -> None:
     seen: set[tuple[str, str]] = set()
     for document in documents:
-        found = {name: document.get(name) for name in ("apiVersion", "kind")}
-        found["metadata.name"] = (document.get("metadata") or {}).get("name")
-        for name, value in found.items():
-            if not isinstance(value, str) or not value:
-                raise CallerError(f"{describe(document)}: {name} is {value!r}", details="every object needs it, as a text")
-        identity = (document["apiVersion"].partition("/")[0], describe(document))
+        identity = identity_of(document)
         if identity in seen:
             raise CallerError(f"{describe(document)} is given twice", details="leave one of them out")
         seen.add(identity)

@@ -36,6 +36,12 @@ def applied(server: Kube, folder: Path, *options: str) -> None:
     assert done.exit_code == 0, done.output
 
 
+def has_role(server: Kube) -> bool:
+    """Return whether the first role of svc exists, which each deployment has."""
+    listed = server.call("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles")["items"]
+    return any(each["metadata"]["name"].startswith("svc-") for each in listed)
+
+
 def apply_as(server: Kube, folder: Path, manager: str, *options: str) -> None:
     """Apply what `svcctl manifests` prints, as another program."""
     printed = manifests(server, folder, *options).output
@@ -165,3 +171,32 @@ def test_network_list_of_an_installation_stays(server: Kube, tmp_path: Path) -> 
     assert "ConfigMap kube-system/cni-config belongs to the Installation: change that" in error
     assert server.call("GET", path) == before
     applied(server, tmp_path, "--flavour", "operator")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (
+            ("--crds", "with-rules"),
+            "--crds with-rules needs Kubernetes 1.25, and the API server has 1.20: give --crds without-rules",
+        ),
+        (("--update", "surge"), "--update surge needs Kubernetes 1.22, and the API server has 1.20: give --update replace"),
+    ],
+)
+def test_options_for_newer_servers_are_refused(server: Kube, tmp_path: Path, options: tuple[str, ...], error: str) -> None:
+    assert error in refusal(server, tmp_path, *options)
+    assert not has_role(server)
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [("command: sh", "command"), ("imgae: b", ".imgae"), ("ports: [{containerPort: 99999}]", "containerPort")],
+)
+def test_refused_policy_agent_leaves_nothing_half_applied(server: Kube, tmp_path: Path, more: str, error: str) -> None:
+    """Objects are checked by the server before the first one is written."""
+    agent = tmp_path / "agent.yaml"
+    agent.write_text(f"name: policy\nimage: a:1\n{more}\n")
+    message = refusal(server, tmp_path, "--flavour", "policy-only", "--policy-agent", str(agent))
+    assert "DaemonSet kube-system/svc-node: " in message
+    assert error in message
+    assert not has_role(server)

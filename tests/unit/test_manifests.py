@@ -21,7 +21,7 @@ from svc.agent.main import _parser as agent_parser
 from svc.controllers.main import _parser as controllers_parser
 from svc.controllers.settings import read as read_settings
 from svc.ctl.commands.install import install
-from svc.ctl.commands.manifests import _can_surge
+from svc.ctl.commands.manifests import _version
 from svc.ctl.main import main
 from svc.deploy import rbac
 from svc.deploy.manifests.node import AGENT, INSTALL, INSTALL_WATCH, host_directories
@@ -326,16 +326,23 @@ def test_update_replaces_the_pod_of_a_node_or_starts_the_new_one_first() -> None
 
 
 @pytest.mark.parametrize(
-    ("version", "surges"), [("v1.20.5", False), ("v1.21.14", False), ("v1.22.0-rc.1", True), ("v1.30.2", True), ("", False)]
+    ("text", "version"), [("v1.20.5", (1, 20)), ("v1.22.0-rc.1", (1, 22)), ("v1.30.2+k3s1", (1, 30)), ("", None)]
 )
-def test_surge_depends_on_the_version_of_the_server(version: str, surges: bool) -> None:
+def test_version_of_the_server_is_read(text: str, version: tuple[int, int] | None) -> None:
     class Server:
         def get(self, path: str) -> Json:
             assert path == "/version"
-            return {"gitVersion": version}
+            return {"gitVersion": text}
 
-    assert _can_surge(Server()) is surges  # type: ignore[arg-type]
-    assert not _can_surge(None)
+    assert _version(Server()) == version  # type: ignore[arg-type]
+    assert _version(None) is None
+
+
+def test_slots_may_not_have_names_of_svc() -> None:
+    """The API server would refuse two containers of one name, after it has stored the objects before."""
+    for name in (INSTALL, AGENT, INSTALL_WATCH):
+        with pytest.raises(CallerError, match=f"--policy-agent: name = '{name}' is a container of svc"):
+            objects(settings(POLICY_ONLY, policy_agent={"name": name, "image": "a:1"}))
 
 
 def test_pools_are_created_on_request() -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from svc.datastore.orch.client import Client  # its packages come with an extra
 
 _SURGE_VERSION: Final = (1, 22)
+_RULES_VERSION: Final = (1, 25)
 
 Json = dict[str, Any]
 Command = Callable[..., Any]
@@ -119,9 +120,13 @@ def manifests(context: CliContext, /, kubeconfig: Path | None, is_applied: bool,
             _print(context, found)
             return
         require_applicable(client, kubeconfig, settings, found)
-        for applied in apply_documents(client, found, dry_run=dry_run):
-            outcome = "applied" if not dry_run else "valid" if applied.stored else "not checked: what it needs is not there yet"
-            echo(f"{applied} {outcome}")
+        rehearsed = list(apply_documents(client, found, dry_run=True))  # so that no refusal stops the apply half-way
+        if dry_run:
+            for each in rehearsed:
+                echo(f"{each} {'valid' if each.stored else 'not checked: what it needs is not there yet'}")
+        else:
+            for each in apply_documents(client, found):
+                echo(f"{each} applied")
     echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
 
 
@@ -137,6 +142,9 @@ def _settings(
     proxy: Path | None,
     **options: Any,
 ) -> Settings:
+    version = _version(client)
+    _require_version(version, "--crds", crds, choices.WITH_RULES, _RULES_VERSION, choices.WITHOUT_RULES)
+    _require_version(version, "--update", update, choices.SURGE, _SURGE_VERSION, choices.REPLACE)
     own = context.with_own_names
     names = own.names
     without = choices.NONE if names.foreign_definitions else choices.WITHOUT_RULES
@@ -146,7 +154,7 @@ def _settings(
         crds=crds or without,
         api_version=names.api_version if group == "plain" else "",
         policy_api=policy_api or _policy_api(client),
-        surges=update == choices.SURGE if update else _can_surge(client),
+        surges=update == choices.SURGE if update else version is not None and version >= _SURGE_VERSION,
         policy_agent=_container(policy_agent) if policy_agent else None,
         proxy=_objects(proxy) if proxy else [],
         **options,
@@ -162,11 +170,21 @@ def _policy_api(client: "Client | None") -> str:
     )
 
 
-def _can_surge(client: "Client | None") -> bool:
-    """Return whether the server knows a surge of DaemonSets; False without a server."""
-    version = client.get("/version") if client else {}
-    found = re.match(r"v(\d+)\.(\d+)", str(version.get("gitVersion", "")))
-    return found is not None and tuple(map(int, found.groups())) >= _SURGE_VERSION
+def _version(client: "Client | None") -> tuple[int, int] | None:
+    """Return the version of the server; None without a server, or if the version is unknown."""
+    answer = client.get("/version") if client else {}
+    found = re.match(r"v(\d+)\.(\d+)", str(answer.get("gitVersion", "")))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _require_version(
+    version: tuple[int, int] | None, option: str, value: str | None, newer: str, least: tuple[int, int], older: str
+) -> None:
+    """Raise CallerError for a value of an option that the server is too old for."""
+    if value == newer and version is not None and version < least:
+        needed, present = (".".join(map(str, each)) for each in (least, version))
+        msg = f"{option} {value} needs Kubernetes {needed}, and the API server has {present}"
+        raise CallerError(msg, details=f"give {option} {older}, or leave the option out")
 
 
 def _print(context: CliContext, documents: list[Json]) -> None:

@@ -8,6 +8,7 @@ from svc.deploy.crds import definitions
 from svc.deploy.manifests import controllers, network, node, rights
 from svc.deploy.manifests.pools import pools_of
 from svc.deploy.manifests.settings import NONE, OPERATOR, SYSTEM_NAMESPACE, WITH_RULES, Settings, check
+from svc.deploy.manifests.slots import require_slots
 from svc.deploy.server_apply import in_order
 from svc.model.resource import Resource
 
@@ -27,9 +28,11 @@ def objects(settings: Settings) -> list[Json]:
         node.daemon_set(settings),
         controllers.deployment(settings),
         controllers.disruption_budget(settings),
-        *settings.proxy,
     ]
-    copied: list[Json] = json.loads(json.dumps(in_order(found)))  # YAML would show shared parts as references
+    require_slots(settings, (node.INSTALL, node.AGENT, node.INSTALL_WATCH), found)
+    copied: list[Json] = json.loads(
+        json.dumps(in_order([*found, *settings.proxy]))
+    )  # YAML would show shared parts as references
     return copied
 
 
