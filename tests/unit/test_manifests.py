@@ -361,6 +361,8 @@ def test_pools_are_created_on_request() -> None:
         (OPERATOR, ETCD, {}, "flavour 'operator' is not for etcd"),
         (NETWORKING, ORCH, {"etcd_tls": True}, "etcd is configured"),
         (NETWORKING, ETCD, {"etcd_endpoints": "", "etcd_tls": False}, "the addresses of etcd are missing"),
+        (NETWORKING, ETCD, {"etcd_endpoints": "foo"}, "etcd_endpoints = 'foo' is not the URL of an etcd server"),
+        (NETWORKING, ETCD, {"etcd_endpoints": "http://a:1"}, "etcd_endpoints = 'http://a:1' has no TLS, and --etcd-tls"),
         (NETWORKING, ORCH, {"names": CALICO, "profile": "calico"}, "belong to another product"),
         (NETWORKING, ORCH, {"profile": "/etc/svc/names.toml"}, "is a file of this machine"),
         (NETWORKING, ORCH, {"namespace": "Net"}, "namespace = 'Net'"),
@@ -381,10 +383,19 @@ def test_contradictory_settings_are_refused(flavour: str, datastore: str, option
     assert refusal.value.details
 
 
-@pytest.mark.parametrize("image", ["", "svc latest", "svc:", "https://registry/svc", "svc@sha256:12"])
+@pytest.mark.parametrize(
+    "image", ["", "svc latest", "svc:", "https://registry/svc", "svc@sha256:12", "UPPER/x:1", "a.example/X"]
+)
 def test_malformed_image_is_refused(image: str) -> None:
     with pytest.raises(CallerError, match="is not the name of an image"):
         objects(Settings(NETWORKING, ORCH, image))
+
+
+@pytest.mark.parametrize(
+    "image", ["a:1", "localhost/a/b_c", "Registry.example:5000/net/svc:V1", "host:5000/a@sha256:" + "0" * 64]
+)
+def test_names_of_images_are_accepted(image: str) -> None:
+    assert objects(Settings(NETWORKING, ORCH, image))
 
 
 def run(*arguments: str) -> click.testing.Result:
@@ -408,11 +419,32 @@ def test_command_prints_the_model() -> None:
         (("--dry-run",), "--dry-run needs --apply"),
         (("--flavour", "none"), "'none' is not one of"),
         (("--datastore", "etcd"), "give --etcd-endpoints"),
+        (("--crds", "with-rules", "--policy-api", "policy/v1beta1"), "--crds with-rules needs Kubernetes 1.25, which has no"),
+        (("--policy-agent", "/"), "--policy-agent / is a directory: give a file"),
+        (("--proxy", "/"), "--proxy / is a directory: give a file"),
     ],
 )
 def test_command_refuses_what_has_no_effect(arguments: tuple[str, ...], error: str) -> None:
     result = run(*arguments)
     assert result.exit_code != 0
+    assert error in result.output
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        ("{kind: Service, metadata: {name: a}}", "--proxy: Service a: apiVersion is None: every object needs it"),
+        (
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: cni-config, namespace: kube-system}}",
+            "--proxy: ConfigMap kube-system/cni-config is an object of svc: give the object another name",
+        ),
+    ],
+)
+def test_objects_of_a_proxy_have_names_of_their_own(tmp_path: Path, document: str, error: str) -> None:
+    file = tmp_path / "proxy.yaml"
+    file.write_text(document)
+    result = run("--proxy", str(file))
+    assert result.exit_code == 1
     assert error in result.output
 
 

@@ -142,6 +142,9 @@ def _settings(
     proxy: Path | None,
     **options: Any,
 ) -> Settings:
+    if (crds, policy_api) == (choices.WITH_RULES, choices.POLICY_V1BETA1):
+        msg = f"--crds {crds} needs Kubernetes 1.25, which has no {policy_api}"
+        raise CallerError(msg, details=f"give --policy-api {choices.POLICY_V1}, or --crds {choices.WITHOUT_RULES}")
     version = _version(client)
     _require_version(version, "--crds", crds, choices.WITH_RULES, _RULES_VERSION, choices.WITHOUT_RULES)
     _require_version(version, "--update", update, choices.SURGE, _SURGE_VERSION, choices.REPLACE)
@@ -156,7 +159,7 @@ def _settings(
         policy_api=policy_api or _policy_api(client),
         surges=update == choices.SURGE if update else version is not None and version >= _SURGE_VERSION,
         policy_agent=_container(policy_agent) if policy_agent else None,
-        proxy=_objects(proxy) if proxy else [],
+        proxy=_objects("--proxy", proxy) if proxy else [],
         **options,
     )
 
@@ -194,15 +197,18 @@ def _print(context: CliContext, documents: list[Json]) -> None:
         click.echo(to_yaml(documents), nl=False)
 
 
-def _objects(file: Path) -> list[Json]:
+def _objects(option: str, file: Path) -> list[Json]:
+    if file.is_dir():
+        raise CallerError(f"{option} {file} is a directory", details="give a file")
     found = [document.content for document in read_raw(list(sources([str(file)], bytes)))]
     if not all(isinstance(each, dict) for each in found):
-        raise CallerError(f"{file}: a document is not an object", details="give objects of Kubernetes")
+        raise CallerError(f"{option} {file}: a document is not an object", details="give objects of Kubernetes")
     return found
 
 
 def _container(file: Path) -> Json:
-    found = _objects(file)
+    found = _objects("--policy-agent", file)
     if len(found) > 1 or not {"name", "image"} <= found[0].keys():
-        raise CallerError(f"{file} is not a container", details="give one object with name and image, as in a pod's spec")
+        msg = f"--policy-agent {file} is not a container"
+        raise CallerError(msg, details="give one object with name and image, as in a pod's spec")
     return found[0]

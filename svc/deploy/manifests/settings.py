@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
 
+from svc.datastore.etcd.settings import require_urls
 from svc.deploy.manifests import pools
 from svc.model.errors import CallerError
+from svc.model.field_errors import without_secrets_in_urls
 from svc.names import DEFAULT, Names
 from svc.values import dataclass
 
@@ -28,8 +30,11 @@ BIN_DIR, CONF_DIR = "/opt/cni/bin", "/etc/cni/net.d"
 CONFIG_MAP, CONFIG_KEY = "cni-config", "config"
 """The ConfigMap with the network list, which the installer reads."""
 
-_IMAGE: Final = re.compile(r"[\w.-]+(:\d+)?(/[\w.-]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII)
+_HOST: Final = r"(localhost|[\w-]+(\.[\w-]+)+|[\w-]+(?=:))(:\d+)?"  # of a registry; a word alone is a part of the name
+_PART: Final = "[a-z0-9]+([._-]+[a-z0-9]+)*"
+_IMAGE: Final = re.compile(rf"({_HOST}/)?{_PART}(/{_PART})*(:\w[\w.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?", re.ASCII)
 _NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_IMAGE_RULE: Final = "give one such as registry.example/svc:1.0, with a name in lower-case letters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
     if not is_orch and settings.flavour in (POLICY_ONLY, OPERATOR):
         found.append((f"flavour {settings.flavour!r} is not for etcd", f"give --datastore {ORCH}, or another flavour"))
     if not _IMAGE.fullmatch(settings.image):
-        found.append((f"image = {settings.image!r} is not the name of an image", "give one such as registry.example/svc:1.0"))
+        found.append((f"image = {settings.image!r} is not the name of an image", _IMAGE_RULE))
     if not _NAMESPACE.fullmatch(settings.namespace):
         rule = "give up to 63 lower-case letters, digits and '-', a letter or digit first and last"
         found.append((f"namespace = {settings.namespace!r} is not the name of a namespace", rule))
@@ -106,10 +111,23 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
         found.append(("etcd is configured, and is not the datastore", f"give --datastore {ETCD}, or leave the options out"))
     if not is_orch and not settings.etcd_endpoints:
         found.append(("the addresses of etcd are missing", "give --etcd-endpoints https://HOST:2379,..."))
+    if not is_orch:
+        found += _endpoint_problems(settings)
     if is_orch and settings.crds != NONE and names.foreign_definitions:
         rule = f"give --crds {NONE}, and apply those of that product: other ones could narrow what it stores"
         found.append(("the definitions with these names belong to another product", rule))
     return [*found, *_pool_problems(settings)]
+
+
+def _endpoint_problems(settings: Settings) -> list[tuple[str, str]]:
+    try:
+        require_urls({"etcd_endpoints": settings.etcd_endpoints})
+    except CallerError as error:
+        return [(error.msg, error.details)]
+    if settings.etcd_tls and not all(url.strip().startswith("https://") for url in settings.etcd_endpoints.split(",")):
+        shown = without_secrets_in_urls(settings.etcd_endpoints)
+        return [(f"etcd_endpoints = {shown!r} has no TLS, and --etcd-tls is given", "give https://..., or no --etcd-tls")]
+    return []
 
 
 def _pool_problems(settings: Settings) -> list[tuple[str, str]]:
