@@ -3,18 +3,20 @@
 The apply itself forces every field, so it would change a pool in use, and objects of other products.
 """
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.admin import pools, resources
 from svc.admin.deployment_owners import Owners
 from svc.admin.resources import POOL
+from svc.datastore.api import StoreError
 from svc.datastore.open import open_backend
 from svc.deploy.discovery import Discovery
 from svc.deploy.manifests.pools import pools_of
 from svc.deploy.manifests.settings import Settings
+from svc.deploy.server_apply import Applied, apply, is_refusal, joined
 from svc.model.custom_resources import BLOCK
 from svc.model.errors import CallerError
 from svc.model.resource import Resource
@@ -24,13 +26,35 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+SUBJECT: Final = "nothing was applied"
 RIGHT_REMEDY: Final = "use the kubeconfig of an administrator, with --kubeconfig"
 
 
-def require_applicable(client: "Client", kubeconfig: Path, settings: Settings, documents: Sequence[Json]) -> None:
-    """Raise CallerError with everything that forbids it; StoreError. The `documents` are the objects of the deployment."""
-    _raise([*Owners(client, settings).refusals(documents)])
-    _require_pools(client, kubeconfig, settings)
+def rehearse(client: "Client", kubeconfig: Path, settings: Settings, documents: Sequence[Json]) -> list[Applied]:
+    """Return what the server would store of each object of the deployment, without writing anything.
+
+    Raise CallerError with everything that forbids the apply; StoreError with everything that the server refuses."""
+    owners = Owners(client, settings)
+    _raise([*owners.refusals(documents)])
+    refused, rehearsed = owners.unreadable, list[Applied]()
+    with _collected(refused):
+        _require_pools(client, kubeconfig, settings)
+    with _collected(refused):
+        rehearsed += apply(client, documents, dry_run=True)
+    if refused:
+        raise joined(refused, SUBJECT)
+    return rehearsed
+
+
+@contextmanager
+def _collected(refused: list[StoreError]) -> Iterator[None]:
+    """Collect what the server refuses, so that one error has all missing rights."""
+    try:
+        yield
+    except StoreError as error:
+        if not is_refusal(error):
+            raise
+        refused.append(error)
 
 
 def _require_pools(client: "Client", kubeconfig: Path, settings: Settings) -> None:
@@ -49,7 +73,6 @@ def _require_pools(client: "Client", kubeconfig: Path, settings: Settings) -> No
 def _raise(lines: Sequence[str]) -> None:
     if not lines:
         return
-    subject = "nothing was applied"
-    error = CallerError(f"{len(lines)} error{'s' if len(lines) > 1 else ''}, {subject}", details="; ".join(lines))
-    error.subject, error.errors = subject, tuple(lines)
+    error = CallerError(f"{len(lines)} error{'s' if len(lines) > 1 else ''}, {SUBJECT}", details="; ".join(lines))
+    error.subject, error.errors = SUBJECT, tuple(lines)
     raise error

@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.admin.operator_resource import pool_label
+from svc.datastore.api import StoreError
 from svc.deploy.discovery import Discovery
 from svc.deploy.manifests.node import daemon_set
 from svc.deploy.manifests.settings import CONFIG_KEY, OPERATOR, Settings
-from svc.deploy.server_apply import MANAGER, describe
+from svc.deploy.server_apply import MANAGER, describe, is_refusal, named
 from svc.values import dataclass
 
 if TYPE_CHECKING:
@@ -56,14 +57,28 @@ class Owners:
         self._client = client
         self._discovery = Discovery(client)
         self._settings = settings
+        self.unreadable: list[StoreError] = []
 
     def refusals(self, documents: Sequence[Json]) -> Iterator[str]:
-        """Yield a line for each object that is not svc's, with its name and the next step. Raise StoreError."""
-        pairs = [_Pair(each, present) for each in documents if (present := self._present(each)) is not None]
+        """Yield a line for each object that is not svc's, with its name and the next step. Raise StoreError.
+
+        `unreadable` then has the requests that the server has denied."""
+        found = [(each, self._readable(each)) for each in documents]
+        pairs = [_Pair(each, present) for each, present in found if present is not None]
         is_there = any(each.kind == "DaemonSet" and _has_selector(each) for each in pairs)
         for pair in pairs:
             if reason := self._refusal(pair, is_there=is_there):
                 yield f"{describe(pair.wanted)} {reason}"
+
+    def _readable(self, document: Json) -> Json | None:
+        try:
+            with named(document):
+                return self._present(document)
+        except StoreError as error:
+            if not is_refusal(error):
+                raise
+            self.unreadable.append(error)
+            return None
 
     def _present(self, document: Json) -> Json | None:
         if document["kind"] not in _CHECKED:

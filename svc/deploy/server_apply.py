@@ -27,7 +27,8 @@ SERVED_SECONDS: Final = 30.0  # until a server serves a new definition
 NAMESPACE, DEFINITION = "Namespace", "CustomResourceDefinition"
 _FIRST: Final = (NAMESPACE, DEFINITION)
 _POLL_SECONDS: Final = 0.1
-_NOT_FOUND: Final = 404
+_NOT_FOUND, _FORBIDDEN = 404, 403
+_REFUSALS: Final = (400, _FORBIDDEN, _NOT_FOUND, 409, 422)
 _UNKNOWN_FIELD: Final = "field not declared in schema"  # which the server answers with status 500
 
 
@@ -68,12 +69,16 @@ class _Target:
 def apply(client: "Client", documents: Sequence[Json], manager: str = MANAGER, dry_run: bool = False) -> Iterator[Applied]:
     """Apply each object, as a forced server-side `kubectl apply`, and yield it when it is served.
 
-    With `dry_run` the server checks each object, and changes nothing. Raise CallerError for documents that have no place, and
-    StoreError."""
+    Raise CallerError for documents that have no place, and StoreError. With `dry_run` the server checks each object, and
+    changes nothing; one error has all that it refuses."""
     discovery = Discovery(client)
-    for target in _targets(client, discovery, documents):
-        with _named(target.document):
-            yield target.applied(_write(client, discovery, target, manager, dry_run=dry_run))
+    targets = _targets(client, discovery, documents)
+    if dry_run:
+        yield from _rehearse(client, targets, manager)
+        return
+    for target in targets:
+        with named(target.document):
+            yield target.applied(_write(client, discovery, target, manager))
 
 
 def in_order(documents: Sequence[Json]) -> list[Json]:
@@ -98,9 +103,36 @@ def identity_of(document: Json) -> tuple[str, str]:
     return document["apiVersion"].partition("/")[0], describe(document)
 
 
-def _write(client: "Client", discovery: Discovery, target: _Target, manager: str, *, dry_run: bool) -> Json | None:
-    if dry_run:
-        return None if target.is_planned else _checked(client, target, manager)
+def joined(refusals: Sequence[StoreError], subject: str) -> StoreError:
+    """Return one error that has a line for each refusal."""
+    details = "; ".join(dict.fromkeys(each.details for each in refusals))
+    found = StoreError("; ".join(each.msg for each in refusals), details=details)
+    found.subject, found.errors = subject, tuple(line for each in refusals for line in each.errors or (str(each),))
+    return found
+
+
+def is_refusal(error: StoreError) -> bool:
+    """Return whether the server has answered, and refused some requests alone."""
+    return bool(error.errors) or getattr(error, "status", 0) in _REFUSALS
+
+
+def _rehearse(client: "Client", targets: Sequence[_Target], manager: str) -> Iterator[Applied]:
+    refused: list[StoreError] = []
+    for target in targets:
+        try:
+            with named(target.document):
+                stored = None if target.is_planned else _checked(client, target, manager)
+        except StoreError as error:
+            if not is_refusal(error):
+                raise
+            refused.append(error)
+            continue
+        yield target.applied(stored)
+    if refused:
+        raise joined(refused, "nothing was changed")
+
+
+def _write(client: "Client", discovery: Discovery, target: _Target, manager: str) -> Json:
     if target.is_planned:
         _await_served(discovery, target.document)
     stored = _apply_once(client, target, manager)
@@ -137,7 +169,7 @@ def _apply_once(client: "Client", target: _Target, manager: str) -> Json:
 
 
 @contextmanager
-def _named(document: Json) -> Iterator[None]:
+def named(document: Json) -> Iterator[None]:
     """Name the object of a document in errors of requests."""
     try:
         yield
@@ -153,7 +185,7 @@ def _targets(client: "Client", discovery: Discovery, documents: Sequence[Json]) 
     targets: list[_Target] = []
     missing: dict[str, None] = {}  # in order, each once
     for document in in_order(documents):
-        with _named(document):
+        with named(document):
             served = discovery.find(document["apiVersion"], document["kind"])
             kind = served or planned.get((document["apiVersion"], document["kind"]))
             if kind is None:
@@ -185,8 +217,17 @@ class _Namespaces:
 
     def _has(self, name: str) -> bool:
         if name not in self._exists:
-            self._exists[name] = self._client.get_if_served(f"/api/v1/namespaces/{name}") is not None
+            self._exists[name] = self._is_there(name)
         return self._exists[name]
+
+    def _is_there(self, name: str) -> bool:
+        """Return whether a namespace exists. If the user may not read it, assume so: the writes into it will tell."""
+        try:
+            return self._client.get_if_served(f"/api/v1/namespaces/{name}") is not None
+        except StoreError as error:
+            if getattr(error, "status", 0) != _FORBIDDEN:
+                raise
+            return True
 
 
 def _require_distinct(documents: Sequence[Json]) -> None:

@@ -16,12 +16,13 @@ from svc.deploy.server_apply import apply
 pytestmark = pytest.mark.server
 
 Json = dict[str, Any]
+INSTALLATION = "apiVersion: operator.svc.internal/v1\nkind: Installation\nmetadata: {name: default}\nspec: {}\n"
 POOL_PATH = "/apis/crd.svc.internal/v1/ippools/default-ipv4-ippool"
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server")) as server:
+    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as server:
         yield server
 
 
@@ -162,7 +163,7 @@ def test_network_list_of_an_installation_stays(server: Kube, tmp_path: Path) -> 
     """Without the operator's controller, too: `svcctl installation apply` has written it. The operator itself is updated."""
     applied(server, tmp_path, "--flavour", "operator")
     file = tmp_path / "installation.yaml"
-    file.write_text("apiVersion: operator.svc.internal/v1\nkind: Installation\nmetadata: {name: default}\nspec: {}\n")
+    file.write_text(INSTALLATION)
     written = svcctl("installation", "apply", "-f", str(file), "--kubeconfig", str(tmp_path / "kubeconfig"))
     assert written.exit_code == 0, written.output
     path = "/api/v1/namespaces/kube-system/configmaps/cni-config"
@@ -200,3 +201,27 @@ def test_refused_policy_agent_leaves_nothing_half_applied(server: Kube, tmp_path
     assert "DaemonSet kube-system/svc-node: " in message
     assert error in message
     assert not has_role(server)
+
+
+def test_all_missing_rights_are_named_at_once(server: Kube, tmp_path: Path) -> None:
+    """For reading and for writing. The remedy names the option of the command."""
+    for more in (("--dry-run",), ()):
+        done = manifests(server, tmp_path, "--apply", *more, token="token-of-nobody")
+        assert done.exit_code == 1
+        lines = [line for line in done.output.splitlines() if "403" in line]
+        for name in ("ClusterRole svc-node: GET", "ClusterRole svc-node: PATCH", "DaemonSet kube-system/svc-node: PATCH"):
+            assert any(name in line for line in lines), done.output
+        assert all(line.endswith("use the kubeconfig of an administrator, with --kubeconfig") for line in lines)
+    assert not has_role(server)
+
+
+@pytest.mark.parametrize("command", ["apply", "diff", "status"])
+def test_missing_rights_for_an_installation_name_the_option(server: Kube, tmp_path: Path, command: str) -> None:
+    applied(server, tmp_path, "--flavour", "operator")
+    file = tmp_path / "installation.yaml"
+    file.write_text(INSTALLATION)
+    kubeconfig = server.kubeconfig(tmp_path / "nobody", "token-of-nobody")
+    done = svcctl("installation", command, "-f", str(file), "--kubeconfig", str(kubeconfig))
+    assert done.exit_code == 1
+    assert "403" in done.output
+    assert done.output.endswith("use the kubeconfig of an administrator, with --kubeconfig\n")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from svc.admin.changes import ABSENT, show_value
+from svc.admin.deployment_checks import RIGHT_REMEDY
 from svc.admin.installation_resource import reconcile, rules, status, wanted
 from svc.admin.installation_resource.reconcile import Cluster, Outcome
 from svc.admin.operator_resource import named_pools, read_checked
@@ -160,7 +161,7 @@ def show_status(context: CliContext, file: str | None, kubeconfig: Path) -> None
     """
     names = context.names
     document = _read(file, names) if file else None
-    with closing(open_client(_access(kubeconfig))) as client:
+    with closing(open_client(_access(kubeconfig), right_remedy=RIGHT_REMEDY)) as client:
         present = client.get_if_served(reconcile.path_of(names))
     if present is None:
         raise CallerError(
@@ -215,9 +216,10 @@ def _cluster(context: CliContext, kubeconfig: Path) -> Iterator[Cluster]:
             f"{target} belongs to one node, and an Installation is about a cluster",
             details="name a network configuration with the datastore of the cluster in --netconf, or leave it out",
         )
+    remedy = "" if context.netconf else RIGHT_REMEDY
     with (
-        closing(open_client(_access(kubeconfig))) as client,
-        closing(open_backend(target.settings, target.state_dir, names)) as store,
+        closing(open_client(_access(kubeconfig), right_remedy=RIGHT_REMEDY)) as client,
+        closing(open_backend(target.settings, target.state_dir, names, right_remedy=remedy)) as store,
     ):
         yield Cluster(client, store, target.settings, names)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import svc
-from svc.admin.deployment_checks import RIGHT_REMEDY, require_applicable
+from svc.admin.deployment_checks import RIGHT_REMEDY, rehearse
 from svc.admin.documents import read_raw, sources
 from svc.ctl.cli_context import CliContext, echo_json, names_option, output_option
 from svc.ctl.path_option import PATH
@@ -119,8 +119,7 @@ def manifests(context: CliContext, /, kubeconfig: Path | None, is_applied: bool,
         if not is_applied:
             _print(context, found)
             return
-        require_applicable(client, kubeconfig, settings, found)
-        rehearsed = list(apply_documents(client, found, dry_run=True))  # so that no refusal stops the apply half-way
+        rehearsed = rehearse(client, kubeconfig, settings, found)  # so that no refusal stops the apply half-way
         if dry_run:
             for each in rehearsed:
                 echo(f"{each} {'valid' if each.stored else 'not checked: what it needs is not there yet'}")
