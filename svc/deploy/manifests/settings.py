@@ -30,9 +30,12 @@ BIN_DIR, CONF_DIR = "/opt/cni/bin", "/etc/cni/net.d"
 CONFIG_MAP, CONFIG_KEY = "cni-config", "config"
 """The ConfigMap with the network list, which the installer reads."""
 
-_HOST: Final = r"(localhost|[\w-]+(\.[\w-]+)+|[\w-]+(?=:))(:\d+)?"  # of a registry; a word alone is a part of the name
+_HOST: Final = r"((localhost|[\w-]+(\.[\w-]+)+)(:\d+)?|[\w-]+:\d+)"  # of a registry; a word alone is a part of the name
 _PART: Final = "[a-z0-9]+([._-]+[a-z0-9]+)*"
-_IMAGE: Final = re.compile(rf"({_HOST}/)?{_PART}(/{_PART})*(:\w[\w.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?", re.ASCII)
+IMAGE_PATTERN: Final = rf"({_HOST}/)?{_PART}(/{_PART})*(:\w[\w.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
+"""The name of an image, without what only some dialects of regular expressions have."""
+
+_IMAGE: Final = re.compile(IMAGE_PATTERN, re.ASCII)
 _NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _IMAGE_RULE: Final = "give one such as registry.example/svc:1.0, with a name in lower-case letters"
 
