@@ -1,4 +1,4 @@
-"""What the cluster has already, and what forbids that a deployment is applied to it. Nothing is written.
+"""Checks of a deployment against the cluster, before anything is written.
 
 The apply itself forces every field, so it would change a pool in use, and objects of other products.
 """

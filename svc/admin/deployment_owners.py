@@ -7,7 +7,8 @@ An object belongs to svc in each of these cases:
 1. svcctl has applied it, as the managed fields of the object say.
 2. It is a workload, or its budget, with the selector of svc.
 3. It is equal, so that nothing would change.
-4. It is a role or a binding, and the DaemonSet of svc is there: another program has applied the same deployment.
+4. It is a role or a binding, and the Deployment of svc is there: another program has applied the same deployment. The
+   DaemonSet does not tell, because it has the same name with each names profile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from svc.admin.operator_resource import pool_label
 from svc.datastore.api import StoreError
 from svc.deploy.discovery import Discovery
-from svc.deploy.manifests.node import daemon_set
+from svc.deploy.manifests.controllers import deployment
 from svc.deploy.manifests.settings import CONFIG_KEY, OPERATOR, Settings
 from svc.deploy.server_apply import MANAGER, describe, is_refusal, named
 from svc.values import dataclass
@@ -65,7 +66,7 @@ class Owners:
         `unreadable` then has the requests that the server has denied."""
         found = [(each, self._readable(each)) for each in documents]
         pairs = [_Pair(each, present) for each, present in found if present is not None]
-        is_there = any(each.kind == "DaemonSet" and _has_selector(each) for each in pairs)
+        is_there = any(each.kind == "Deployment" and _has_selector(each) for each in pairs)
         for pair in pairs:
             if reason := self._refusal(pair, is_there=is_there):
                 yield f"{describe(pair.wanted)} {reason}"
@@ -101,7 +102,7 @@ class Owners:
         return "" if is_own or is_equal else f"exists, and svcctl has not applied it: {_REMEDY}"
 
     def _former_namespace(self, pair: _Pair) -> str:
-        """Return the other namespace whose accounts have a binding of svc; empty if there is none."""
+        """Return the other namespace whose accounts have a binding of svc, else an empty text."""
         if pair.kind not in _BINDINGS or not pair.is_equal("roleRef"):
             return ""
         accounts = [each for each in pair.present.get("subjects") or () if each.get("kind") == "ServiceAccount"]
@@ -109,8 +110,8 @@ class Owners:
         return next((each for each in sorted(others) if _is_applied(pair.present) or self._is_installed_in(each)), "")
 
     def _is_installed_in(self, namespace: str) -> bool:
-        """Return whether a namespace has the DaemonSet of svc."""
-        wanted = daemon_set(replace(self._settings, namespace=namespace))
+        """Return whether a namespace has the Deployment of svc."""
+        wanted = deployment(replace(self._settings, namespace=namespace))
         present = self._present(wanted)
         return present is not None and _has_selector(_Pair(wanted, present))
 

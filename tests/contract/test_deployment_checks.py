@@ -78,7 +78,7 @@ def test_pool_may_not_overlap_another_one(server: Kube, tmp_path: Path) -> None:
 
 
 def test_settings_of_a_present_pool_stay(server: Kube, tmp_path: Path) -> None:
-    """The option gives the range alone. A block size that `svcctl pool apply` has set is no contradiction."""
+    """The option gives the range alone. A block size that `svcctl pool apply` has set stays."""
     applied(server, tmp_path)
     pool = {
         "apiVersion": "crd.svc.internal/v1",
@@ -107,8 +107,8 @@ def test_objects_of_another_product_stay(server: Kube, tmp_path: Path) -> None:
     """The names profile `calico` has the names of Calico's own objects. The error has a line for each."""
     roles, workloads = "/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/apps/v1/namespaces/kube-system"
     made = [
-        (roles, role("calico-node", "get", "list")),
-        (f"{workloads}/daemonsets", workload("DaemonSet", "calico-node")),
+        (roles, role("calico-cni-plugin", "get", "list")),
+        (f"{workloads}/daemonsets", workload("DaemonSet", "svc-node")),
         (f"{workloads}/deployments", workload("Deployment", "calico-kube-controllers")),
     ]
     paths = [f"{path}/{document['metadata']['name']}" for path, document in made]
@@ -117,14 +117,26 @@ def test_objects_of_another_product_stay(server: Kube, tmp_path: Path) -> None:
     before = [server.call("GET", path) for path in paths]
     try:
         error = refusal(server, tmp_path, "--names", "calico")
-        for name in ("ClusterRole calico-node", "DaemonSet kube-system/calico-node"):
-            assert f"{name} exists, and" in error
-        assert "Deployment kube-system/calico-kube-controllers exists, and selects other pods" in error
+        assert "ClusterRole calico-cni-plugin exists, and svcctl has not applied it" in error
+        for name in ("DaemonSet kube-system/svc-node", "Deployment kube-system/calico-kube-controllers"):
+            assert f"{name} exists, and selects other pods" in error
         assert error.count("update it with the program that made it") == 3
         assert [server.call("GET", path) for path in paths] == before
     finally:
         for path in paths:
             server.call("DELETE", path)
+
+
+def test_svc_with_other_names_makes_no_role_its_own(server: Kube, tmp_path: Path) -> None:
+    """The DaemonSet has the same name with each names profile."""
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    applied(server, tmp_path)
+    server.call("POST", path, role("calico-cni-plugin", "get", "list"))
+    try:
+        error = refusal(server, tmp_path, "--names", "calico")
+        assert "ClusterRole calico-cni-plugin exists, and svcctl has not applied it" in error
+    finally:
+        server.call("DELETE", f"{path}/calico-cni-plugin")
 
 
 def test_network_list_of_the_user_stays(server: Kube, tmp_path: Path) -> None:
@@ -141,9 +153,9 @@ def test_deployment_of_another_program_is_continued(server: Kube, tmp_path: Path
 
 
 def test_interrupted_apply_is_continued(server: Kube, tmp_path: Path) -> None:
-    """The DaemonSet comes after the roles, so it is not there yet. Another flavour has other rules."""
+    """The workloads come after the roles, so they are not there yet. Another flavour has other rules."""
     applied(server, tmp_path, "--flavour", "overlay")
-    server.call("DELETE", "/apis/apps/v1/namespaces/kube-system/daemonsets/svc-node")
+    server.forget("daemonsets/", "deployments/")
     applied(server, tmp_path)
 
 
