@@ -9,6 +9,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.datastore.api import StoreError
@@ -27,8 +28,9 @@ SERVED_SECONDS: Final = 30.0  # until a server serves a new definition
 NAMESPACE, DEFINITION = "Namespace", "CustomResourceDefinition"
 _FIRST: Final = (NAMESPACE, DEFINITION)
 _POLL_SECONDS: Final = 0.1
-_NOT_FOUND, _FORBIDDEN = 404, 403
-_REFUSALS: Final = (400, _FORBIDDEN, _NOT_FOUND, 409, 422)
+_NOT_FOUND, _FORBIDDEN, _INVALID = 404, 403, 422
+_REFUSALS: Final = (400, _FORBIDDEN, _NOT_FOUND, 409, _INVALID)
+_ANY_NAMESPACE: Final = "default"  # which every server has
 _UNKNOWN_FIELD: Final = "field not declared in schema"  # which the server answers with status 500
 
 
@@ -50,11 +52,16 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A document with its place on the server. `is_planned` is true if its kind or namespace does not exist yet."""
+    """A document with its place on the server. `has_kind` and `has_namespace` are false for what does not exist yet."""
 
     document: Json
     served: ServedKind
-    is_planned: bool
+    has_kind: bool
+    has_namespace: bool
+
+    @property
+    def is_planned(self) -> bool:
+        return not (self.has_kind and self.has_namespace)
 
     @property
     def path(self) -> str:
@@ -121,7 +128,9 @@ def _rehearse(client: "Client", targets: Sequence[_Target], manager: str) -> Ite
     for target in targets:
         try:
             with named(target.document):
-                stored = None if target.is_planned else _checked(client, target, manager)
+                stored = _checked(client, target, manager) if not target.is_planned else None
+                if target.has_kind and not target.has_namespace:
+                    _check_elsewhere(client, target, manager)
         except StoreError as error:
             if not is_refusal(error):
                 raise
@@ -154,6 +163,17 @@ def _checked(client: "Client", target: _Target, manager: str) -> Json | None:
         if _UNKNOWN_FIELD in error.msg:
             error.details = "correct the field, or leave it out"
         raise
+
+
+def _check_elsewhere(client: "Client", target: _Target, manager: str) -> None:
+    """Let the server check the fields of an object in another namespace, because that of the object does not exist yet."""
+    document = target.document
+    elsewhere = document | {"metadata": document["metadata"] | {"namespace": _ANY_NAMESPACE}}
+    try:
+        _checked(client, replace(target, document=elsewhere), manager)
+    except StoreError as error:
+        if getattr(error, "status", 0) == _INVALID or _UNKNOWN_FIELD in error.msg:
+            raise
 
 
 def _apply_once(client: "Client", target: _Target, manager: str) -> Json:
@@ -194,7 +214,7 @@ def _targets(client: "Client", discovery: Discovery, documents: Sequence[Json]) 
             namespace = _namespace_of(document, kind)
             if namespace and not spaces.has(namespace):
                 missing[f"the namespace {namespace} of {describe(document)} does not exist"] = None
-        targets.append(_Target(document, kind, served is None or namespace in spaces.planned))
+        targets.append(_Target(document, kind, served is not None, namespace not in spaces.planned))
     if missing:
         raise StoreError(
             f"nothing was applied: {'; '.join(missing)}",

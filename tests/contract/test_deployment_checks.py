@@ -193,6 +193,7 @@ def test_network_list_of_an_installation_stays(server: Kube, tmp_path: Path) -> 
             ("--crds", "with-rules"),
             "--crds with-rules needs Kubernetes 1.25, and the API server has 1.20: give --crds without-rules",
         ),
+        (("--policy-api", "policy/v1"), "does not serve PodDisruptionBudget of policy/v1: give --policy-api policy/v1beta1"),
         (("--update", "surge"), "--update surge needs Kubernetes 1.22, and the API server has 1.20: give --update replace"),
     ],
 )
@@ -201,16 +202,20 @@ def test_options_for_newer_servers_are_refused(server: Kube, tmp_path: Path, opt
     assert not has_role(server)
 
 
+@pytest.mark.parametrize("namespace", ["kube-system", "net"])
 @pytest.mark.parametrize(
     ("more", "error"),
     [("command: sh", "command"), ("imgae: b", ".imgae"), ("ports: [{containerPort: 99999}]", "containerPort")],
 )
-def test_refused_policy_agent_leaves_nothing_half_applied(server: Kube, tmp_path: Path, more: str, error: str) -> None:
-    """Objects are checked by the server before the first one is written."""
+def test_refused_policy_agent_leaves_nothing_half_applied(
+    server: Kube, tmp_path: Path, more: str, error: str, namespace: str
+) -> None:
+    """The server checks objects before the first one is written, also for a namespace that does not exist yet."""
     agent = tmp_path / "agent.yaml"
     agent.write_text(f"name: policy\nimage: a:1\n{more}\n")
-    message = refusal(server, tmp_path, "--flavour", "policy-only", "--policy-agent", str(agent))
-    assert "DaemonSet kube-system/svc-node: " in message
+    options = ("--flavour", "policy-only", "--policy-agent", str(agent), "--namespace", namespace)
+    message = refusal(server, tmp_path, *options)
+    assert f"DaemonSet {namespace}/svc-node: " in message
     assert error in message
     assert not has_role(server)
 

@@ -155,7 +155,7 @@ def _settings(
         profile=canonical(own.profile),
         crds=crds or without,
         api_version=names.api_version if group == "plain" else "",
-        policy_api=policy_api or _policy_api(client),
+        policy_api=_policy_api(client, policy_api),
         surges=update == choices.SURGE if update else version is not None and version >= _SURGE_VERSION,
         policy_agent=_container(policy_agent) if policy_agent else None,
         proxy=_objects("--proxy", proxy) if proxy else [],
@@ -163,13 +163,16 @@ def _settings(
     )
 
 
-def _policy_api(client: "Client | None") -> str:
-    """Return the newest API group of disruption budgets that the server has; the newest one without a server."""
-    discovery = Discovery(client) if client else None
-    kind = "PodDisruptionBudget"
-    return next(
-        (each for each in choices.POLICY_APIS if discovery is None or discovery.find(each, kind)), choices.POLICY_APIS[0]
-    )
+def _policy_api(client: "Client | None", given: str | None) -> str:
+    """Return the API group of disruption budgets: the given one, else the newest that the server has, or that exists.
+
+    Raise CallerError if the server lacks the given one."""
+    discovery, kind = Discovery(client) if client else None, "PodDisruptionBudget"
+    served = [each for each in choices.POLICY_APIS if discovery is None or discovery.find(each, kind)]
+    if given and served and given not in served:
+        msg = f"--policy-api {given}: the API server does not serve {kind} of {given}"
+        raise CallerError(msg, details=f"give --policy-api {served[0]}, or leave the option out")
+    return given or next(iter(served), choices.POLICY_APIS[0])
 
 
 def _version(client: "Client | None") -> tuple[int, int] | None:
