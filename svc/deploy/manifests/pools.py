@@ -16,7 +16,7 @@ def pools_of(ranges: Sequence[str]) -> list[Resource]:
 def problems(ranges: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield why the ranges cannot be pools, with the fix."""
     found = [(text, *each) for text in ranges for each in _problems_of(text)]
-    yield from ((f"pool = {text!r} {problem}", remedy) for text, problem, remedy in found)
+    yield from ((f"--pool {text!r} {problem}", remedy) for text, problem, remedy in found)
     if not found and len({Cidr(text).version for text in ranges}) < len(ranges):
         yield "two pools are of one IP version", "give at most one of each; make others with `svcctl pool apply`"
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
 
-from svc.datastore.etcd.settings import require_urls
+from svc.datastore.etcd.settings import url_errors
 from svc.deploy.manifests import pools
 from svc.model.errors import CallerError
-from svc.model.field_errors import without_secrets_in_urls
+from svc.model.field_errors import display, without_secrets_in_urls
 from svc.names import DEFAULT, Names
 from svc.values import dataclass
 
@@ -100,16 +100,16 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
     if not is_orch and settings.flavour in (POLICY_ONLY, OPERATOR):
         found.append((f"flavour {settings.flavour!r} is not for etcd", f"give --datastore {ORCH}, or another flavour"))
     if not _IMAGE.fullmatch(settings.image):
-        found.append((f"image = {settings.image!r} is not the name of an image", _IMAGE_RULE))
+        found.append((f"--image {settings.image!r} is not the name of an image", _IMAGE_RULE))
     if not _NAMESPACE.fullmatch(settings.namespace):
         rule = "give up to 63 lower-case letters, digits and '-', a letter or digit first and last"
-        found.append((f"namespace = {settings.namespace!r} is not the name of a namespace", rule))
+        found.append((f"--namespace {settings.namespace!r} is not the name of a namespace", rule))
     if settings.flavour == OPERATOR and settings.namespace != SYSTEM_NAMESPACE:
         rule = f"leave --namespace out: the operator looks in {SYSTEM_NAMESPACE}"
         found.append((f"flavour {OPERATOR!r} is not for another namespace", rule))
     if "/" in settings.profile:
         rule = "give a shipped profile: the image has no other"
-        found.append((f"names = {settings.profile!r} is a file of this machine", rule))
+        found.append((f"--names {settings.profile!r} is a file of this machine", rule))
     if is_orch and (settings.etcd_endpoints or settings.etcd_tls):
         found.append(("etcd is configured, and is not the datastore", f"give --datastore {ETCD}, or leave the options out"))
     if not is_orch and not settings.etcd_endpoints:
@@ -123,13 +123,11 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
 
 
 def _endpoint_problems(settings: Settings) -> list[tuple[str, str]]:
-    try:
-        require_urls({"etcd_endpoints": settings.etcd_endpoints})
-    except CallerError as error:
-        return [(error.msg, error.details)]
+    if found := url_errors(settings.etcd_endpoints):
+        return [(f"--etcd-endpoints {display(each.value)} {each.problem}", each.remedy) for each in found]
     if settings.etcd_tls and not all(url.strip().startswith("https://") for url in settings.etcd_endpoints.split(",")):
         shown = without_secrets_in_urls(settings.etcd_endpoints)
-        return [(f"etcd_endpoints = {shown!r} has no TLS, and --etcd-tls is given", "give https://..., or no --etcd-tls")]
+        return [(f"--etcd-endpoints {shown!r} has no TLS, and --etcd-tls is given", "give https://..., or no --etcd-tls")]
     return []
 
 
