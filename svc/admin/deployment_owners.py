@@ -20,7 +20,7 @@ from svc.datastore.api import StoreError
 from svc.deploy.discovery import Discovery
 from svc.deploy.manifests.controllers import deployment
 from svc.deploy.manifests.settings import CONFIG_KEY, OPERATOR, Settings
-from svc.deploy.server_apply import MANAGER, describe, is_refusal, named
+from svc.deploy.server_apply import MANAGER, describe, identity_of, is_refusal, named
 from svc.values import dataclass
 
 if TYPE_CHECKING:
@@ -63,8 +63,10 @@ class Owners:
     def refusals(self, documents: Sequence[Json]) -> Iterator[str]:
         """Yield a line for each object that is not svc's, with its name and the next step. Raise StoreError.
 
-        `unreadable` then has the requests that the server has denied."""
-        found = [(each, self._readable(each)) for each in documents]
+        Objects of the data-path proxy are left out: the user has given them. `unreadable` then has the requests that the server
+        has denied."""
+        given = set(map(identity_of, self._settings.proxy))
+        found = [(each, self._readable(each)) for each in documents if identity_of(each) not in given]
         pairs = [_Pair(each, present) for each, present in found if present is not None]
         is_there = any(each.kind == "Deployment" and _has_selector(each) for each in pairs)
         for pair in pairs:
@@ -122,7 +124,7 @@ class Owners:
             return f"belongs to the Installation: change that, and update svc with --flavour {OPERATOR}"
         is_own = pair.wanted["metadata"]["labels"].items() <= labels.items() or _is_applied(pair.present)
         is_equal = (pair.present.get("data") or {}).get(CONFIG_KEY) in (None, pair.wanted["data"][CONFIG_KEY])
-        return "" if is_own or is_equal else f"exists, and is another's: {_REMEDY}"
+        return "" if is_own or is_equal else "exists, and is another's: keep a copy of it, and delete it"
 
 
 def _is_applied(present: Json) -> bool:

@@ -152,6 +152,16 @@ def test_deployment_of_another_program_is_continued(server: Kube, tmp_path: Path
     applied(server, tmp_path)
 
 
+def test_objects_of_a_proxy_are_applied_again(server: Kube, tmp_path: Path) -> None:
+    """They need no labels of svc. The user has given them."""
+    file = tmp_path / "proxy.yaml"
+    metadata = "metadata: {name: proxy, namespace: default}"
+    for content in ("a", "b"):
+        file.write_text(f"apiVersion: v1\nkind: ConfigMap\n{metadata}\ndata: {{key: {content}}}\n")
+        applied(server, tmp_path, "--proxy", str(file))
+    assert server.call("GET", "/api/v1/namespaces/default/configmaps/proxy")["data"] == {"key": "b"}
+
+
 def test_interrupted_apply_is_continued(server: Kube, tmp_path: Path) -> None:
     """The workloads come after the roles, so they are not there yet. Another flavour has other rules."""
     applied(server, tmp_path, "--flavour", "overlay")
