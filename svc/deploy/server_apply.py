@@ -31,7 +31,7 @@ _POLL_SECONDS: Final = 0.1
 _NOT_FOUND, _FORBIDDEN, _INVALID = 404, 403, 422
 _REFUSALS: Final = (400, _FORBIDDEN, _NOT_FOUND, 409, _INVALID)
 _ANY_NAMESPACE: Final = "default"  # which every server has
-_UNKNOWN_FIELD: Final = "field not declared in schema"  # which the server answers with status 500
+_MALFORMED: Final = "failed to create typed patch object"  # a field that is unknown or of another type: status 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _checked(client: "Client", target: _Target, manager: str) -> Json | None:
     except StoreError as error:
         if getattr(error, "status", 0) == _NOT_FOUND and target.document["kind"].endswith("Binding"):
             return None
-        if _UNKNOWN_FIELD in error.msg:
+        if _MALFORMED in error.msg:
             error.details = "correct the field, or leave it out"
         raise
 
@@ -172,7 +172,7 @@ def _check_elsewhere(client: "Client", target: _Target, manager: str) -> None:
     try:
         _checked(client, replace(target, document=elsewhere), manager)
     except StoreError as error:
-        if getattr(error, "status", 0) == _INVALID or _UNKNOWN_FIELD in error.msg:
+        if getattr(error, "status", 0) == _INVALID or _MALFORMED in error.msg:
             raise
 
 
