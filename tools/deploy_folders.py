@@ -9,12 +9,25 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from svc import __version__
 from svc.deploy import installation_crd
 from svc.deploy.crds import definitions
+from svc.deploy.manifests.node import AGENT, INSTALL, INSTALL_WATCH
 from svc.deploy.manifests.objects import objects
-from svc.deploy.manifests.settings import DATASTORES, ETCD, FLAVOURS, NONE, OPERATOR, POLICY_ONLY, SYSTEM_NAMESPACE, Settings
+from svc.deploy.manifests.settings import (
+    DATASTORES,
+    ETCD,
+    FLAVOURS,
+    IMAGE_PATTERN,
+    NONE,
+    OPERATOR,
+    ORCH,
+    POLICY_ONLY,
+    SYSTEM_NAMESPACE,
+    Settings,
+)
 from svc.deploy.manifests.yaml_text import to_yaml
 from svc.deploy.systemd import HOST_LOCAL_DIR, render_unit
 from svc.names import DEFAULT
@@ -27,6 +40,7 @@ ENDPOINTS = "https://etcd.example:2379"
 
 _NAMESPACE_MARK, _IMAGE_MARK, _ENDPOINTS_MARK = "release-namespace", "chart/image:mark", "https://endpoints.mark:2379"
 _AGENT_MARK = "policy-agent-mark"
+_URL = r"https?://[^\s,/@]+/?"
 _CHART = f"""\
 apiVersion: v2
 type: application
@@ -75,6 +89,7 @@ def _definitions(*, with_rules: bool) -> str:
 def _chart() -> Iterator[tuple[str, str]]:
     yield "chart/Chart.yaml", f"{HEAD}name: {DEFAULT.plugin}\ndescription: Pod networking and address management\n{_CHART}"
     yield "chart/values.yaml", HEAD + _VALUES
+    yield "chart/values.schema.json", _schema(_chart_values())
     yield "chart/templates/checks.yaml", _checks()
     for flavour, datastore in PAIRS:
         for has_tls in (False, True) if datastore == ETCD else (False,):
@@ -82,6 +97,50 @@ def _chart() -> Iterator[tuple[str, str]]:
             yield f"chart/templates/{flavour}-{datastore}{suffix}.yaml", _template(flavour, datastore, has_tls=has_tls)
     proxy = "{{- range .Values.proxy }}\n---\n{{ toYaml . }}\n{{- end }}\n"
     yield "chart/templates/proxy.yaml", proxy
+
+
+def _schema(values: dict[str, Any]) -> str:
+    """Return a schema that refuses other values than these. Helm adds `global`."""
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "$comment": HEAD.strip("# \n"), "type": "object"}
+    known = values["properties"] | {"global": {"type": "object"}}
+    return json.dumps(head | values | {"properties": known, "additionalProperties": False}, indent=2) + "\n"
+
+
+def _chart_values() -> dict[str, Any]:
+    """Return the schema of the values. The chart itself refuses combinations of flavour and datastore, in words."""
+    text = {"type": "string", "minLength": 1}
+    container = {
+        "type": ["object", "null"],
+        "required": ["name", "image"],
+        "properties": {"name": text | {"not": {"enum": [INSTALL, AGENT, INSTALL_WATCH]}}, "image": text},
+    }
+    named = {"type": "object", "required": ["name"], "properties": {"name": text}}
+    document = {
+        "type": "object",
+        "required": ["apiVersion", "kind", "metadata"],
+        "properties": {"apiVersion": text, "kind": text, "metadata": named},
+    }
+    endpoints = {"type": "string", "pattern": rf"^({_URL}(\s*,\s*{_URL})*)?$"}
+    properties = {
+        "image": {"type": "string", "pattern": f"^{IMAGE_PATTERN}$"},
+        "flavour": {"type": "string"},
+        "datastore": {"type": "string"},
+        "etcd": _object({"endpoints": endpoints, "tls": {"type": "boolean"}}),
+        "policyAgent": container,
+        "proxy": {"type": "array", "items": document},
+    }
+    without_etcd = {"properties": {"etcd": {"properties": {"endpoints": {"const": ""}, "tls": {"const": False}}}}}
+    with_tls = {"properties": {"etcd": {"properties": {"endpoints": {"pattern": "^(https://[^,]*,?)*$"}}}}}
+    has_tls = {"properties": {"etcd": {"properties": {"tls": {"const": True}}}}}
+    rules = [
+        {"if": {"properties": {"datastore": {"const": ORCH}}}, "then": without_etcd},
+        {"if": has_tls, "then": with_tls},
+    ]
+    return {"properties": properties, "required": list(properties), "allOf": rules}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _checks() -> str:
@@ -133,6 +192,7 @@ def _crd_chart() -> Iterator[tuple[str, str]]:
     description = "description: Resource definitions of svc, apart because helm never upgrades them in a chart's folder crds"
     yield "crd-chart/Chart.yaml", f"{HEAD}name: {DEFAULT.plugin}-crds\n{description}\n{_CHART}"
     yield "crd-chart/values.yaml", f"{HEAD}rules: false  # true: with rules in CEL, for Kubernetes 1.25 or newer\n"
+    yield "crd-chart/values.schema.json", _schema({"properties": {"rules": {"type": "boolean"}}, "required": ["rules"]})
     with_rules, without = (_definitions(with_rules=rules) for rules in (True, False))
     text = f"{{{{- if .Values.rules }}}}\n{with_rules}{{{{- else }}}}\n{without}{{{{- end }}}}\n"
     yield "crd-chart/templates/definitions.yaml", text

@@ -56,7 +56,7 @@ def one_of(words: Sequence[str]) -> Rule:
 
     def rule(where: str, value: Any) -> Found:
         if value not in words:
-            yield FieldError(where, value, "is not known", f"give one of {', '.join(words)}")
+            yield FieldError(where, value, "is not known", f"give one of {', '.join(word or repr(word) for word in words)}")
 
     return rule
 

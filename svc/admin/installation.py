@@ -131,8 +131,8 @@ class Installation:
         if self.installation:
             from svc.admin import operator_resource  # few installations have an operator
 
-            data = read_file(self.installation)
-            entry = operator_resource.read(data, str(self.installation), self.names).applied(entry)
+            document = operator_resource.read_checked(read_file(self.installation), str(self.installation), self.names)
+            entry = operator_resource.settings_of(document["spec"], self.names).applied(entry)
         netconf = netconfs.read(entry | {"name": self.names.network}, self.names)
         if (settings := netconf.datastore.to_json())["kind"] == "etcdv3":
             from svc.datastore.etcd.settings import require_urls  # few networks have etcd

@@ -86,8 +86,8 @@ def read_checked(data: bytes, source: str, names: Names) -> Json:
     """Return the whole resource as a document. Raise CallerError with every error of it.
 
     It has the kind of IPAM in the spelling that is written."""
-    found = read_resource(data, source, names)
-    _raise(source, rules.check(found.spec, names))
+    found, problems = _parsed(data, source, names)
+    _raise(source, [*problems, *rules.check(found.spec, names)])
     cni = found.spec.get("cni") or {}
     if (kind := ipam_kind(cni.get("ipam") or {})) is not None:
         others = {key: value for key, value in cni["ipam"].items() if key not in IPAM_KEYS}
@@ -103,13 +103,19 @@ def read_spec(data: bytes, source: str, names: Names) -> Json:
 
 def read_resource(data: bytes, source: str, names: Names) -> Resource:
     """Return the resource of a file with one. Raise CallerError if it is another document."""
-    errors = FieldErrors(source, Code.INVALID_NETCONF)
+    found, problems = _parsed(data, source, names)
+    _raise(source, problems)
+    return found
+
+
+def _parsed(data: bytes, source: str, names: Names) -> tuple[Resource, list[FieldError]]:
+    """Return the first resource of a file, and the error if it is another one than the operator's, or one of several."""
     texts = [*_TEXTS, *(f"{names.operator_network}.ipPools[].{field}" for field in _POOL_TEXTS)]
     documents = manifest.read(data, source, names.operator_api_version, KIND, texts)
-    if len(documents) > 1 or documents[0].name != NAME:
-        errors.add("metadata.name", documents[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
-    errors.raise_if_any()
-    return documents[0]
+    if len(documents) == 1 and documents[0].name == NAME:
+        return documents[0], []
+    problem, remedy = "is not the operator's", f"give one {KIND}, {NAME!r}"
+    return documents[0], [FieldError("metadata.name", documents[-1].name, problem, remedy)]
 
 
 def settings_of(spec: Json, names: Names) -> OperatorSettings:

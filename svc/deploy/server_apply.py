@@ -9,6 +9,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.datastore.api import StoreError
@@ -27,6 +28,10 @@ SERVED_SECONDS: Final = 30.0  # until a server serves a new definition
 NAMESPACE, DEFINITION = "Namespace", "CustomResourceDefinition"
 _FIRST: Final = (NAMESPACE, DEFINITION)
 _POLL_SECONDS: Final = 0.1
+_NOT_FOUND, _FORBIDDEN, _INVALID = 404, 403, 422
+_REFUSALS: Final = (400, _FORBIDDEN, _NOT_FOUND, 409, _INVALID)
+_ANY_NAMESPACE: Final = "default"  # which every server has
+_MALFORMED: Final = "failed to create typed patch object"  # a field that is unknown or of another type: status 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,16 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A document with its place on the server. `is_planned` is true if its kind or namespace does not exist yet."""
+    """A document with its place on the server. `has_kind` and `has_namespace` are false for what does not exist yet."""
 
     document: Json
     served: ServedKind
-    is_planned: bool
+    has_kind: bool
+    has_namespace: bool
+
+    @property
+    def is_planned(self) -> bool:
+        return not (self.has_kind and self.has_namespace)
 
     @property
     def path(self) -> str:
@@ -66,12 +76,16 @@ class _Target:
 def apply(client: "Client", documents: Sequence[Json], manager: str = MANAGER, dry_run: bool = False) -> Iterator[Applied]:
     """Apply each object, as a forced server-side `kubectl apply`, and yield it when it is served.
 
-    With `dry_run` the server checks each object, and changes nothing. Raise CallerError for documents that have no place, and
-    StoreError."""
+    Raise CallerError for documents that have no place, and StoreError. With `dry_run` the server checks each object, and
+    changes nothing; one error has all that it refuses."""
     discovery = Discovery(client)
-    for target in _targets(client, discovery, documents):
-        with _named(target.document):
-            yield target.applied(_write(client, discovery, target, manager, dry_run=dry_run))
+    targets = _targets(client, discovery, documents)
+    if dry_run:
+        yield from _rehearse(client, targets, manager)
+        return
+    for target in targets:
+        with named(target.document):
+            yield target.applied(_write(client, discovery, target, manager))
 
 
 def in_order(documents: Sequence[Json]) -> list[Json]:
@@ -86,9 +100,48 @@ def describe(document: Json) -> str:
     return f"{document.get('kind') or 'object without kind'} {place}{metadata.get('name') or 'without name'}"
 
 
-def _write(client: "Client", discovery: Discovery, target: _Target, manager: str, *, dry_run: bool) -> Json | None:
-    if dry_run:
-        return None if target.is_planned else client.apply(target.path, target.document, manager, dryRun="All")
+def identity_of(document: Json) -> tuple[str, str]:
+    """Return what no other object of a server has. Raise CallerError if the document does not name its object."""
+    found = {name: document.get(name) for name in ("apiVersion", "kind")}
+    found["metadata.name"] = (document.get("metadata") or {}).get("name")
+    for name, value in found.items():
+        if not isinstance(value, str) or not value:
+            raise CallerError(f"{describe(document)}: {name} is {value!r}", details="every object needs it, as a text")
+    return document["apiVersion"].partition("/")[0], describe(document)
+
+
+def joined(refusals: Sequence[StoreError], subject: str) -> StoreError:
+    """Return one error that has a line for each refusal."""
+    details = "; ".join(dict.fromkeys(each.details for each in refusals))
+    found = StoreError("; ".join(each.msg for each in refusals), details=details)
+    found.subject, found.errors = subject, tuple(line for each in refusals for line in each.errors or (str(each),))
+    return found
+
+
+def is_refusal(error: StoreError) -> bool:
+    """Return whether the server has answered, and refused some requests alone."""
+    return bool(error.errors) or getattr(error, "status", 0) in _REFUSALS
+
+
+def _rehearse(client: "Client", targets: Sequence[_Target], manager: str) -> Iterator[Applied]:
+    refused: list[StoreError] = []
+    for target in targets:
+        try:
+            with named(target.document):
+                stored = _checked(client, target, manager) if not target.is_planned else None
+                if target.has_kind and not target.has_namespace:
+                    _check_elsewhere(client, target, manager)
+        except StoreError as error:
+            if not is_refusal(error):
+                raise
+            refused.append(error)
+            continue
+        yield target.applied(stored)
+    if refused:
+        raise joined(refused, "nothing was changed")
+
+
+def _write(client: "Client", discovery: Discovery, target: _Target, manager: str) -> Json:
     if target.is_planned:
         _await_served(discovery, target.document)
     stored = _apply_once(client, target, manager)
@@ -98,6 +151,29 @@ def _write(client: "Client", discovery: Discovery, target: _Target, manager: str
     for version in target.document["spec"]["versions"]:
         discovery.forget(f"{target.document['spec']['group']}/{version['name']}")
     return stored
+
+
+def _checked(client: "Client", target: _Target, manager: str) -> Json | None:
+    """Return what the server would store; None if it cannot check a binding, because the role does not exist yet."""
+    try:
+        return client.apply(target.path, target.document, manager, dryRun="All")
+    except StoreError as error:
+        if getattr(error, "status", 0) == _NOT_FOUND and target.document["kind"].endswith("Binding"):
+            return None
+        if _MALFORMED in error.msg:
+            error.details = "correct the field, or leave it out"
+        raise
+
+
+def _check_elsewhere(client: "Client", target: _Target, manager: str) -> None:
+    """Let the server check the fields of an object in another namespace, because that of the object does not exist yet."""
+    document = target.document
+    elsewhere = document | {"metadata": document["metadata"] | {"namespace": _ANY_NAMESPACE}}
+    try:
+        _checked(client, replace(target, document=elsewhere), manager)
+    except StoreError as error:
+        if getattr(error, "status", 0) == _INVALID or _MALFORMED in error.msg:
+            raise
 
 
 def _apply_once(client: "Client", target: _Target, manager: str) -> Json:
@@ -113,7 +189,7 @@ def _apply_once(client: "Client", target: _Target, manager: str) -> Json:
 
 
 @contextmanager
-def _named(document: Json) -> Iterator[None]:
+def named(document: Json) -> Iterator[None]:
     """Name the object of a document in errors of requests."""
     try:
         yield
@@ -129,7 +205,7 @@ def _targets(client: "Client", discovery: Discovery, documents: Sequence[Json]) 
     targets: list[_Target] = []
     missing: dict[str, None] = {}  # in order, each once
     for document in in_order(documents):
-        with _named(document):
+        with named(document):
             served = discovery.find(document["apiVersion"], document["kind"])
             kind = served or planned.get((document["apiVersion"], document["kind"]))
             if kind is None:
@@ -138,7 +214,7 @@ def _targets(client: "Client", discovery: Discovery, documents: Sequence[Json]) 
             namespace = _namespace_of(document, kind)
             if namespace and not spaces.has(namespace):
                 missing[f"the namespace {namespace} of {describe(document)} does not exist"] = None
-        targets.append(_Target(document, kind, served is None or namespace in spaces.planned))
+        targets.append(_Target(document, kind, served is not None, namespace not in spaces.planned))
     if missing:
         raise StoreError(
             f"nothing was applied: {'; '.join(missing)}",
@@ -161,19 +237,23 @@ class _Namespaces:
 
     def _has(self, name: str) -> bool:
         if name not in self._exists:
-            self._exists[name] = self._client.get_if_served(f"/api/v1/namespaces/{name}") is not None
+            self._exists[name] = self._is_there(name)
         return self._exists[name]
+
+    def _is_there(self, name: str) -> bool:
+        """Return whether a namespace exists. If the user may not read it, assume so: the writes into it will tell."""
+        try:
+            return self._client.get_if_served(f"/api/v1/namespaces/{name}") is not None
+        except StoreError as error:
+            if getattr(error, "status", 0) != _FORBIDDEN:
+                raise
+            return True
 
 
 def _require_distinct(documents: Sequence[Json]) -> None:
     seen: set[tuple[str, str]] = set()
     for document in documents:
-        found = {name: document.get(name) for name in ("apiVersion", "kind")}
-        found["metadata.name"] = (document.get("metadata") or {}).get("name")
-        for name, value in found.items():
-            if not isinstance(value, str) or not value:
-                raise CallerError(f"{describe(document)}: {name} is {value!r}", details="every object needs it, as a text")
-        identity = (document["apiVersion"].partition("/")[0], describe(document))
+        identity = identity_of(document)
         if identity in seen:
             raise CallerError(f"{describe(document)} is given twice", details="leave one of them out")
         seen.add(identity)

@@ -98,7 +98,10 @@ def test_status_says_whether_the_pods_are_those_of_the_resource(cluster: Install
     assert f"version: {cluster.resource['status']['version']}" in cluster.call("status", resource)
     cluster.call("status", document({"ipPools": [V6]}), code=3)
     cluster.kube.call("PATCH", PATH, {"spec": {"registry": "r/"}}, MERGE)
-    cluster.call("status", code=3)  # a condition of the earlier generation says nothing about this one
+    # a condition of the earlier generation says nothing about this one
+    assert "the conditions are of generation 1, and the resource has generation 2: wait for the" in cluster.call(
+        "status", code=3
+    )
 
 
 def test_host_local_sets_one_variable_on_four_workloads_and_removes_it(cluster: InstalledCluster) -> None:

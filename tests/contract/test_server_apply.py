@@ -6,13 +6,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from harness.api_proxy import ApiProxy, Fate, Order
+from harness.deployments import manifests, remove
 from harness.kube import Kube, running
-from svc.ctl.main import main
 from svc.datastore.api import StoreError
 from svc.datastore.open import open_client
 from svc.datastore.orch.client import Client
@@ -59,20 +57,6 @@ def client(workloads: Kube, tmp_path: Path) -> Iterator[Client]:
     with closing(open_client({"kubeconfig": str(workloads.kubeconfig(tmp_path / "admin"))})) as made:
         yield made
     remove(workloads)
-
-
-def remove(server: Kube) -> None:
-    """Delete everything that a deployment has, and wait until its kinds are no longer served."""
-    for definition in server.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]:
-        group, version = definition["spec"]["group"], definition["spec"]["versions"][0]["name"]
-        name = definition["metadata"]["name"]
-        server.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-        server.await_gone(f"/apis/{group}/{version}/{definition['spec']['names']['plural']}")
-    server.forget("daemonsets/", "deployments/", "poddisruptionbudgets/", "configmaps/default/", "configmaps/kube-system/cni-")
-    for kind in ("serviceaccounts", "roles", "rolebindings", "configmaps"):
-        server.forget(f"{kind}/kube-system/svc-", f"{kind}/net/")
-    server.forget("clusterroles/svc-", "clusterrolebindings/svc-")
-    server.uproot("namespaces/net")
 
 
 def exists(client: Client, document: Json) -> Json | None:
@@ -273,24 +257,19 @@ def test_installer_may_request_tokens_of_the_plugin_alone(workloads: Kube, clien
     assert not may("svc-controllers", "patch", "apps", "daemonsets", "other", "kube-system")
 
 
-def run(workloads: Kube, folder: Path, *arguments: str) -> click.testing.Result:
-    kubeconfig = str(workloads.kubeconfig(folder / "kubeconfig"))
-    return CliRunner().invoke(main, ["manifests", "--kubeconfig", kubeconfig, *arguments])
-
-
 def test_command_applies_what_the_server_has(workloads: Kube, client: Client, tmp_path: Path) -> None:
     """It finds the API group of the disruption budget. A dry run says what it could not check."""
-    rehearsed = run(workloads, tmp_path, "--apply", "--dry-run", "--pool", "10.244.0.0/16")
+    rehearsed = manifests(workloads, tmp_path, "--apply", "--dry-run", "--pool", "10.244.0.0/16")
     assert rehearsed.exit_code == 0, rehearsed.output
     assert "IPPool default-ipv4-ippool not checked: what it needs is not there yet\n" in rehearsed.output
     assert "PodDisruptionBudget kube-system/svc-controllers valid\n" in rehearsed.output
     assert client.get_if_served("/apis/apps/v1/namespaces/kube-system/daemonsets/svc-node") is None
-    assert "apiVersion: policy/v1beta1\n" in run(workloads, tmp_path).output
-    assert "maxSurge" not in run(workloads, tmp_path).output
-    applied = run(workloads, tmp_path, "--apply", "--pool", "10.244.0.0/16")
+    assert "apiVersion: policy/v1beta1\n" in manifests(workloads, tmp_path).output
+    assert "maxSurge" not in manifests(workloads, tmp_path).output
+    applied = manifests(workloads, tmp_path, "--apply", "--pool", "10.244.0.0/16")
     assert applied.exit_code == 0, applied.output
     assert "DaemonSet kube-system/svc-node applied\n" in applied.output
     assert client.get_if_served("/apis/crd.svc.internal/v1/ippools/default-ipv4-ippool")
-    refused = run(workloads, tmp_path, "--apply", "--policy-api", "policy/v1")
+    refused = manifests(workloads, tmp_path, "--apply", "--policy-api", "policy/v1")
     assert refused.exit_code == 1
     assert "does not serve PodDisruptionBudget of policy/v1" in refused.output

@@ -127,6 +127,19 @@ def test_chart_has_slots() -> None:
         (["flavour=operator", "datastore=etcd", "etcd.endpoints=http://a"], "flavour and datastore operator-etcd: give"),
         (["flavour=none"], "flavour and datastore none-orch: give"),
         (["datastore=etcd"], "etcd.endpoints is missing: give URLs"),
+        (["image="], "image: Does not match pattern"),
+        (["image=a b"], "image: Does not match pattern"),
+        (["image=7"], "image: Invalid type. Expected: string, given: integer"),
+        (["imgae=a"], "Additional property imgae is not allowed"),
+        (["etcd.tsl=true"], "Additional property tsl is not allowed"),
+        (["etcd.endpoints=https://a"], "etcd.endpoints: etcd.endpoints does not match"),
+        (["etcd.tls=true"], "etcd.tls: etcd.tls does not match"),
+        (["datastore=etcd", "etcd.endpoints=foo"], "etcd.endpoints: Does not match pattern"),
+        (["datastore=etcd", "etcd.endpoints=http://a", "etcd.tls=true"], "etcd.endpoints: Does not match pattern"),
+        (["policyAgent.name=policy"], "policyAgent: image is required"),
+        (["policyAgent.name=agent", "policyAgent.image=a"], "policyAgent.name: Must not validate the schema (not)"),
+        (["proxy=a"], "proxy: Invalid type. Expected: array, given: string"),
+        (["proxy[0].kind=Service"], "proxy.0: apiVersion is required"),
     ],
 )
 def test_chart_refuses_contradictory_values(values: list[str], error: str) -> None:
@@ -143,6 +156,13 @@ def test_chart_of_definitions_has_both_forms(with_rules: bool) -> None:
     wanted = by_name(definitions(DEFAULT, DEFAULT.crd_api_version, with_rules=with_rules))
     assert {name: each for name, each in found.items() if name in wanted} == wanted
     assert [name[2] for name in found.keys() - wanted.keys()] == ["installations.operator.svc.internal"]
+
+
+@pytest.mark.parametrize(("value", "error"), [("rules=yes", "rules: Invalid type"), ("rule=true", "property rule is not")])
+def test_chart_of_definitions_refuses_other_values(value: str, error: str) -> None:
+    done = helm("crd-chart", value)
+    assert done.returncode != 0
+    assert error in done.stderr
 
 
 def test_chart_knows_both_groups_of_the_disruption_budget() -> None:

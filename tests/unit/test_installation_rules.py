@@ -25,7 +25,8 @@ def lines(spec: Json) -> list[str]:
         {},
         {"variant": "Svc", "kubernetesProvider": "", "registry": "r/", "controlPlaneReplicas": 1},
         {"cni": {"type": None, "ipam": {"type": "HostLocal", "Plugin": "HostLocal"}, "specVersion": "0.3.1"}},
-        {"svcNetwork": {"ipPools": [V4, V6], "bgp": "Enabled", "sysctl": [{"key": "a", "value": "1"}], "mtu": 0}},
+        {"svcNetwork": {"ipPools": [V4, V6], "bgp": "Enabled", "mtu": 0}},
+        {"svcNetwork": {"sysctl": [{"key": key, "value": "1"} for key in ("net.ipv4.a", "net/ipv4/conf/eth0@1/b")]}},
         {"svcNetwork": {"ipPools": None, "linuxPolicySetupTimeoutSeconds": 2**31 - 1, "linuxDataplane": "BPF"}},
         {"svcNetwork": {"ipPools": [{"cidr": f"10.{number}.0.0/16"} for number in range(25)]}},
         {"logging": {"cni": {"logFileMaxSize": "2Gi", "logSeverity": "Debug", "logFileMaxAgeDays": 1}}, "unknown": 1},
@@ -40,7 +41,7 @@ def test_valid_spec(spec: Json) -> None:
     ("spec", "error"),
     [
         ({"variant": "Other"}, "spec.variant = 'Other' is not served: give Svc"),
-        ({"kubernetesProvider": "Nimbus"}, "spec.kubernetesProvider = 'Nimbus' is not known: give one of , EKS"),
+        ({"kubernetesProvider": "Nimbus"}, "spec.kubernetesProvider = 'Nimbus' is not known: give one of '', EKS"),
         ({"registry": "r"}, "spec.registry = 'r' does not end with '/': give r/"),
         ({"controlPlaneReplicas": 0}, "spec.controlPlaneReplicas = 0 is not a number from 1"),
         ({"nodeUpdateStrategy": {"type": "OnDelete"}}, "spec.nodeUpdateStrategy.type = 'OnDelete' is not known"),
@@ -66,6 +67,16 @@ def test_valid_spec(spec: Json) -> None:
         ({"svcNetwork": {"multiInterfaceMode": 1}}, f"{NETWORK}.multiInterfaceMode = 1 is not known"),
         ({"svcNetwork": {"mtu": -1}}, f"{NETWORK}.mtu = -1 is not a number from 0 to 65535"),
         ({"svcNetwork": {"sysctl": [{"key": "a"}]}}, f"{NETWORK}.sysctl[0].value is missing"),
+        (
+            {"svcNetwork": {"sysctl": [{"key": "kernel.a", "value": ""}]}},
+            f"{NETWORK}.sysctl[0].key = 'kernel.a' is not a sysctl",
+        ),
+        ({"svcNetwork": {"sysctl": [{"key": "net/../kernel/a", "value": ""}]}}, "key = 'net/../kernel/a' is not a sysctl"),
+        ({"svcNetwork": {"sysctl": [{"key": "net", "value": ""}]}}, f"{NETWORK}.sysctl[0].key = 'net' is not a sysctl"),
+        (
+            {"svcNetwork": {"sysctl": [{"key": key, "value": "1"} for key in ("net.ipv4.a", "net/ipv4/a")]}},
+            f"{NETWORK}.sysctl[1].key = 'net/ipv4/a' is also the key of sysctl[0]",
+        ),
         (
             {"svcNetwork": {"linuxPolicySetupTimeoutSeconds": -1}},
             f"{NETWORK}.linuxPolicySetupTimeoutSeconds = -1 is not a number",
@@ -109,6 +120,17 @@ def test_error_names_field_value_and_remedy(spec: Json, error: str) -> None:
 def test_every_error_is_reported() -> None:
     found = lines({"registry": "r", "variant": "x", "svcNetwork": {"mtu": "x", "ipPools": [{}, {"cidr": "y"}]}})
     assert len(found) == 5
+
+
+def test_contradictions_are_reported_beside_other_errors() -> None:
+    """An invalid pool does not hide that a valid one contradicts another field."""
+    vxlan = V4 | {"encapsulation": "VXLAN"}
+    network = {"ipPools": [{}, vxlan], "linuxDataplane": "VPP", "linuxPolicySetupTimeoutSeconds": 1, "mtu": "x"}
+    found = lines({"registry": "r", "cni": {"ipam": {"type": "HostLocal"}}, "svcNetwork": network})
+    for error in ("registry = 'r'", "ipPools[0].cidr is missing", "ipPools[1].encapsulation", "mtu", "needs a data plane"):
+        assert any(error in line for line in found), found
+    assert lines({"cni": [], "svcNetwork": {"ipPools": {}, "linuxDataplane": [], "linuxPolicySetupTimeoutSeconds": "x"}})
+    assert lines({"svcNetwork": 1, "cni": {"ipam": 1}})
 
 
 def test_fields_that_are_not_read_are_named() -> None:

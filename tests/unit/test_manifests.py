@@ -21,7 +21,7 @@ from svc.agent.main import _parser as agent_parser
 from svc.controllers.main import _parser as controllers_parser
 from svc.controllers.settings import read as read_settings
 from svc.ctl.commands.install import install
-from svc.ctl.commands.manifests import _can_surge
+from svc.ctl.commands.manifests import _version
 from svc.ctl.main import main
 from svc.deploy import rbac
 from svc.deploy.manifests.node import AGENT, INSTALL, INSTALL_WATCH, host_directories
@@ -326,16 +326,23 @@ def test_update_replaces_the_pod_of_a_node_or_starts_the_new_one_first() -> None
 
 
 @pytest.mark.parametrize(
-    ("version", "surges"), [("v1.20.5", False), ("v1.21.14", False), ("v1.22.0-rc.1", True), ("v1.30.2", True), ("", False)]
+    ("text", "version"), [("v1.20.5", (1, 20)), ("v1.22.0-rc.1", (1, 22)), ("v1.30.2+k3s1", (1, 30)), ("", None)]
 )
-def test_surge_depends_on_the_version_of_the_server(version: str, surges: bool) -> None:
+def test_version_of_the_server_is_read(text: str, version: tuple[int, int] | None) -> None:
     class Server:
         def get(self, path: str) -> Json:
             assert path == "/version"
-            return {"gitVersion": version}
+            return {"gitVersion": text}
 
-    assert _can_surge(Server()) is surges  # type: ignore[arg-type]
-    assert not _can_surge(None)
+    assert _version(Server()) == version  # type: ignore[arg-type]
+    assert _version(None) is None
+
+
+def test_slots_may_not_have_names_of_svc() -> None:
+    """The API server would refuse two containers of one name, after it has stored the objects before."""
+    for name in (INSTALL, AGENT, INSTALL_WATCH):
+        with pytest.raises(CallerError, match=f"--policy-agent: name = '{name}' is a container of svc"):
+            objects(settings(POLICY_ONLY, policy_agent={"name": name, "image": "a:1"}))
 
 
 def test_pools_are_created_on_request() -> None:
@@ -354,11 +361,16 @@ def test_pools_are_created_on_request() -> None:
         (OPERATOR, ETCD, {}, "flavour 'operator' is not for etcd"),
         (NETWORKING, ORCH, {"etcd_tls": True}, "etcd is configured"),
         (NETWORKING, ETCD, {"etcd_endpoints": "", "etcd_tls": False}, "the addresses of etcd are missing"),
+        (NETWORKING, ETCD, {"etcd_endpoints": "foo"}, "--etcd-endpoints 'foo' is not the URL of an etcd server"),
+        (NETWORKING, ETCD, {"etcd_endpoints": "http://a:1"}, "--etcd-endpoints 'http://a:1' has no TLS, and --etcd-tls"),
         (NETWORKING, ORCH, {"names": CALICO, "profile": "calico"}, "belong to another product"),
         (NETWORKING, ORCH, {"profile": "/etc/svc/names.toml"}, "is a file of this machine"),
-        (NETWORKING, ORCH, {"namespace": "Net"}, "namespace = 'Net'"),
+        (NETWORKING, ORCH, {"namespace": "Net"}, "--namespace 'Net'"),
         (OPERATOR, ORCH, {"namespace": "net"}, "flavour 'operator' is not for another namespace"),
-        (NETWORKING, ORCH, {"pools": ("10.0.0.0",)}, "pool = '10.0.0.0'"),
+        (NETWORKING, ORCH, {"pools": ("10.0.0.0",)}, "--pool '10.0.0.0'"),
+        (NETWORKING, ORCH, {"pools": ("10.0.0.0/30",)}, "--pool '10.0.0.0/30' is smaller than one block of /26"),
+        (NETWORKING, ORCH, {"pools": ("127.0.0.0/8",)}, "--pool '127.0.0.0/8' is loopback (127.0.0.0/8)"),
+        (NETWORKING, ORCH, {"pools": ("fe80::/64",)}, "--pool 'fe80::/64' is link-local (fe80::/10)"),
         (NETWORKING, ORCH, {"pools": ("10.0.0.0/16", "10.1.0.0/16")}, "two pools are of one IP version"),
         (OVERLAY, ORCH, {"pools": ("10.0.0.0/16",)}, "pools are given in vain"),
         (OPERATOR, ORCH, {"pools": ("10.0.0.0/16",)}, "pools are given in vain"),
@@ -371,10 +383,19 @@ def test_contradictory_settings_are_refused(flavour: str, datastore: str, option
     assert refusal.value.details
 
 
-@pytest.mark.parametrize("image", ["", "svc latest", "svc:", "https://registry/svc", "svc@sha256:12"])
+@pytest.mark.parametrize(
+    "image", ["", "svc latest", "svc:", "https://registry/svc", "svc@sha256:12", "UPPER/x:1", "a.example/X"]
+)
 def test_malformed_image_is_refused(image: str) -> None:
     with pytest.raises(CallerError, match="is not the name of an image"):
         objects(Settings(NETWORKING, ORCH, image))
+
+
+@pytest.mark.parametrize(
+    "image", ["a:1", "localhost/a/b_c", "Registry.example:5000/net/svc:V1", "host:5000/a@sha256:" + "0" * 64]
+)
+def test_names_of_images_are_accepted(image: str) -> None:
+    assert objects(Settings(NETWORKING, ORCH, image))
 
 
 def run(*arguments: str) -> click.testing.Result:
@@ -398,11 +419,32 @@ def test_command_prints_the_model() -> None:
         (("--dry-run",), "--dry-run needs --apply"),
         (("--flavour", "none"), "'none' is not one of"),
         (("--datastore", "etcd"), "give --etcd-endpoints"),
+        (("--crds", "with-rules", "--policy-api", "policy/v1beta1"), "--crds with-rules needs Kubernetes 1.25, which has no"),
+        (("--policy-agent", "/"), "--policy-agent / is a directory: give a file"),
+        (("--proxy", "/"), "--proxy / is a directory: give a file"),
     ],
 )
 def test_command_refuses_what_has_no_effect(arguments: tuple[str, ...], error: str) -> None:
     result = run(*arguments)
     assert result.exit_code != 0
+    assert error in result.output
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        ("{kind: Service, metadata: {name: a}}", "--proxy: Service a: apiVersion is None: every object needs it"),
+        (
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: cni-config, namespace: kube-system}}",
+            "--proxy: ConfigMap kube-system/cni-config is an object of svc: give the object another name",
+        ),
+    ],
+)
+def test_objects_of_a_proxy_have_names_of_their_own(tmp_path: Path, document: str, error: str) -> None:
+    file = tmp_path / "proxy.yaml"
+    file.write_text(document)
+    result = run("--proxy", str(file))
+    assert result.exit_code == 1
     assert error in result.output
 
 

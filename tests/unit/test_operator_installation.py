@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from svc.admin.operator_resource import OperatorSettings, read
+from svc.admin.operator_resource import OperatorSettings, read, read_checked
 from svc.model.errors import CallerError
 from svc.names import DEFAULT, Names
 from svc.netconf.names_profiles import load_profile
@@ -94,6 +94,12 @@ def test_names_profile_determines_the_keys() -> None:
 )
 def test_error_names_the_field(spec: Json, error: str) -> None:
     assert error in str(refused(document(spec)))
+
+
+def test_a_wrong_name_hides_no_other_error() -> None:
+    with pytest.raises(CallerError) as caught:
+        read_checked(document({"registry": "r"}, "other"), "FILE", DEFAULT)
+    assert [line.partition(" = ")[0] for line in caught.value.errors] == ["metadata.name", "spec.registry"]
 
 
 def test_exactly_one_resource_with_its_name_is_accepted() -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from harness.ipam import NODE, blocks, free, put_pool, take
 from harness.svcctl import Cli
 from svc.admin import kinds, operator_resource, resources
 from svc.admin.changes import Options
+from svc.ctl.main import main
 from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.service import IpamService
 from svc.model.errors import CallerError
@@ -250,6 +252,36 @@ def test_install_applies_the_pools(tmp_path: Path) -> None:
     assert cli.prints(*command).splitlines()[0] == "pool default-ipv4-ippool unchanged"
     assert "default-ipv4-ippool" in cli.prints("pool", "get")
     assert "needs --installation" in cli.fails("install", "--bin-dir", "/b", "--apply-pools", code=2)
+
+
+@pytest.mark.parametrize(
+    ("network", "spec", "error"),
+    [
+        ({"ipPools": [{"cidr": f"10.{number}.0.0/16"} for number in range(26)]}, {}, "ipPools = 26 is the number of pools"),
+        ({"ipPools": [V4, V4]}, {}, "is also the range of ipPools[0]"),
+        ({"ipPools": [V4 | {"encapsulation": "GRE"}]}, {}, "encapsulation = 'GRE' is not known"),
+        ({}, {"kubernetesProvider": "Nimbus"}, "kubernetesProvider = 'Nimbus' is not known"),
+        ({"mtu": -1}, {"registry": "r"}, "2 errors"),
+    ],
+)
+def test_install_has_the_rules_of_render(tmp_path: Path, network: Json, spec: Json, error: str) -> None:
+    """Without --apply-pools, too. It installs nothing."""
+    cli, resource = Cli(tmp_path, fresh=False), tmp_path / "installation.json"
+    resource.write_bytes(document(network, **spec))
+    folders = ("--bin-dir", str(tmp_path / "bin"), "--conf-dir", str(tmp_path / "net.d"))
+    assert error in cli.fails("install", *folders, "--installation", str(resource))
+    assert [path.name for path in tmp_path.iterdir()] == [resource.name]
+
+
+def test_install_names_the_fields_that_are_not_read(tmp_path: Path) -> None:
+    resource = tmp_path / "installation.json"
+    resource.write_bytes(document({}, typhaDeployment={}))
+    folders = ["--bin-dir", str(tmp_path / "bin"), "--conf-dir", str(tmp_path / "net.d")]
+    options = ["--state-dir", str(tmp_path / "state"), "--run-dir", str(tmp_path / "run")]
+    without = ["--without", "portmap", "--without", "bandwidth"]
+    done = CliRunner().invoke(main, [*options, "install", *folders, *without, "--installation", str(resource)])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "warning: svc does not read spec.typhaDeployment\n"
 
 
 def test_change_of_a_pool_of_the_resource_is_warned_about(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 MAX_MTU: Final = 65535
 _SIZE: Final = re.compile(r"([1-9][0-9]*)(Ki|Mi|Gi)")
+_SYSCTL: Final = re.compile(r"net([./][^./\s]+)+")  # of a network namespace
 _UNITS: Final = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _RENAMED: Final = {"ipipMode": "encapsulation", "vxlanMode": "encapsulation", "disabled": "disableNewAllocations"}
 _PLACEHOLDER: Final = "unnamed"  # the name of a listed pool without one, for the rules of pools
@@ -29,9 +30,8 @@ def check(spec: Mapping[str, Any], names: Names, *, together: bool = True) -> Fo
     """Yield the errors of a spec. Fields that svc does not read are left out: `unread` names them.
 
     With `together`, valid fields that exclude each other are errors too."""
-    found = [*_within(_known(names), "spec", dict(spec))]
-    yield from found
-    if together and not found:
+    yield from _within(_known(names), "spec", dict(spec))
+    if together:
         yield from _together(spec, names)
 
 
@@ -158,7 +158,6 @@ def _cni(names: Names) -> Rule:
 
 def _network() -> dict[str, Rule]:
     switch = one_of(tuple(shape.SWITCH))
-    setting: dict[str, Rule] = {"key": typed(str), "value": typed(str)}
     return {
         "ipPools": _pools,
         shape.SECONDS: _seconds,
@@ -168,7 +167,7 @@ def _network() -> dict[str, Rule]:
         "containerIPForwarding": switch,
         "multiInterfaceMode": one_of(shape.MULTI_INTERFACE),
         "mtu": _number(0, MAX_MTU),
-        "sysctl": items(partial(fields, setting, required=tuple(setting))),
+        "sysctl": _sysctls,
         "nodeAddressAutodetectionV4": typed(dict),
         "nodeAddressAutodetectionV6": typed(dict),
     }
@@ -202,19 +201,48 @@ def _contradictions(where: str, entries: Mapping[int, Json]) -> Found:
 
 
 def _together(spec: Mapping[str, Any], names: Names) -> Found:
-    """Yield the errors of fields that exclude each other. Each is valid on its own."""
-    network, where = spec.get(names.operator_network) or {}, f"spec.{names.operator_network}"
-    host_local = shape.ipam_kind((spec.get("cni") or {}).get("ipam") or {}) == shape.HOST_LOCAL
-    has_bgp = (network.get("bgp") or shape.ENABLED) == shape.ENABLED
+    """Yield the errors of fields that exclude each other. Each is valid on its own; others have errors already."""
+    network, where = _object(spec, names.operator_network), f"spec.{names.operator_network}"
+    host_local = shape.ipam_kind(_object(_object(spec, "cni"), "ipam")) == shape.HOST_LOCAL
+    has_bgp = network.get("bgp") != shape.DISABLED
     given = network.get("ipPools")
     unlisted = [] if host_local else [{"cidr": shape.DEFAULT_CIDR}]
-    for index, entry in enumerate(unlisted if given is None else given):
-        yield from encapsulation_errors(entry, f"{where}.ipPools[{index}]", host_local=host_local, has_bgp=has_bgp)
-    dataplane = network.get("linuxDataplane") or shape.IPTABLES
-    if network.get(shape.SECONDS) and dataplane not in shape.WITH_STATUS_FILES:
+    listed = unlisted if given is None else given if isinstance(given, list) else []
+    for index, entry in enumerate(listed):
+        if not any(pool("", entry)):
+            yield from encapsulation_errors(entry, f"{where}.ipPools[{index}]", host_local=host_local, has_bgp=has_bgp)
+    dataplane, seconds = network.get("linuxDataplane") or shape.IPTABLES, network.get(shape.SECONDS)
+    is_silent = dataplane in shape.DATAPLANES and dataplane not in shape.WITH_STATUS_FILES
+    if seconds and is_silent and not any(_seconds("", seconds)):
         problem = f"needs a data plane that reports policy, and linuxDataplane is {dataplane}"
         remedy = f"leave it out, or set linuxDataplane to {', '.join(shape.WITH_STATUS_FILES)}"
-        yield FieldError(f"{where}.{shape.SECONDS}", network[shape.SECONDS], problem, remedy)
+        yield FieldError(f"{where}.{shape.SECONDS}", seconds, problem, remedy)
+
+
+def _object(container: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a field that is an object; an empty one if it is missing or of another type."""
+    found = container.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _sysctls(where: str, value: Any) -> Found:
+    """Yield the errors of sysctls of pods. In their keys, dots and slashes separate alike."""
+    setting: dict[str, Rule] = {"key": _sysctl_key, "value": typed(str)}
+    yield from items(partial(fields, setting, required=tuple(setting)))(where, value)
+    seen: dict[str, int] = {}
+    for index, entry in enumerate(value if isinstance(value, list) else ()):
+        key = entry.get("key") if isinstance(entry, dict) else None
+        if not isinstance(key, str):
+            continue
+        first = seen.setdefault(key.replace("/", "."), index)
+        if first != index:
+            yield FieldError(f"{where}[{index}].key", key, f"is also the key of sysctl[{first}]", "keep one of them")
+
+
+def _sysctl_key(where: str, value: Any) -> Found:
+    yield from typed(str)(where, value)
+    if isinstance(value, str) and not _SYSCTL.fullmatch(value):
+        yield FieldError(where, value, "is not a sysctl of a pod's network", "give one such as net.ipv4.tcp_keepalive_time")
 
 
 def _ipam(words: Sequence[str], where: str, value: Any) -> Found:

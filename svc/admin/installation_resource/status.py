@@ -50,11 +50,19 @@ def condition_of(present: Json, kind: str) -> Json:
     return next((each for each in conditions if isinstance(each, dict) and each.get("type") == kind), {})
 
 
+def staleness(present: Json) -> str:
+    """Return that the conditions are older than the last change of a stored Installation; empty if they are not."""
+    ready = condition_of(present, READY)
+    seen, latest = ready.get("observedGeneration", 0), present["metadata"].get("generation", 0)
+    if not ready or seen >= latest:
+        return ""
+    wait = "wait for the operator, or use `svcctl installation apply`"
+    return f"the conditions are of generation {seen}, and the resource has generation {latest}: {wait}"
+
+
 def is_ready(present: Json) -> bool:
     """Return whether a stored Installation is ready as it is now, not as it was before its last change."""
-    ready = condition_of(present, READY)
-    is_current = ready.get("observedGeneration", 0) >= present["metadata"].get("generation", 0)
-    return bool(ready.get("status") == "True" and is_current)
+    return bool(condition_of(present, READY).get("status") == "True" and not staleness(present))
 
 
 def _condition(kind: str, causes: Sequence[str], reason: str, generation: int) -> Json:

@@ -90,6 +90,10 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
     folders = {_flag(name): options[name] for name in ("bin_dir", "conf_dir", "unit_dir")}
     installer.require_directories(folders | {"--state-dir": context.state_dir, "--run-dir": context.run_dir})
     wanted = _installation(context, options)
+    if wanted.installation:
+        from svc.ctl.installation_file import read_installation  # few installations have an operator
+
+        read_installation(read_file(wanted.installation), str(wanted.installation), wanted.names)
     # the pools before the files: with the network list the runtime starts pods
     prepare = partial(_apply_pools, wanted) if apply_pools else lambda: None
     with one_interrupt() as signals:

@@ -9,10 +9,12 @@ from typing import Any, Final
 import click
 
 from svc.admin.changes import ABSENT, show_value
-from svc.admin.installation_resource import reconcile, rules, status, wanted
+from svc.admin.deployment_checks import RIGHT_REMEDY
+from svc.admin.installation_resource import reconcile, status, wanted
 from svc.admin.installation_resource.reconcile import Cluster, Outcome
-from svc.admin.operator_resource import named_pools, read_checked
+from svc.admin.operator_resource import named_pools
 from svc.ctl.cli_context import CliContext, Target, output_option, table
+from svc.ctl.installation_file import read_installation
 from svc.ctl.path_option import PATH
 from svc.ctl.selection import locked_option, read_stdin
 from svc.ctl.terminal import echo
@@ -160,7 +162,7 @@ def show_status(context: CliContext, file: str | None, kubeconfig: Path) -> None
     """
     names = context.names
     document = _read(file, names) if file else None
-    with closing(open_client(_access(kubeconfig))) as client:
+    with closing(open_client(_access(kubeconfig), right_remedy=RIGHT_REMEDY)) as client:
         present = client.get_if_served(reconcile.path_of(names))
     if present is None:
         raise CallerError(
@@ -172,18 +174,16 @@ def show_status(context: CliContext, file: str | None, kubeconfig: Path) -> None
     rows = [[each.get(name, "") for name in ("type", "status", "reason", "message")] for each in conditions if each]
     version = (present.get("status") or {}).get("version", "")
     text = f"{table(('CONDITION', 'STATUS', 'REASON', 'MESSAGE'), rows)}\nversion: {version or 'none is in force yet'}"
+    if reason := status.staleness(present):
+        text += f"\n{reason}"
     context.answer([present], text if is_same else f"{text}\nthe cluster has another resource than {file}")
     if not is_same or not status.is_ready(present):
         sys.exit(DIFFERENT)
 
 
 def _read(file: str, names: Names) -> Json:
-    """Return the resource of a file, and name on stderr the fields that svc does not read. Raise CallerError."""
     data, source = (read_stdin(), "<stdin>") if file == "-" else (read_file(Path(file)), file)
-    document = read_checked(data, source, names)
-    for path in rules.unread(document["spec"], names):
-        echo(f"warning: svc does not read spec.{path}", err=True)
-    return document
+    return read_installation(data, source, names)
 
 
 def _write_resource(cluster: Cluster, document: Json) -> None:
@@ -215,9 +215,10 @@ def _cluster(context: CliContext, kubeconfig: Path) -> Iterator[Cluster]:
             f"{target} belongs to one node, and an Installation is about a cluster",
             details="name a network configuration with the datastore of the cluster in --netconf, or leave it out",
         )
+    remedy = "" if context.netconf else RIGHT_REMEDY
     with (
-        closing(open_client(_access(kubeconfig))) as client,
-        closing(context.open_store(target.settings, names)) as store,
+        closing(open_client(_access(kubeconfig), right_remedy=RIGHT_REMEDY)) as client,
+        closing(context.open_store(target.settings, names, right_remedy=remedy)) as store,
     ):
         yield Cluster(client, store, target.settings, names)
 

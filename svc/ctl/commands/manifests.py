@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import svc
+from svc.admin.deployment_checks import RIGHT_REMEDY, rehearse
 from svc.admin.documents import read_raw, sources
 from svc.ctl.cli_context import CliContext, echo_json, names_option, output_option
 from svc.ctl.path_option import PATH
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from svc.datastore.orch.client import Client  # its packages come with an extra
 
 _SURGE_VERSION: Final = (1, 22)
+_RULES_VERSION: Final = (1, 25)
 
 Json = dict[str, Any]
 Command = Callable[..., Any]
@@ -111,14 +113,19 @@ def manifests(context: CliContext, /, kubeconfig: Path | None, is_applied: bool,
     if kubeconfig is None:
         _print(context, objects(_settings(context, None, **options)))
         return
-    with closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
-        found = objects(_settings(context, client, **options))
+    with closing(open_client({"kubeconfig": str(kubeconfig)}, right_remedy=RIGHT_REMEDY)) as client:
+        settings = _settings(context, client, **options)
+        found = objects(settings)
         if not is_applied:
             _print(context, found)
             return
-        for applied in apply_documents(client, found, dry_run=dry_run):
-            outcome = "applied" if not dry_run else "valid" if applied.stored else "not checked: what it needs is not there yet"
-            echo(f"{applied} {outcome}")
+        rehearsed = rehearse(client, kubeconfig, settings, found)  # so that no refusal stops the apply half-way
+        if dry_run:
+            for each in rehearsed:
+                echo(f"{each} {'valid' if each.stored else 'not checked: what it needs is not there yet'}")
+        else:
+            for each in apply_documents(client, found):
+                echo(f"{each} applied")
     echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
 
 
@@ -134,6 +141,12 @@ def _settings(
     proxy: Path | None,
     **options: Any,
 ) -> Settings:
+    if (crds, policy_api) == (choices.WITH_RULES, choices.POLICY_V1BETA1):
+        msg = f"--crds {crds} needs Kubernetes 1.25, which has no {policy_api}"
+        raise CallerError(msg, details=f"give --policy-api {choices.POLICY_V1}, or --crds {choices.WITHOUT_RULES}")
+    version = _version(client)
+    _require_version(version, "--crds", crds, choices.WITH_RULES, _RULES_VERSION, choices.WITHOUT_RULES)
+    _require_version(version, "--update", update, choices.SURGE, _SURGE_VERSION, choices.REPLACE)
     own = context.with_own_names
     names = own.names
     without = choices.NONE if names.foreign_definitions else choices.WITHOUT_RULES
@@ -142,28 +155,41 @@ def _settings(
         profile=canonical(own.profile),
         crds=crds or without,
         api_version=names.api_version if group == "plain" else "",
-        policy_api=policy_api or _policy_api(client),
-        surges=update == choices.SURGE if update else _can_surge(client),
+        policy_api=_policy_api(client, policy_api),
+        surges=update == choices.SURGE if update else version is not None and version >= _SURGE_VERSION,
         policy_agent=_container(policy_agent) if policy_agent else None,
-        proxy=_objects(proxy) if proxy else [],
+        proxy=_objects("--proxy", proxy) if proxy else [],
         **options,
     )
 
 
-def _policy_api(client: "Client | None") -> str:
-    """Return the newest API group of disruption budgets that the server has; the newest one without a server."""
-    discovery = Discovery(client) if client else None
-    kind = "PodDisruptionBudget"
-    return next(
-        (each for each in choices.POLICY_APIS if discovery is None or discovery.find(each, kind)), choices.POLICY_APIS[0]
-    )
+def _policy_api(client: "Client | None", given: str | None) -> str:
+    """Return the API group of disruption budgets: the given one, else the newest that the server has, or that exists.
+
+    Raise CallerError if the server lacks the given one."""
+    discovery, kind = Discovery(client) if client else None, "PodDisruptionBudget"
+    served = [each for each in choices.POLICY_APIS if discovery is None or discovery.find(each, kind)]
+    if given and served and given not in served:
+        msg = f"--policy-api {given}: the API server does not serve {kind} of {given}"
+        raise CallerError(msg, details=f"give --policy-api {served[0]}, or leave the option out")
+    return given or next(iter(served), choices.POLICY_APIS[0])
 
 
-def _can_surge(client: "Client | None") -> bool:
-    """Return whether the server knows a surge of DaemonSets; False without a server."""
-    version = client.get("/version") if client else {}
-    found = re.match(r"v(\d+)\.(\d+)", str(version.get("gitVersion", "")))
-    return found is not None and tuple(map(int, found.groups())) >= _SURGE_VERSION
+def _version(client: "Client | None") -> tuple[int, int] | None:
+    """Return the version of the server; None without a server, or if the version is unknown."""
+    answer = client.get("/version") if client else {}
+    found = re.match(r"v(\d+)\.(\d+)", str(answer.get("gitVersion", "")))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _require_version(
+    version: tuple[int, int] | None, option: str, value: str | None, newer: str, least: tuple[int, int], older: str
+) -> None:
+    """Raise CallerError for a value of an option that the server is too old for."""
+    if value == newer and version is not None and version < least:
+        needed, present = (".".join(map(str, each)) for each in (least, version))
+        msg = f"{option} {value} needs Kubernetes {needed}, and the API server has {present}"
+        raise CallerError(msg, details=f"give {option} {older}, or leave the option out")
 
 
 def _print(context: CliContext, documents: list[Json]) -> None:
@@ -173,15 +199,18 @@ def _print(context: CliContext, documents: list[Json]) -> None:
         click.echo(to_yaml(documents), nl=False)
 
 
-def _objects(file: Path) -> list[Json]:
+def _objects(option: str, file: Path) -> list[Json]:
+    if file.is_dir():
+        raise CallerError(f"{option} {file} is a directory", details="give a file")
     found = [document.content for document in read_raw(list(sources([str(file)], bytes)))]
     if not all(isinstance(each, dict) for each in found):
-        raise CallerError(f"{file}: a document is not an object", details="give objects of Kubernetes")
+        raise CallerError(f"{option} {file}: a document is not an object", details="give objects of Kubernetes")
     return found
 
 
 def _container(file: Path) -> Json:
-    found = _objects(file)
+    found = _objects("--policy-agent", file)
     if len(found) > 1 or not {"name", "image"} <= found[0].keys():
-        raise CallerError(f"{file} is not a container", details="give one object with name and image, as in a pod's spec")
+        msg = f"--policy-agent {file} is not a container"
+        raise CallerError(msg, details="give one object with name and image, as in a pod's spec")
     return found[0]

@@ -12,7 +12,7 @@ from svc._core.cidr import Address
 from svc.datastore.api import StoreError
 from svc.imports import whole_imports
 from svc.model.errors import Code
-from svc.model.field_errors import FieldErrors, without_secrets_in_urls
+from svc.model.field_errors import FieldError, FieldErrors, without_secrets_in_urls
 from svc.model.shortage import shortage
 from svc.tls import load_pair
 from svc.values import dataclass
@@ -96,10 +96,16 @@ def read_settings(settings: Mapping[str, str]) -> Cluster:
 
 def require_urls(settings: Mapping[str, str]) -> None:
     """Raise CallerError if the settings name servers by something else than their URLs. Read no file, and ask no server."""
-    errors = FieldErrors("invalid etcd settings", Code.INVALID_NETCONF)
-    for text in _listed(settings.get("etcd_endpoints", "")):
+    found = url_errors(settings.get("etcd_endpoints", ""))
+    FieldErrors("invalid etcd settings", Code.INVALID_NETCONF, found).raise_if_any()
+
+
+def url_errors(endpoints: str) -> list[FieldError]:
+    """Return the errors of URLs that commas separate."""
+    errors = FieldErrors("", Code.INVALID_NETCONF)
+    for text in _listed(endpoints):
         _parse(text, ("etcd_endpoints", ""), errors)
-    errors.raise_if_any()
+    return errors.found
 
 
 def _listed(endpoints: str) -> list[str]:

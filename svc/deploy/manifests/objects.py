@@ -3,12 +3,14 @@
 import json
 from typing import Any
 
-from svc._core.cidr import Cidr
 from svc.deploy import installation_crd
 from svc.deploy.crds import definitions
 from svc.deploy.manifests import controllers, network, node, rights
+from svc.deploy.manifests.pools import pools_of
 from svc.deploy.manifests.settings import NONE, OPERATOR, SYSTEM_NAMESPACE, WITH_RULES, Settings, check
+from svc.deploy.manifests.slots import require_slots
 from svc.deploy.server_apply import in_order
+from svc.model.resource import Resource
 
 Json = dict[str, Any]
 
@@ -22,13 +24,15 @@ def objects(settings: Settings) -> list[Json]:
         *rights.accounts(settings),
         *rights.roles_and_bindings(settings),
         *([] if settings.flavour == OPERATOR else [network.config_map(settings)]),  # the operator writes it
-        *_pools(settings),
+        *(_pool(pool, settings.store_api_version) for pool in pools_of(settings.pools)),
         node.daemon_set(settings),
         controllers.deployment(settings),
         controllers.disruption_budget(settings),
-        *settings.proxy,
     ]
-    copied: list[Json] = json.loads(json.dumps(in_order(found)))  # YAML would show shared parts as references
+    require_slots(settings, (node.INSTALL, node.AGENT, node.INSTALL_WATCH), found)
+    copied: list[Json] = json.loads(
+        json.dumps(in_order([*found, *settings.proxy]))
+    )  # YAML would show shared parts as references
     return copied
 
 
@@ -46,14 +50,5 @@ def _namespace(settings: Settings) -> list[Json]:
     return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": settings.namespace}}]
 
 
-def _pools(settings: Settings) -> list[Json]:
-    families = [Cidr(text) for text in settings.pools]
-    return [
-        {
-            "apiVersion": settings.store_api_version,
-            "kind": "IPPool",
-            "metadata": {"name": f"default-ipv{cidr.version}-ippool"},
-            "spec": {"cidr": str(cidr)},
-        }
-        for cidr in families
-    ]
+def _pool(pool: Resource, api_version: str) -> Json:
+    return {"apiVersion": api_version, "kind": pool.kind, "metadata": pool.metadata, "spec": pool.spec}

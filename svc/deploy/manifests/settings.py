@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
 
-from svc._core.cidr import Cidr
+from svc.datastore.etcd.settings import url_errors
+from svc.deploy.manifests import pools
 from svc.model.errors import CallerError
+from svc.model.field_errors import display, without_secrets_in_urls
 from svc.names import DEFAULT, Names
 from svc.values import dataclass
 
@@ -28,8 +30,14 @@ BIN_DIR, CONF_DIR = "/opt/cni/bin", "/etc/cni/net.d"
 CONFIG_MAP, CONFIG_KEY = "cni-config", "config"
 """The ConfigMap with the network list, which the installer reads."""
 
-_IMAGE: Final = re.compile(r"[\w.-]+(:\d+)?(/[\w.-]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII)
+_HOST: Final = r"((localhost|[\w-]+(\.[\w-]+)+)(:\d+)?|[\w-]+:\d+)"  # of a registry; a word alone is a part of the name
+_PART: Final = "[a-z0-9]+([._-]+[a-z0-9]+)*"
+IMAGE_PATTERN: Final = rf"({_HOST}/)?{_PART}(/{_PART})*(:\w[\w.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
+"""The name of an image, without what only some dialects of regular expressions have."""
+
+_IMAGE: Final = re.compile(IMAGE_PATTERN, re.ASCII)
 _NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_IMAGE_RULE: Final = "give one such as registry.example/svc:1.0, with a name in lower-case letters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +100,35 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
     if not is_orch and settings.flavour in (POLICY_ONLY, OPERATOR):
         found.append((f"flavour {settings.flavour!r} is not for etcd", f"give --datastore {ORCH}, or another flavour"))
     if not _IMAGE.fullmatch(settings.image):
-        found.append((f"image = {settings.image!r} is not the name of an image", "give one such as registry.example/svc:1.0"))
+        found.append((f"--image {settings.image!r} is not the name of an image", _IMAGE_RULE))
     if not _NAMESPACE.fullmatch(settings.namespace):
         rule = "give up to 63 lower-case letters, digits and '-', a letter or digit first and last"
-        found.append((f"namespace = {settings.namespace!r} is not the name of a namespace", rule))
+        found.append((f"--namespace {settings.namespace!r} is not the name of a namespace", rule))
     if settings.flavour == OPERATOR and settings.namespace != SYSTEM_NAMESPACE:
         rule = f"leave --namespace out: the operator looks in {SYSTEM_NAMESPACE}"
         found.append((f"flavour {OPERATOR!r} is not for another namespace", rule))
     if "/" in settings.profile:
         rule = "give a shipped profile: the image has no other"
-        found.append((f"names = {settings.profile!r} is a file of this machine", rule))
+        found.append((f"--names {settings.profile!r} is a file of this machine", rule))
     if is_orch and (settings.etcd_endpoints or settings.etcd_tls):
         found.append(("etcd is configured, and is not the datastore", f"give --datastore {ETCD}, or leave the options out"))
     if not is_orch and not settings.etcd_endpoints:
         found.append(("the addresses of etcd are missing", "give --etcd-endpoints https://HOST:2379,..."))
+    if not is_orch:
+        found += _endpoint_problems(settings)
     if is_orch and settings.crds != NONE and names.foreign_definitions:
         rule = f"give --crds {NONE}, and apply those of that product: other ones could narrow what it stores"
         found.append(("the definitions with these names belong to another product", rule))
     return [*found, *_pool_problems(settings)]
+
+
+def _endpoint_problems(settings: Settings) -> list[tuple[str, str]]:
+    if found := url_errors(settings.etcd_endpoints):
+        return [(f"--etcd-endpoints {display(each.value)} {each.problem}", each.remedy) for each in found]
+    if settings.etcd_tls and not all(url.strip().startswith("https://") for url in settings.etcd_endpoints.split(",")):
+        shown = without_secrets_in_urls(settings.etcd_endpoints)
+        return [(f"--etcd-endpoints {shown!r} has no TLS, and --etcd-tls is given", "give https://..., or no --etcd-tls")]
+    return []
 
 
 def _pool_problems(settings: Settings) -> list[tuple[str, str]]:
@@ -119,13 +138,4 @@ def _pool_problems(settings: Settings) -> list[tuple[str, str]]:
         source = {OPERATOR: "the Installation has the pools"}.get(settings.flavour, "addresses come from pod CIDRs")
         reason = source if settings.is_orch else "Kubernetes has no pools then: use `svcctl pool apply`"
         return [("pools are given in vain", f"leave --pool out: {reason}")]
-    found = []
-    families = set()
-    for text in settings.pools:
-        try:
-            families.add(Cidr(text).version)
-        except ValueError as error:
-            found.append((f"pool = {text!r} is not a CIDR ({error})", "give ADDRESS/LENGTH, such as 10.244.0.0/16"))
-    if not found and len(families) < len(settings.pools):
-        found.append(("two pools are of one IP version", "give at most one of each; make others with `svcctl pool apply`"))
-    return found
+    return [*pools.problems(settings.pools)]
