@@ -63,6 +63,7 @@ class Codec:
     def __init__(self, names: Names) -> None:
         group, _, version = names.api_version.partition("/")
         self._api_version = names.api_version
+        self.root = f"{names.key_root}/"  # of all paths
         self._ipam = f"{names.key_root}/ipam/v2/"
         self._claims = f"{names.key_root}/svc/v1/claims/"
         self._resources = f"{names.key_root}/resources/{version}/{group}/"

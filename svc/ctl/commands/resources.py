@@ -9,6 +9,7 @@ import click
 from svc.admin import changes, kinds, manifest, objects, pools, resources
 from svc.admin.changes import Options
 from svc.admin.cluster_version import API_TYPE
+from svc.admin.ipam_check.observation import Place
 from svc.admin.kind import Kind
 from svc.admin.resources import CLUSTER, UNCHANGED, UPDATED
 from svc.ctl.cli_context import CliContext, listed_errors, output_option, own_node, rehearse
@@ -18,6 +19,7 @@ from svc.ctl.selection import locked_option
 from svc.ctl.terminal import echo
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION
+from svc.move import marks
 
 
 @click.group()
@@ -233,8 +235,9 @@ def lock(context: CliContext) -> None:
 
 
 @clusterinfo.command()
+@click.option("--although-moved", is_flag=True, help="Also if a move has locked it: the successor must be gone for good.")
 @click.pass_obj
-def unlock(context: CliContext) -> None:
+def unlock(context: CliContext, although_moved: bool) -> None:
     """Unlock the datastore.
 
     \b
@@ -242,6 +245,7 @@ def unlock(context: CliContext) -> None:
       svcctl clusterinfo unlock
     """
     with context.changing() as store:
+        marks.permit_unlock(Place(store, context.names), although_moved=although_moved)
         echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
 
 
