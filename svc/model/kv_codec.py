@@ -23,8 +23,8 @@ from svc.model.claim import NodeClaim, NodeFence
 from svc.model.field_errors import display, json_kind
 from svc.model.ipam import Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
+    ALL_PLURALS,
     NAMESPACED,
-    PLURALS,
     AffinityKey,
     AffinityQuery,
     BlockKey,
@@ -47,7 +47,7 @@ from svc.names import Names
 
 Value = Block | Affinity | Handle | IpamConfig | NodeClaim | NodeFence | Resource
 
-_KINDS = {plural: kind for kind, plural in PLURALS.items()}
+_KINDS = {plural: kind for kind, plural in ALL_PLURALS.items()}
 _DECODERS: dict[type[Key], Callable[[Any], Value]] = {
     AffinityKey: Affinity.from_json,
     HandleKey: Handle.from_json,
@@ -72,7 +72,7 @@ class Codec:
         """Return the path of a key. Raise KeyError for an unknown resource kind."""
         match key:
             case ResourceKey(kind, name, namespace):  # the most frequent keys come first
-                folder = f"{PLURALS[kind]}/{namespace}" if namespace else PLURALS[kind]
+                folder = f"{ALL_PLURALS[kind]}/{namespace}" if namespace else ALL_PLURALS[kind]
                 return f"{self._resources}{folder}/{name}"
             case HandleKey(handle):
                 return f"{self._ipam}handle/{handle}"
@@ -120,8 +120,8 @@ class Codec:
                 return f"{self._claims}{node}/"
             case ResourceQuery(kind, namespace, prefix):
                 if kind in NAMESPACED:
-                    return f"{self._resources}{PLURALS[kind]}/" + (f"{namespace}/{prefix}" if namespace else "")
-                return f"{self._resources}{PLURALS[kind]}/{prefix}"
+                    return f"{self._resources}{ALL_PLURALS[kind]}/" + (f"{namespace}/{prefix}" if namespace else "")
+                return f"{self._resources}{ALL_PLURALS[kind]}/{prefix}"
         raise TypeError(f"{query!r} is not a query")
 
     def encode(self, value: Value) -> bytes:

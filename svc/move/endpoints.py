@@ -26,6 +26,8 @@ Json = dict[str, Any]
 
 _PODS: Final = "/api/v1/pods"
 _PAGE: Final = "500"
+_ATTEMPTS: Final = 3  # of a patch
+_REPEATED: Final = (404, 409)  # statuses that mean that the pod is another one, or that somebody changed it at the same time
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 Endpoints = dict[str, Resource]
@@ -184,24 +186,28 @@ class _Annotations:
 
 
 def _patched(client: "Client", path: str, body: Json) -> str:
-    """Patch the status of a pod. Return why it is not there any more; repeat a patch whose answer is lost."""
+    """Patch the status of a pod. Return why it is not there any more; repeat a patch that was refused or had no answer."""
     from svc.datastore.orch.client import ApiError, Unreachable  # loaded already, with the store
 
-    for last in (False, True):
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
             client.patch(f"{path}/status", body, _STRATEGIC)
-        except ApiError as error:
-            if error.is_missing:
-                return "its pod was deleted meanwhile"
-            if error.status == 409:
-                return "its pod was created again meanwhile"
-            raise
-        except Unreachable as error:
-            if last or not error.maybe_applied:
+        except (ApiError, Unreachable) as error:
+            if attempt == _ATTEMPTS or not (getattr(error, "maybe_applied", False) or getattr(error, "status", 0) in _REPEATED):
                 raise
+            if reason := _lost(client, path, body["metadata"]["uid"]):
+                return reason
             continue
         return ""
     raise AssertionError
+
+
+def _lost(client: "Client", path: str, uid: str) -> str:
+    """Return why there is no pod with this UID; empty if there is."""
+    pod = client.get_if_served(path)
+    if pod is None:
+        return "its pod was deleted meanwhile"
+    return "" if pod["metadata"]["uid"] == uid else "its pod was created again meanwhile"
 
 
 def _by_pod(names: Names, endpoints: Mapping[ResourceKey, Resource]) -> dict[str, Endpoints]:

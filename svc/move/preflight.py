@@ -9,16 +9,16 @@ from svc.admin.ipam_check.owners import CONTAINER, kind_of
 from svc.admin.resources import NODE
 from svc.datastore.api import StoreError, UndecodableEntry
 from svc.ipam.blocks import RESERVED_HANDLE, allocations
-from svc.model.custom_resources import CustomResourceCodec
+from svc.model.custom_resources import AFFINITY, BLOCK, CONFIG, HANDLE, CustomResourceCodec
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.errors import SvcError
 from svc.model.ipam import Affinity, Block, Handle
-from svc.model.keys import VIRTUAL, Host, Key, ResourceKey, ResourceQuery, describe
+from svc.model.keys import ALL_PLURALS, VIRTUAL, Host, Key, ResourceKey, ResourceQuery, describe
 from svc.model.kv_codec import Value
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource, name_error
 from svc.move import endpoints, marks, snapshot, steps
-from svc.move.convert import Form, converted
+from svc.move.convert import Form, converted, moves
 from svc.move.marks import ARRIVED, ARRIVING, LEFT
 from svc.move.nodes import between, hosts_of, is_of_tunnel, kubernetes_name
 from svc.names import Names
@@ -56,7 +56,7 @@ def preflight(
     except UndecodableEntry:
         return without_acknowledged(found, acknowledged)  # among the findings of the check
     found += of_documents(documents.decoded(source.names), target)
-    found += of_unknown(documents.unknown(source.names))
+    found += [*of_unknown(documents.unknown(source.names)), *unknown_kinds(source)]
     return without_acknowledged(found, acknowledged)
 
 
@@ -83,6 +83,7 @@ def of_documents(documents: Documents, target: Place) -> list[Blocker]:
         return [*found, Blocker("node", NODE, error.msg, error.details)]
     found += _of_deletions(documents)
     if target.pods_are_endpoints:
+        found += _of_kinds(target, documents)
         found += [*_of_names(form, documents), *_of_resources(documents), *_of_allocations(documents)]
         found += _of_endpoints(target.names, documents)
     return found
@@ -134,6 +135,36 @@ def _of_nodes(target: Place, documents: Documents, nodes: Iterable[Resource]) ->
     for host in sorted(hosts_of(documents) - source.keys()):
         fix = "`svcctl node delete` it, or register it again"
         yield Blocker("node", f"node {host}", "it has blocks, and no Node", fix)
+
+
+def _of_kinds(target: Place, documents: Documents) -> Iterator[Blocker]:
+    """Yield the kinds that the target does not serve."""
+    served = snapshot.served_kinds(target) or {}
+    wanted = {CustomResourceCodec(_group(target)).kind(key) for key in documents if moves(key)}
+    for kind in sorted(wanted - served.keys()):
+        fix = "install the resource definitions there: `svcctl crd apply`, or those of the program that it belongs to"
+        yield Blocker("kind", kind, "the target does not define this kind", fix)
+    spaces = {key.namespace for key in documents if moves(key) and isinstance(key, ResourceKey) and key.namespace}
+    for space in sorted(spaces):
+        if target.client and target.client.get_if_served(f"/api/v1/namespaces/{space}") is None:
+            fix = f"kubectl create namespace {space}, or delete its resources"
+            yield Blocker("namespace", space, "the target has no such namespace", fix)
+
+
+def _group(target: Place) -> ApiGroup:
+    names = target.names
+    return ApiGroup(names, names.api_version if target.backend.has_plain_objects else names.crd_api_version)
+
+
+def unknown_kinds(source: Place) -> list[Blocker]:
+    """Return the kinds in a Kubernetes API that svc does not know and that have objects, which a user may acknowledge."""
+    known = {*ALL_PLURALS, BLOCK, AFFINITY, HANDLE, *CONFIG.values()}
+    served = snapshot.served_kinds(source) or {}
+    return of_unknown(
+        f"{_group(source).root}/{plural}"
+        for kind, plural in served.items()
+        if kind not in known and source.client and source.client.get(f"{_group(source).root}/{plural}", limit="1").get("items")
+    )
 
 
 def _of_names(form: Form, documents: Documents) -> Iterator[Blocker]:

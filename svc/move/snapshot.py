@@ -1,5 +1,6 @@
 """All documents of a datastore at one revision, in the form of a key-value store."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final, Protocol, runtime_checkable
 
@@ -8,8 +9,8 @@ from svc.datastore.api import Entries, StoreError, UndecodableEntry
 from svc.model.custom_resources import CORE
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.keys import (
+    ALL_PLURALS,
     HOST_KINDS,
-    PLURALS,
     AffinityQuery,
     BlockQuery,
     HandleQuery,
@@ -45,9 +46,9 @@ class Snapshot:
         return found
 
     def unknown(self, names: Names) -> list[str]:
-        """Return the paths whose keys svc does not know."""
-        codec = Codec(names)
-        return [path for path in self.documents if codec.key(path) is None]
+        """Return the paths whose keys svc does not know, without records for hosts: old programs only delete them."""
+        codec, hosts = Codec(names), re.compile(rf"{re.escape(names.key_root)}/ipam/v2/host/[^/]+")
+        return [path for path in self.documents if codec.key(path) is None and not hosts.fullmatch(path)]
 
 
 def _decoded(codec: Codec, path: str, key: Key, data: bytes) -> Value:
@@ -120,7 +121,7 @@ _Read = Mapping[Key, tuple[Value, str]]
 
 def _entries(place: Place) -> _Read:
     found: dict[Key, tuple[Value, str]] = {}
-    for query in queries(in_kubernetes=place.pods_are_endpoints):
+    for query in queries(place):
         for page in place.backend.pages(query):
             _require_decoded(page)
             found |= {entry.key: (entry.value, entry.revision) for entry in page}
@@ -128,11 +129,22 @@ def _entries(place: Place) -> _Read:
     return found if settings is None else {settings.key: (settings.value, settings.revision), **found}
 
 
-def queries(*, in_kubernetes: bool) -> list[Query]:
+def queries(place: Place) -> list[Query]:
     """Return the queries for all documents but the settings."""
-    kinds = [kind for kind in PLURALS if not in_kubernetes or kind not in CORE or kind in _IN_KUBERNETES]
+    served = served_kinds(place)
+    kinds = [kind for kind in ALL_PLURALS if served is None or kind in served or kind in _IN_KUBERNETES]
     affinities = (AffinityQuery(kind=kind) for kind in HOST_KINDS)
     return [*map(ResourceQuery, kinds), HandleQuery(), BlockQuery(), *affinities]
+
+
+def served_kinds(place: Place) -> dict[str, str] | None:
+    """Return kinds and plurals that the API group of a Kubernetes API serves; None for any other datastore."""
+    if place.client is None or not place.pods_are_endpoints:
+        return None
+    names = place.names
+    group = f"/apis/{names.api_version if place.backend.has_plain_objects else names.crd_api_version}"
+    resources = (place.client.get_if_served(group) or {}).get("resources") or ()
+    return {str(each["kind"]): str(each["name"]) for each in resources if "/" not in each["name"]}
 
 
 def _require_decoded(page: Entries) -> None:

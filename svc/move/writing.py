@@ -22,7 +22,7 @@ Compare = Callable[[Key, Value], Any]
 def read(place: Place) -> dict[Key, Entry]:
     """Return the entries of a target that a move copies. Raise StoreError if one cannot be decoded."""
     found: dict[Key, Entry] = {}
-    for query in queries(in_kubernetes=place.pods_are_endpoints):
+    for query in queries(place):
         for page in place.backend.pages(query):
             for path, error in page.skipped.items():
                 raise StoreError(f"{path} cannot be read: {error}", details="delete it, then repeat")

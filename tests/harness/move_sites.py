@@ -24,9 +24,9 @@ from svc.move.snapshot import Snapshot, take
 from svc.names import Names
 
 NETWORK = "net"
+PODS = ("web", "db-0", "api")
 NODES = {"node-a.etcd": "node1", "node-b.etcd": "node2"}  # name in etcd: name in Kubernetes
 ETCD_NODE, KUBE_NODE = "node-a.etcd", "node1"
-WEB = "10.65.0.0"
 
 
 @dataclass
@@ -45,6 +45,17 @@ class Sites:
 @contextmanager
 def open_sites(etcd_site: EtcdSite, orch_site: OrchSite, folder: Path) -> Iterator[Sites]:
     """Open both datastores, both of them empty. Delete everything later."""
+    try:
+        with sessions(etcd_site, orch_site, folder) as made:
+            yield made
+    finally:
+        etcd_site.clear()
+        orch_site.clear()
+
+
+@contextmanager
+def sessions(etcd_site: EtcdSite, orch_site: OrchSite, folder: Path) -> Iterator[Sites]:
+    """Open both datastores, as a process does."""
     with session(etcd_site) as etcd, session(orch_site) as kube:
         assert isinstance(kube, OrchStore)
         wired = frozenset({NETWORK})
@@ -53,8 +64,6 @@ def open_sites(etcd_site: EtcdSite, orch_site: OrchSite, folder: Path) -> Iterat
             Place(kube, orch_site.names, kube.client, pods_are_endpoints=True, wired_networks=wired),
             folder,
         )
-    etcd_site.clear()
-    orch_site.clear()
 
 
 def add_nodes(store: Backend, orch_site: OrchSite) -> None:
@@ -76,8 +85,10 @@ def add_pod(etcd_site: EtcdSite, orch_site: OrchSite, store: Backend, name: str,
     return str(address)
 
 
-def furnish(etcd_site: EtcdSite, orch_site: OrchSite, store: Backend, pods: Sequence[str] = ("web", "db-0", "api")) -> None:
-    """Write documents of all kinds to etcd, with unknown fields, and the nodes and pods to the Kubernetes API."""
+def furnish(etcd_site: EtcdSite, orch_site: OrchSite, store: Backend, pods: Sequence[str] = PODS) -> dict[str, str]:
+    """Write documents of all kinds to etcd, with unknown fields, and the nodes and pods to the Kubernetes API.
+
+    Return the address of each pod."""
     put_settings(store, max_blocks_per_host=9, cooldown_seconds=600, extra={"later": {"deep": [1, "two"]}})
     put_pool(store, "pool4", "10.65.0.0/24", blockSize=28, natOutgoing=True, allowedUses=["Workload"])
     put_pool(store, "off", "10.70.0.0/24", blockSize=28, disabled=True)
@@ -87,13 +98,14 @@ def furnish(etcd_site: EtcdSite, orch_site: OrchSite, store: Backend, pods: Sequ
     add_nodes(store, orch_site)
     host = Resource("HostEndpoint", {"name": "hep", "labels": {"a": "b"}}, {"node": ETCD_NODE, "interfaceName": "eth1"})
     put(store, ResourceKey("HostEndpoint", "hep"), host)
-    for number, name in enumerate(pods):
-        add_pod(etcd_site, orch_site, store, name, [*NODES][number % 2])
+    nodes = [*NODES]
+    given = {pod: add_pod(etcd_site, orch_site, store, pod, nodes[number % 2]) for number, pod in enumerate(pods)}
     add_tunnel(store)
     _cool_down(store)
-    _add_unknown_fields(store)
+    _add_unknown_fields(store, given["web"])
     set_ready(store)
     put(store, CLUSTER, Resource(CLUSTER.kind, {"name": "default", "uid": "uid-c"}, _CLUSTER))
+    return given
 
 
 _CLUSTER = {"clusterGUID": "0123456789abcdef", "clusterType": "cni", "datastoreReady": True}
@@ -112,8 +124,8 @@ def _cool_down(store: Backend) -> None:
     ipam.release(Release(f"{NETWORK}.gone"))
 
 
-def _add_unknown_fields(store: Backend) -> None:
-    block = block_of(store, WEB)
+def _add_unknown_fields(store: Backend, address: str) -> None:
+    block = block_of(store, address)
     first, *others = block.attributes or []
     first = Attribute(first.handle_id, first.secondary, {"node": ETCD_NODE}, None, {"later": 1})
     put(store, BlockKey(block.cidr), replace(block, attributes=[first, *others], extra={"newer": {"a": None}}))
