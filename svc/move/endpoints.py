@@ -27,7 +27,7 @@ Json = dict[str, Any]
 _PODS: Final = "/api/v1/pods"
 _PAGE: Final = "500"
 _ATTEMPTS: Final = 3  # of a patch
-_REPEATED: Final = (404, 409)  # statuses that mean that the pod is another one, or that somebody changed it at the same time
+_REPEATED: Final = (404, 409)  # statuses of a pod that was replaced, or that another program changes
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 Endpoints = dict[str, Resource]
@@ -203,11 +203,11 @@ def _patched(client: "Client", path: str, body: Json) -> str:
 
 
 def _lost(client: "Client", path: str, uid: str) -> str:
-    """Return why there is no pod with this UID; empty if there is."""
+    """Return why the pod with this UID is gone; empty if it exists."""
     pod = client.get_if_served(path)
     if pod is None:
-        return "its pod was deleted meanwhile"
-    return "" if pod["metadata"]["uid"] == uid else "its pod was created again meanwhile"
+        return "its pod was deleted during the move"
+    return "" if pod["metadata"]["uid"] == uid else "its pod was created again during the move"
 
 
 def _by_pod(names: Names, endpoints: Mapping[ResourceKey, Resource]) -> dict[str, Endpoints]:

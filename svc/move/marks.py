@@ -148,7 +148,7 @@ def require_mark(place: Place, run: str, *states: str) -> Mark:
     if info is None or mark is None or mark.run != run or mark.state not in states or not is_locked(info):
         raise StoreError(
             f"{place.backend.place} is not locked by run {run!r}",
-            details="another program has changed its flag meanwhile: begin again",
+            details="another program has changed its flag: begin again",
             code=Code.DATASTORE_LOCKED,
         )
     return mark

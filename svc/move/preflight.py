@@ -1,4 +1,4 @@
-"""What prevents a move, found without any change."""
+"""Blockers of a move. Finding them changes nothing."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final

@@ -89,7 +89,7 @@ def take(place: Place) -> Snapshot:
 
 
 def look(place: Place) -> Snapshot:
-    """Read a datastore that may change meanwhile. Raise UndecodableEntry for an unreadable document."""
+    """Read a datastore that other programs may change. Raise UndecodableEntry for an unreadable document."""
     return take(place) if isinstance(place.backend, KeepsHistory) else _encoded(place.names, _entries(place))
 
 

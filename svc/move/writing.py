@@ -1,4 +1,4 @@
-"""Write documents to a target, whatever part of them is there already."""
+"""Writes of a move to its target, which may have a part of the documents already."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""A move whose servers fail, and whose content others change meanwhile."""
+"""A move whose servers fail, and whose content other programs change."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -197,7 +197,7 @@ def test_a_pod_that_is_created_again_during_the_write_gets_no_annotations(
     through_proxy.client.pages = stale  # type: ignore[union-attr, method-assign]
     documents = steps.export_at_one_revision(sites.etcd).decoded(sites.etcd.names)
     report = steps.move_endpoints(documents, through_proxy)
-    assert report.left == {"default/web": "its pod was created again meanwhile"}
+    assert report.left == {"default/web": "its pod was created again during the move"}
 
 
 def test_annotations_of_an_earlier_time_are_removed(sites: Sites) -> None:
@@ -290,7 +290,7 @@ def test_a_source_that_was_unlocked_meanwhile_is_not_left(sites: Sites) -> None:
 
 def test_documents_of_unknown_keys_block_until_they_are_acknowledged(sites: Sites, etcd_site: EtcdSite) -> None:
     root = etcd_site.names.key_root
-    etcd_site.running.put(f"{root}/ipam/v2/host/node-a.etcd", "{}")  # of old programs: nobody reads it
+    etcd_site.running.put(f"{root}/ipam/v2/host/node-a.etcd", "{}")  # of old programs, unread
     assert found(sites) == []
     etcd_site.running.put(f"{root}/resources/v3/svc.internal/zebras/one", "{}")
     assert found(sites) == [("unknown", f"{root}/resources/v3/svc.internal/zebras/one")]

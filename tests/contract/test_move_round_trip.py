@@ -42,7 +42,7 @@ def stored(etcd_site: EtcdSite) -> dict[str, str]:
 
 
 def test_everything_is_there_and_back(sites: Sites, etcd_site: EtcdSite) -> None:
-    """The documents that nobody has changed are not written again, so they are equal in each byte."""
+    """Unchanged documents are not written again, so they are equal in each byte."""
     before, data = contents(sites.etcd), stored(etcd_site)
     assert preflight(sites.etcd, sites.kube, "there", wait=no_wait) == []
     move(sites.etcd, sites.kube, "there", sites.archive)
