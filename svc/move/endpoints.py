@@ -1,12 +1,12 @@
 """Endpoints of a move: annotations of pods in the Kubernetes API, documents in other datastores."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.observation import Place
-from svc.datastore.api import Create, Delete, Entry, StoreError
+from svc.datastore.api import Entry
 from svc.datastore.orch.parallel import ParallelWriter
 from svc.model.endpoint import KIND, PRIMARY_INTERFACE
 from svc.model.ipam import Block
@@ -15,7 +15,8 @@ from svc.model.kv_codec import Value
 from svc.model.pod_endpoint import attachments_of, cleared_annotations, endpoints_of, pod_interface, wired_annotations
 from svc.model.resource import Resource
 from svc.move.convert import Form
-from svc.move.writing import CONNECTIONS
+from svc.move.snapshot import repeated
+from svc.move.writing import CONNECTIONS, Writer
 from svc.names import Names
 from svc.values import dataclass
 
@@ -54,14 +55,15 @@ def of_documents(documents: Mapping[Key, Value]) -> dict[ResourceKey, Resource]:
 def move(form: Form, documents: Mapping[Key, Value], target: Place, connections: int = CONNECTIONS) -> Report:
     """Write the endpoints to the target. Raise StoreError if that fails; repeat it then."""
     if form.in_kubernetes:
-        return _Annotations(form, documents, target).write(connections)
-    return _write_documents(form, of_documents(documents), target)
+        annotations = _Annotations(form, documents, target)
+        return repeated(lambda: annotations.write(connections))
+    return _write_documents(form, of_documents(documents), target, connections)
 
 
 def compare(form: Form, documents: Mapping[Key, Value], target: Place) -> list[str]:
     """Return the endpoints that differ between the source and the target, of those whose pods still have them."""
     if form.in_kubernetes:
-        return _Annotations(form, documents, target).differences()
+        return repeated(_Annotations(form, documents, target).differences)
     present = {entry.key: entry.value for entry in target.backend.list(ResourceQuery(KIND))}
     wanted = _renamed(form, of_documents(documents))
     missing = (key for key, value in wanted.items() if key not in present or _wiring(present[key]) != _wiring(value))
@@ -69,26 +71,18 @@ def compare(form: Form, documents: Mapping[Key, Value], target: Place) -> list[s
     return [f"{key.namespace}/{key.name}" for key in (*missing, *extra) if isinstance(key, ResourceKey)]
 
 
-def _write_documents(form: Form, endpoints: Mapping[ResourceKey, Resource], target: Place) -> Report:
+def _write_documents(form: Form, endpoints: Mapping[ResourceKey, Resource], target: Place, connections: int) -> Report:
     """Write the endpoints that are missing or show another wiring. Others stay, because they can say more than a pod."""
     present: dict[Key, Entry] = {entry.key: entry for entry in target.backend.list(ResourceQuery(KIND))}
     wanted = _renamed(form, endpoints)
-    for key, value in wanted.items():
-        entry = present.pop(key, None)
-        if entry is None:
-            target.backend.write([Create(key, value)], durable=True)
-        elif _wiring(entry.value) != _wiring(value):
-            target.backend.update(key, _constant(value), durable=True)
-    for entry in present.values():
-        target.backend.write([Delete(entry.key)], durable=True)
+    writer = Writer(form, target, connections, lambda _key, value: _wiring(value))
+    writer.write(list(wanted.items()), present)
+    writer.delete([entry for key, entry in present.items() if key not in wanted])
     return Report(len(wanted))
 
 
-def _constant(value: Resource) -> Callable[[Resource | None], Resource]:
-    return lambda _present: value
-
-
-def _wiring(endpoint: Resource) -> tuple[Any, ...]:
+def _wiring(endpoint: Value) -> tuple[Any, ...]:
+    assert isinstance(endpoint, Resource)
     spec = endpoint.spec
     return tuple(spec.get(name) or None for name in ("node", "containerID", "ipNetworks", "interfaceName"))
 
@@ -247,9 +241,3 @@ def _address(text: str) -> Address | None:
 def without_pod(names: Names, endpoints: Mapping[ResourceKey, Resource]) -> list[str]:
     """Return the endpoints that belong to no pod, so that the Kubernetes API has no place for them."""
     return [f"{key.namespace}/{key.name}" for key in endpoints if pod_interface(names, key) is None]
-
-
-def require_client(target: Place) -> None:
-    """Raise StoreError if the Kubernetes API of a target cannot be read besides its resources."""
-    if target.pods_are_endpoints and target.client is None:
-        raise StoreError(f"{target.backend.place} has no client for its pods", details="open the target with one")

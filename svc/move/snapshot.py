@@ -1,11 +1,11 @@
 """All documents of a datastore at one revision, in the form of a key-value store."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from svc.admin.ipam_check.observation import Place
-from svc.datastore.api import Entries, StoreError, UndecodableEntry
+from svc.datastore.api import Entries, Entry, StoreError, UndecodableEntry
 from svc.model.custom_resources import CORE
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.keys import (
@@ -25,8 +25,11 @@ from svc.names import Names
 from svc.values import dataclass
 
 ATTEMPTS: Final = 5  # to read a datastore while other programs write to it or discard its history
+_EXPIRED: Final = 410  # status of a page whose revision the API server has discarded
 _PREFIXES: Final = ("ipam/", "resources/")  # below the key root: claims belong to sessions, and do not move
 _IN_KUBERNETES: Final = ("Node", ENDPOINT)  # those of the kinds of Kubernetes that its API can read as resources
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +125,25 @@ _Read = Mapping[Key, tuple[Value, str]]
 def _entries(place: Place) -> _Read:
     found: dict[Key, tuple[Value, str]] = {}
     for query in queries(place):
-        for page in place.backend.pages(query):
-            _require_decoded(page)
-            found |= {entry.key: (entry.value, entry.revision) for entry in page}
+        found |= {entry.key: (entry.value, entry.revision) for entry in entries(place, query)}
     settings = place.backend.find(IpamConfigKey())
     return found if settings is None else {settings.key: (settings.value, settings.revision), **found}
+
+
+def entries(place: Place, query: Query) -> list[Entry]:
+    """Return the entries of a query, read in pages. Raise UndecodableEntry, StoreError."""
+    return repeated(lambda: [entry for page in place.backend.pages(query) for entry in _decodable(page)])
+
+
+def repeated(step: Callable[[], Result]) -> Result:
+    """Return the result of a step that reads in pages. Repeat it if the server discards the revision of the pages."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return step()
+        except StoreError as error:
+            if getattr(error, "status", 0) != _EXPIRED:
+                raise
+    return step()
 
 
 def queries(place: Place) -> list[Query]:
@@ -147,9 +164,10 @@ def served_kinds(place: Place) -> dict[str, str] | None:
     return {str(each["kind"]): str(each["name"]) for each in resources if "/" not in each["name"]}
 
 
-def _require_decoded(page: Entries) -> None:
+def _decodable(page: Entries) -> Entries:
     if page.skipped:
         raise _undecodable(page.skipped)
+    return page
 
 
 def _undecodable(errors: Mapping[str, str]) -> UndecodableEntry:

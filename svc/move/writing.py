@@ -1,6 +1,7 @@
 """Writes of a move to its target, which may have a part of the documents already."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from svc.datastore.orch.parallel import ParallelWriter
 from svc.model.keys import IpamConfigKey, Key, ResourceKey, describe
 from svc.model.kv_codec import Value
 from svc.move.convert import Form, comparable, moves
-from svc.move.snapshot import queries
+from svc.move.snapshot import entries, queries
 
 CONNECTIONS: Final = 16
 _BATCH: Final = 32  # writes of one transaction: a block can take 20 KB, and etcd accepts 1.5 MB
@@ -20,13 +21,8 @@ Compare = Callable[[Key, Value], Any]
 
 
 def read(place: Place) -> dict[Key, Entry]:
-    """Return the entries of a target that a move copies. Raise StoreError if one cannot be decoded."""
-    found: dict[Key, Entry] = {}
-    for query in queries(place):
-        for page in place.backend.pages(query):
-            for path, error in page.skipped.items():
-                raise StoreError(f"{path} cannot be read: {error}", details="delete it, then repeat")
-            found |= {entry.key: entry for entry in page if moves(entry.key)}
+    """Return the entries of a target that a move copies. Raise UndecodableEntry, StoreError."""
+    found = {entry.key: entry for query in queries(place) for entry in entries(place, query) if moves(entry.key)}
     settings = place.backend.find(IpamConfigKey())
     return found if settings is None else {settings.key: settings, **found}
 
@@ -34,9 +30,10 @@ def read(place: Place) -> dict[Key, Entry]:
 class Writer:
     """Makes the documents of a target equal to wanted ones, by parallel connections."""
 
-    def __init__(self, form: Form, target: Place, connections: int = CONNECTIONS) -> None:
-        self._form, self._backend = form, target.backend
-        self._connections = connections
+    def __init__(self, form: Form, target: Place, connections: int = CONNECTIONS, compared: Compare | None = None) -> None:
+        """Set the number of connections, and what is compared of a document instead of all that moves."""
+        self._backend, self._connections = target.backend, connections
+        self._compared: Compare = compared or partial(comparable, form)
 
     def write(self, wanted: Sequence[tuple[Key, Value]], present: Present) -> None:
         """Write what differs, kind after kind. Raise StoreError if a document is not kept as it is."""
@@ -56,7 +53,7 @@ class Writer:
             pool.close()
 
     def _differs(self, key: Key, value: Value, entry: Entry | None) -> bool:
-        return entry is None or comparable(self._form, key, entry.value) != comparable(self._form, key, value)
+        return entry is None or self._compared(key, entry.value) != self._compared(key, value)
 
     def _write_batch(self, batch: Sequence[tuple[Key, Value]]) -> None:
         """Create the documents, or write them one by one if some exist."""
@@ -71,7 +68,7 @@ class Writer:
 
     def _put(self, key: Key, value: Value) -> Entry | None:
         def change(present: Value | None) -> Value:
-            is_equal = present is not None and comparable(self._form, key, present) == comparable(self._form, key, value)
+            is_equal = present is not None and self._compared(key, present) == self._compared(key, value)
             return present if is_equal and present is not None else value
 
         return self._backend.update(key, change, durable=True)
