@@ -134,3 +134,15 @@ def test_a_file_goes_back_to_the_predecessor(sites: Sites, source: Cli, target: 
     source.changes("datastore", "import", str(file), "--archive", str(archive), "--unlock")
     assert not any("ipreservations" in path for path in contents(sites.etcd))
     assert b"ipreservations/kept" in archive.read_bytes()
+
+
+def test_an_import_is_undone(sites: Sites, source: Cli, target: Cli, file: Path) -> None:
+    empty = contents(sites.kube)
+    source.changes("datastore", "export", str(file), "--backup")
+    assert "is under way" in target.fails("datastore", "import", str(file), "--undo")
+    target.changes("datastore", "import", str(file))
+    target.changes("datastore", "import", str(file), "--undo")
+    assert contents(sites.kube) == empty
+    target.changes("datastore", "import", str(file), "--unlock")
+    assert "is under way" in target.fails("datastore", "import", str(file), "--undo")
+    assert "excludes" in target.fails("datastore", "import", str(file), "--undo", "--unlock", code=2)

@@ -93,6 +93,7 @@ def _wait(seconds: float, counts: Mapping[str, int]) -> bool:
 @click.option("--archive", type=PATH, metavar="FILE", help="Where the content of a target that is not empty goes.")
 @click.option("--dry-run", is_flag=True, help="Show what blocks the import, and change nothing.")
 @click.option("--unlock", is_flag=True, help="Unlock the datastore when it equals FILE.")
+@click.option("--undo", is_flag=True, help="Delete what an import of FILE has written, or restore what was there before.")
 @_ack_option
 @click.pass_context
 def import_command(
@@ -101,6 +102,7 @@ def import_command(
     archive: Path | None,
     dry_run: bool,
     unlock: bool,
+    undo: bool,
     acknowledged: Sequence[str],
 ) -> None:
     """Write the documents of FILE to an empty datastore, read them back and compare them. It stays locked without --unlock.
@@ -113,22 +115,39 @@ def import_command(
       svcctl --netconf new.conflist datastore import /root/svc.jsonl --dry-run
       svcctl --netconf new.conflist datastore import /root/svc.jsonl --unlock
     """
+    if undo and (unlock or dry_run):
+        raise click.UsageError("--undo excludes --unlock and --dry-run")
     context: CliContext = click_context.obj
     target = context.target
     export = files.read(file, target.names)
     documents = export.snapshot.decoded(target.names)
+    archive = archive or file.with_name(f"{file.name}.archive")
     with listed_documents(), context.store(target) as store, place_of(target, store) as place:
         run = export.digest[:_RUN]
+        if undo:
+            _undo(place, run, archive)
+            echo(f"the import of {file} is undone\ndatastore: {target}")
+            return
         if not _has_arrived(place, run):
             _stop_at(click_context, _blockers(place, documents, export, run), acknowledged)
             if dry_run:
                 echo(f"nothing blocks the import\ndatastore: {target}")
                 return
-            _import(place, documents, Mark(run, ARRIVING, f"file {file}"), archive or file.with_name(f"{file.name}.archive"))
+            _import(place, documents, Mark(run, ARRIVING, f"file {file}"), archive)
             if unlock:
                 marks.open_target(place, run, f"file {file}")
     state = "ready" if unlock else "locked: repeat the command with --unlock when all nodes use it"
     echo(f"{len(documents)} documents of {file} are there and equal\nstate: {state}\ndatastore: {target}")
+
+
+def _undo(target: "Place", run: str, archive: Path) -> None:
+    mark = marks.mark_of(target.names, marks.present(target))
+    if mark is None or mark.run != run or mark.state != ARRIVING:
+        raise CallerError(
+            f"no import of this file to {target.backend.place} is under way",
+            details="once the datastore is unlocked, move it back: export it, and import that file into the other one",
+        )
+    steps.empty(target, run, archive)
 
 
 def _has_arrived(target: "Place", run: str) -> bool:
