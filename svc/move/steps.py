@@ -107,7 +107,8 @@ def contents_of(target: Place) -> list[str]:
 def import_(documents: Documents, target: Place, connections: int = CONNECTIONS) -> None:
     """Make the target equal to the documents, with its pools disabled. Raise StoreError; repeat it then.
 
-    The caller has marked the target: what is not among the documents is deleted."""
+    What is not among the documents is deleted, so the target must have the mark of a move."""
+    _require_arriving(target)
     form = form_of(documents, target)
     wanted = converted(form, documents)
     _require_distinct(wanted, documents)
@@ -116,6 +117,14 @@ def import_(documents: Documents, target: Place, connections: int = CONNECTIONS)
     writer.delete([entry for key, entry in present.items() if key not in wanted])
     if not form.in_kubernetes:
         _add_nodes(form, documents, target)
+
+
+def _require_arriving(target: Place) -> None:
+    info = marks.present(target)
+    mark = marks.mark_of(target.names, info)
+    if info is None or mark is None or mark.state != ARRIVING or not marks.is_locked(info):
+        details = "begin the move again: what is there is not deleted"
+        raise StoreError(f"{target.backend.place} is not the locked target of a move", details=details)
 
 
 def _require_distinct(wanted: Documents, documents: Documents) -> None:
@@ -139,7 +148,8 @@ def _add_nodes(form: Form, documents: Documents, target: Place) -> None:
 
 
 def move_endpoints(documents: Documents, target: Place, connections: int = CONNECTIONS) -> Report:
-    """Write the endpoints of pods that still exist. Raise StoreError; repeat it then."""
+    """Write the endpoints of pods that still exist, and remove others. Raise StoreError; repeat it then."""
+    _require_arriving(target)
     return endpoints.move(form_of(documents, target), documents, target, connections)
 
 

@@ -25,10 +25,11 @@ from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND
 from svc.model.errors import SvcError
 from svc.model.ipam import Handle
-from svc.model.keys import HandleKey, IpamConfigKey, ResourceKey, ResourceQuery
+from svc.model.keys import BlockQuery, HandleKey, IpamConfigKey, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.move import marks, snapshot, steps
 from svc.move.preflight import Blocker, preflight
+from svc.move.steps import Documents
 
 pytestmark = pytest.mark.server
 
@@ -59,6 +60,13 @@ def through_proxy(sites: Sites, proxy: ApiProxy) -> Iterator[Place]:
     settings = {"kind": "orch", "orch_api_root": proxy.url, "k8s_auth_token": ADMIN_TOKEN}
     with closing(OrchStore(settings, sites.kube.names)) as store:
         yield replace(sites.kube, backend=store, client=store.client)
+
+
+def admitted(sites: Sites) -> Documents:
+    """Begin a move. Return the documents of the source."""
+    marks.lock(sites.etcd, sites.kube, "run")
+    steps.admit(sites.etcd, sites.kube, "run", sites.archive)
+    return steps.export_at_one_revision(sites.etcd).decoded(sites.etcd.names)
 
 
 def blockers(sites: Sites, run: str = "run") -> list[Blocker]:
@@ -136,9 +144,7 @@ def test_history_is_discarded_all_the_time(sites: Sites, etcd_site: EtcdSite, mo
 
 def test_a_program_that_ignores_the_lock_is_noticed(sites: Sites, etcd_site: EtcdSite, orch_site: OrchSite) -> None:
     """The comparison reads the source again, and refuses to end the move. The next run has the new address."""
-    marks.lock(sites.etcd, sites.kube, "run")
-    steps.admit(sites.etcd, sites.kube, "run", sites.archive)
-    steps.import_(steps.export_at_one_revision(sites.etcd).decoded(sites.etcd.names), sites.kube)
+    steps.import_(admitted(sites), sites.kube)
     put_block(sites.etcd.backend, "10.65.0.224/28", f"host:{ETCD_NODE}")
     documents = steps.export_at_one_revision(sites.etcd).decoded(sites.etcd.names)
     with pytest.raises(StoreError, match=r"block 10\.65\.0\.224/28"):
@@ -168,8 +174,7 @@ def test_pods_that_are_gone_or_new_get_no_annotations(sites: Sites, orch_site: O
     orch_site.add_pod("db-0", "node2")
     status = {"status": {"podIP": "10.65.0.99", "podIPs": [{"ip": "10.65.0.99"}]}}
     orch_site.kube.call("PATCH", f"{PODS}/db-0/status", status, "application/merge-patch+json")
-    documents = steps.export_at_one_revision(sites.etcd).decoded(sites.etcd.names)
-    report = steps.move_endpoints(documents, sites.kube)
+    report = steps.move_endpoints(admitted(sites), sites.kube)
     assert report.kept == 1
     assert report.left == {
         "default/api": "its pod does not exist any more",
@@ -195,8 +200,7 @@ def test_a_pod_that_is_created_again_during_the_write_gets_no_annotations(
             yield page
 
     through_proxy.client.pages = stale  # type: ignore[union-attr, method-assign]
-    documents = steps.export_at_one_revision(sites.etcd).decoded(sites.etcd.names)
-    report = steps.move_endpoints(documents, through_proxy)
+    report = steps.move_endpoints(admitted(sites), through_proxy)
     assert report.left == {"default/web": "its pod was created again during the move"}
 
 
@@ -213,6 +217,15 @@ def endpoint_of(sites: Sites, pod: str) -> ResourceKey:
     (found,) = [entry.key for entry in sites.etcd.backend.list(ResourceQuery(KIND)) if entry.value.spec["pod"] == pod]
     assert isinstance(found, ResourceKey)
     return found
+
+
+def test_a_target_that_no_move_has_marked_is_left_alone(sites: Sites) -> None:
+    put_block(sites.kube.backend, "10.99.0.0/28", "host:node1")
+    documents = steps.export_at_one_revision(sites.etcd).decoded(sites.etcd.names)
+    for step in (steps.import_, steps.move_endpoints):
+        with pytest.raises(StoreError, match="is not the locked target of a move"):
+            step(documents, sites.kube)
+    assert len(sites.kube.backend.list(BlockQuery())) == 1
 
 
 # preflight
