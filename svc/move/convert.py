@@ -72,8 +72,8 @@ def with_identity(form: Form, resource: Resource) -> Resource:
     if form.in_kubernetes:
         identity = before or {field: metadata[field] for field in _IDENTITY if metadata.get(field)}
         annotations |= {name: orjson.dumps(identity).decode()} if identity else {}
-    else:
-        metadata |= {field: before[field] for field in _IDENTITY if before.get(field)}
+    elif before:
+        metadata = {field: item for field, item in (metadata | before).items() if field not in _IDENTITY or field in before}
     return replace(resource, metadata=ordered(metadata | {"annotations": annotations}))
 
 

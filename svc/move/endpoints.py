@@ -84,7 +84,7 @@ def _write_documents(form: Form, endpoints: Mapping[ResourceKey, Resource], targ
 def _wiring(endpoint: Value) -> tuple[Any, ...]:
     assert isinstance(endpoint, Resource)
     spec = endpoint.spec
-    return tuple(spec.get(name) or None for name in ("node", "containerID", "ipNetworks", "interfaceName"))
+    return tuple(spec.get(name) or None for name in ("node", "containerID", "ipNetworks"))
 
 
 def _renamed(form: Form, endpoints: Mapping[ResourceKey, Resource]) -> dict[ResourceKey, Resource]:

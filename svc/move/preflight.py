@@ -52,11 +52,12 @@ def preflight(
         return []
     found = [*_of_source_lock(source, run), *of_target(marks.present(source), target, run), *of_source(source, wait)]
     try:
-        documents = snapshot.look(source)
+        taken = snapshot.look(source)
+        documents = taken.decoded(source.names)
     except UndecodableEntry:
         return without_acknowledged(found, acknowledged)  # among the findings of the check
-    found += of_documents(documents.decoded(source.names), target)
-    found += [*of_unknown(documents.unknown(source.names)), *unknown_kinds(source)]
+    found += of_documents(documents, target)
+    found += [*of_unknown(taken.unknown(source.names)), *unknown_kinds(source)]
     return without_acknowledged(found, acknowledged)
 
 

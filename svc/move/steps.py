@@ -10,14 +10,14 @@ from pathlib import Path
 
 from svc.admin.ipam_check.observation import Place
 from svc.admin.resources import CLUSTER, NODE, POOL, READY
-from svc.datastore.api import Create, Delete, StoreError, UndecodableEntry
+from svc.datastore.api import Delete, StoreError, UndecodableEntry
 from svc.ipam.errors import shortened
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.errors import CallerError, Code
-from svc.model.keys import Key, ResourceKey, ResourceQuery, describe
+from svc.model.keys import Key, ResourceQuery, describe
 from svc.model.kv_codec import Value
-from svc.model.resource import Resource, ordered
-from svc.move import endpoints, file, marks, snapshot
+from svc.model.resource import Resource
+from svc.move import endpoints, file, marks, own_nodes, snapshot
 from svc.move.convert import Form, cluster_spec, comparable, converted, disabled, in_order, moves, with_identity
 from svc.move.endpoints import Report
 from svc.move.marks import ARRIVED, ARRIVING, LEAVING, LEFT, Mark
@@ -115,8 +115,7 @@ def import_(documents: Documents, target: Place, connections: int = CONNECTIONS)
     present, writer = read(target), Writer(form, target, connections)
     writer.write([(key, disabled(value)) for key, value in in_order(wanted)], present)
     writer.delete([entry for key, entry in present.items() if key not in wanted])
-    if not form.in_kubernetes:
-        _add_nodes(form, documents, target)
+    own_nodes.move(form, documents, target)
 
 
 def _require_arriving(target: Place) -> None:
@@ -137,16 +136,6 @@ def converted_keys(documents: Documents) -> list[Key]:
     return [key for key in documents if moves(key)]
 
 
-def _add_nodes(form: Form, documents: Documents, target: Place) -> None:
-    """Create the Nodes that a key-value store lacks. Existing ones belong to the programs that wrote them."""
-    known = {entry.value.name for entry in target.backend.list(ResourceQuery(NODE))}
-    for node in _nodes(documents):
-        name = form.nodes.of(node.name)
-        if name not in known:
-            made = replace(node, metadata=ordered(node.metadata | {"name": name}))
-            target.backend.write([Create(ResourceKey(NODE, name), made)], durable=True)
-
-
 def move_endpoints(documents: Documents, target: Place, connections: int = CONNECTIONS) -> Report:
     """Write the endpoints of pods that still exist, and remove others. Raise StoreError; repeat it then."""
     _require_arriving(target)
@@ -163,7 +152,7 @@ def compare(documents: Documents, target: Place) -> list[str]:
         if key not in present or comparable(form, key, disabled(present[key].value)) != comparable(form, key, disabled(value))
     ]
     found += [describe(key) for key in present if key not in wanted]
-    return found + endpoints.compare(form, documents, target)
+    return found + own_nodes.compare(form, documents, target) + endpoints.compare(form, documents, target)
 
 
 def require_equal(documents: Documents, target: Place) -> None:
@@ -225,6 +214,7 @@ def empty(target: Place, run: str, archive: Path) -> None:
         return
     form = Form(target.names, between(target.names, (), ()), target.pods_are_endpoints)
     endpoints.move(form, {}, target)
+    own_nodes.clear(target)
     Writer(form, target).delete(list(read(target).values()))
     target.backend.write([Delete(CLUSTER)], durable=True)
 

@@ -71,7 +71,6 @@ def add_nodes(store: Backend, orch_site: OrchSite) -> None:
     for number, (name, kube) in enumerate(NODES.items()):
         orch_site.add_node(kube, zone=f"z{number}")
         spec: dict[str, Any] = {"orchRefs": [{"nodeName": kube, "orchestrator": "k8s"}]}
-        spec |= {"ipv4VXLANTunnelAddr": "10.66.0.0"} if name == ETCD_NODE else {}
         put(store, ResourceKey("Node", name), Resource("Node", {"name": name, "uid": f"uid-{name}", "labels": {}}, spec, {}))
 
 
@@ -115,7 +114,10 @@ def add_tunnel(store: Backend) -> None:
     """Give the tunnel of a node its address, with its handle."""
     owner = {"node": ETCD_NODE, "type": "vxlanTunnelAddress"}
     request = Assign(f"vxlan-tunnel-addr-{ETCD_NODE}", owner, pools={4: ("tunnels",)}, use="Tunnel")
-    IpamService(store, ETCD_NODE).assign(request)
+    (address,) = IpamService(store, ETCD_NODE).assign(request).addresses
+    key = ResourceKey("Node", ETCD_NODE)
+    node = store.get(key).value
+    put(store, key, replace(node, spec=node.spec | {"ipv4VXLANTunnelAddr": str(address)}))
 
 
 def _cool_down(store: Backend) -> None:
