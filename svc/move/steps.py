@@ -107,7 +107,7 @@ def contents_of(target: Place) -> list[str]:
 def import_(documents: Documents, target: Place, connections: int = CONNECTIONS) -> None:
     """Make the target equal to the documents, with its pools disabled. Raise StoreError; repeat it then.
 
-    What is not among the documents is deleted, so the target must have the mark of a move."""
+    Other documents there are deleted, so the target must have the mark of a move."""
     _require_arriving(target)
     form = form_of(documents, target)
     wanted = converted(form, documents)

@@ -38,7 +38,7 @@ def datastore() -> None:
     \b
     Examples:
       svcctl datastore export /root/svc.jsonl
-      svcctl --netconf new.conflist datastore import /root/svc.jsonl
+      svcctl datastore import /root/svc.jsonl --netconf new.conflist
     """
 
 
@@ -112,8 +112,8 @@ def import_command(
 
     \b
     Examples:
-      svcctl --netconf new.conflist datastore import /root/svc.jsonl --dry-run
-      svcctl --netconf new.conflist datastore import /root/svc.jsonl --unlock
+      svcctl datastore import /root/svc.jsonl --netconf new.conflist --dry-run
+      svcctl datastore import /root/svc.jsonl --netconf new.conflist --unlock
     """
     if undo and (unlock or dry_run):
         raise click.UsageError("--undo excludes --unlock and --dry-run")
