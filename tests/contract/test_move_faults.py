@@ -15,6 +15,8 @@ from harness.ipam_check import attributes
 from harness.kube import ADMIN_TOKEN
 from harness.move_sites import ETCD_NODE, NETWORK, Sites, add_pod, contents, furnish, move, open_sites
 from harness.orch import PODS
+from svc._core.bitmap import Ordinals
+from svc._core.cidr import Cidr
 from svc.admin.ipam_check.observation import Place
 from svc.admin.resources import CLUSTER, set_ready
 from svc.datastore.api import Create, Delete, StoreError
@@ -24,8 +26,8 @@ from svc.ipam.requests import Assign
 from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND
 from svc.model.errors import SvcError
-from svc.model.ipam import Handle
-from svc.model.keys import BlockQuery, HandleKey, IpamConfigKey, ResourceKey, ResourceQuery
+from svc.model.ipam import Attribute, Block, Handle
+from svc.model.keys import BlockKey, BlockQuery, HandleKey, IpamConfigKey, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.move import marks, snapshot, steps
 from svc.move.preflight import Blocker, preflight
@@ -251,6 +253,24 @@ def test_underscores_and_long_handles_do_not_block(sites: Sites, etcd_site: Etcd
 def test_addresses_of_no_pod_block(sites: Sites) -> None:
     IpamService(sites.etcd.backend, ETCD_NODE).assign(Assign(f"{NETWORK}.bare", {"node": ETCD_NODE}))
     assert [each[0] for each in found(sites)].count("no-pod") == 1
+
+
+def test_addresses_of_services_tunnels_and_windows_do_not_block(sites: Sites) -> None:
+    """They move with their owners, as addresses in cooldown do."""
+    owners = [
+        Attribute("lb-0123", {"service": "web", "namespace": "default", "type": "LoadBalancer"}),
+        Attribute("vxlan-tunnel-addr-node-b.etcd", {"node": "node-b.etcd", "type": "vxlanTunnelAddress"}),
+        Attribute("Windows-Reserved-IPAM-Handle", {"note": "windows host rsvd"}),
+        Attribute(released_at="2026-01-01T00:00:00Z"),
+        Attribute("net.vmi.default.vm", {"vmi-name": "vm", "namespace": "default"}),
+    ]
+    for number, affinity in enumerate((f"host:{ETCD_NODE}", "virtual:load-balancer")):
+        cidr = Cidr(f"10.65.{number}.192/29")
+        block = Block(cidr, affinity, Ordinals(3), 1000, None, list(owners))
+        for tag in range(len(owners)):
+            block.ordinal_sequences[block.ordinals.allocate(tag)] = 999
+        put(sites.etcd.backend, BlockKey(cidr), block)
+    assert [each for each in found(sites) if each[0] == "no-pod"] == []
 
 
 def test_nodes_without_their_name_in_kubernetes_block(sites: Sites) -> None:
