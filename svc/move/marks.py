@@ -163,6 +163,12 @@ def is_predecessor(source_info: Resource | None, target: Place) -> bool:
     return emptied.run == (filled.run if filled.state == ARRIVED else filled.before)
 
 
+def has_arrived(target: Place, run: str) -> bool:
+    """Return whether the target is in use since this run: then no step may be repeated."""
+    mark = mark_of(target.names, present(target))
+    return mark is not None and mark.run == run and mark.state == ARRIVED
+
+
 def leave(source: Place, run: str) -> None:
     """Mark that the content of the source is in the target from now on. It stays locked."""
     mark = require_mark(source, run, LEAVING, LEFT)

@@ -19,7 +19,7 @@ from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource, name_error
 from svc.move import endpoints, marks, snapshot, steps
 from svc.move.convert import Form, converted, moves
-from svc.move.marks import ARRIVED, ARRIVING, LEFT
+from svc.move.marks import ARRIVING, LEFT
 from svc.move.nodes import between, hosts_of, is_of_tunnel, kubernetes_name
 from svc.names import Names
 from svc.values import dataclass
@@ -47,8 +47,7 @@ def preflight(
     source: Place, target: Place, run: str, acknowledged: Collection[str] = (), wait: Wait | None = None
 ) -> list[Blocker]:
     """Return what blocks a move, without what the user has acknowledged by ID. Change nothing. Raise StoreError."""
-    own = marks.mark_of(target.names, marks.present(target))
-    if own and own.run == run and own.state == ARRIVED:
+    if marks.has_arrived(target, run):
         return []
     found = [*_of_source_lock(source, run), *of_target(marks.present(source), target, run), *of_source(source, wait)]
     try:

@@ -1,7 +1,8 @@
 """The steps of a move, in their order: each can be repeated, also after a kill, and continues what is there.
 
 `marks.lock`, `marks.wait_for_calls`, `export_at_one_revision`, `admit`, `import_`, `move_endpoints`, `require_equal`,
-`enable_pools`, `finish`. Until `finish`, `undo` deletes what was imported and unlocks the source.
+`enable_pools`, `finish`. Until `finish`, `undo` deletes what was imported and unlocks the source. When `marks.has_arrived`, the
+move has ended, and the target is in use.
 """
 
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ from svc.model.keys import Key
 from svc.model.resource import Resource
 from svc.move import file as files
 from svc.move import marks, preflight, steps
-from svc.move.marks import ARRIVED, ARRIVING, Mark
+from svc.move.marks import ARRIVING, Mark
 from svc.move.preflight import Blocker
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def import_command(
             _undo(place, run, archive)
             echo(f"the import of {file} is undone\ndatastore: {target}")
             return
-        if not _has_arrived(place, run):
+        if not marks.has_arrived(place, run):
             _stop_at(click_context, _blockers(place, documents, export, run), acknowledged)
             if dry_run:
                 echo(f"nothing blocks the import\ndatastore: {target}")
@@ -148,11 +148,6 @@ def _undo(target: "Place", run: str, archive: Path) -> None:
             details="once the datastore is unlocked, move it back: export it, and import that file into the other one",
         )
     steps.empty(target, run, archive)
-
-
-def _has_arrived(target: "Place", run: str) -> bool:
-    mark = marks.mark_of(target.names, marks.present(target))
-    return mark is not None and mark.run == run and mark.state == ARRIVED
 
 
 def _blockers(target: "Place", documents: Mapping[Key, Any], export: files.Export, run: str) -> list[Blocker]:
