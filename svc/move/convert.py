@@ -68,11 +68,10 @@ def with_identity(form: Form, resource: Resource) -> Resource:
     """Return the resource with the annotation of its identity, or with the identity that the annotation has."""
     metadata, name = dict(resource.metadata), identity_annotation(form.names)
     annotations = dict(metadata.get("annotations") or {})
-    before = _loaded(annotations.pop(name, ""))
     if form.in_kubernetes:
-        identity = before or {field: metadata[field] for field in _IDENTITY if metadata.get(field)}
-        annotations |= {name: orjson.dumps(identity).decode()} if identity else {}
-    elif before:
+        identity = {field: metadata[field] for field in _IDENTITY if metadata.get(field)}
+        annotations.setdefault(name, orjson.dumps(identity).decode())
+    elif (before := _loaded(annotations.pop(name, ""))) is not None:
         metadata = {field: item for field, item in (metadata | before).items() if field not in _IDENTITY or field in before}
     return replace(resource, metadata=ordered(metadata | {"annotations": annotations}))
 
@@ -82,12 +81,13 @@ def identity_annotation(names: Names) -> str:
     return f"{names.label_prefix}/before-move"
 
 
-def _loaded(text: str) -> Json:
+def _loaded(text: str) -> Json | None:
+    """Return the identity in an annotation; None if it has none, or not one that can be read."""
     try:
-        found = orjson.loads(text or "{}")
+        found = orjson.loads(text)
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _renamed(form: Form, resource: Resource) -> Resource:
@@ -150,3 +150,8 @@ def _rank(value: Value) -> int:
         case Block():
             return 4
     return 5
+
+
+def comparable_disabled(form: Form, key: Key, value: Value) -> Json:
+    """Return a document as `comparable`, without the difference between a pool that is enabled and one that is disabled."""
+    return comparable(form, key, disabled(value))

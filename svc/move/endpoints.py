@@ -28,7 +28,7 @@ Json = dict[str, Any]
 _PODS: Final = "/api/v1/pods"
 _PAGE: Final = "500"
 _ATTEMPTS: Final = 3  # of a patch
-_REPEATED: Final = (404, 409)  # statuses of a pod that was replaced, or that another program changes
+_REPEATED: Final = (404, 409, 422)  # statuses of a pod that was replaced, or that another program changes
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 Endpoints = dict[str, Resource]

@@ -7,6 +7,7 @@ move has ended, and the target is in use.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from svc.admin.ipam_check.observation import Place
@@ -19,7 +20,7 @@ from svc.model.keys import Key, ResourceQuery, describe
 from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 from svc.move import endpoints, file, marks, own_nodes, snapshot
-from svc.move.convert import Form, cluster_spec, comparable, converted, disabled, in_order, moves, with_identity
+from svc.move.convert import Form, cluster_spec, comparable_disabled, converted, disabled, in_order, moves, with_identity
 from svc.move.endpoints import Report
 from svc.move.marks import ARRIVED, ARRIVING, LEAVING, LEFT, Mark
 from svc.move.nodes import between
@@ -113,7 +114,7 @@ def import_(documents: Documents, target: Place, connections: int = CONNECTIONS)
     form = form_of(documents, target)
     wanted = converted(form, documents)
     _require_distinct(wanted, documents)
-    present, writer = read(target), Writer(form, target, connections)
+    present, writer = read(target), Writer(form, target, connections, partial(comparable_disabled, form))
     writer.write([(key, disabled(value)) for key, value in in_order(wanted)], present)
     writer.delete([entry for key, entry in present.items() if key not in wanted])
     own_nodes.move(form, documents, target)

@@ -106,6 +106,9 @@ def test_identities_are_kept_and_restored() -> None:
     there.metadata |= {"uid": "other", "creationTimestamp": "later"}
     assert convert.with_identity(TO_API, there).metadata["annotations"] == there.metadata["annotations"]
     assert convert.with_identity(TO_KEYS, there).metadata == metadata
+    assert convert.with_identity(TO_KEYS, convert.with_identity(TO_API, Resource("Tier", {"name": "t"}))).metadata == {
+        "name": "t"
+    }
     there.metadata["annotations"][convert.identity_annotation(DEFAULT)] = "damaged"
     assert convert.with_identity(TO_KEYS, there).metadata["uid"] == "other"
 
