@@ -151,7 +151,7 @@ def compare(documents: Documents, target: Place) -> list[str]:
     found = [
         describe(key)
         for key, value in wanted.items()
-        if key not in present or comparable(form, key, disabled(present[key].value)) != comparable(form, key, disabled(value))
+        if key not in present or comparable_disabled(form, key, present[key].value) != comparable_disabled(form, key, value)
     ]
     found += [describe(key) for key in present if key not in wanted]
     return found + own_nodes.compare(form, documents, target) + endpoints.compare(form, documents, target)
