@@ -100,6 +100,21 @@ def test_a_move_is_killed_after_each_write(sites: Sites, process: Callable[[int]
     assert back > 3
 
 
+def test_a_move_with_parallel_writes_is_killed(sites: Sites, process: Callable[[int], Any]) -> None:
+    """What other threads have written when the process ends is found by the next one."""
+    before = contents(sites.etcd)
+    for last in (2, 5, 9, 12, 1000):
+        try:
+            with process(last) as (made, _):
+                move(made.etcd, made.kube, "there", made.archive, 16)
+        except Killed:
+            assert last < 1000
+    documents = steps.export_at_one_revision(sites.etcd).decoded(sites.etcd.names)
+    assert steps.compare(documents, sites.kube) == []
+    move(sites.kube, sites.etcd, "back", sites.archive)
+    assert contents(sites.etcd) == before
+
+
 def test_an_undo_is_killed_after_each_write(sites: Sites, process: Callable[[int], Any]) -> None:
     before, empty = contents(sites.etcd), contents(sites.kube)
     total = count(process)
