@@ -9,7 +9,6 @@ import click
 from svc.admin import changes, kinds, manifest, objects, pools, resources
 from svc.admin.changes import Options
 from svc.admin.cluster_version import API_TYPE
-from svc.admin.ipam_check.observation import Place
 from svc.admin.kind import Kind
 from svc.admin.resources import CLUSTER, UNCHANGED, UPDATED
 from svc.ctl.cli_context import CliContext, listed_errors, output_option, own_node, rehearse
@@ -19,7 +18,6 @@ from svc.ctl.selection import locked_option
 from svc.ctl.terminal import echo
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION
-from svc.move import marks
 
 
 @click.group()
@@ -244,6 +242,9 @@ def unlock(context: CliContext, although_moved: bool) -> None:
     Examples:
       svcctl clusterinfo unlock
     """
+    from svc.admin.ipam_check.observation import Place  # not needed by the other commands of this module
+    from svc.move import marks
+
     with context.changing() as store:
         marks.permit_unlock(Place(store, context.names), although_moved=although_moved)
         echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
