@@ -39,7 +39,9 @@ class Writer:
         """Write what differs, kind after kind. Raise StoreError if a document is not kept as it is."""
         todo = [(key, value) for key, value in wanted if self._differs(key, value, present.get(key))]
         for _, run in groupby(todo, key=lambda item: _kind(item[0])):
-            self._in_parallel(self._write_batch, list(run))
+            items = list(run)
+            self._in_parallel(self._create_batch, [item for item in items if item[0] not in present])
+            self._in_parallel(self._replace_batch, [item for item in items if item[0] in present])
 
     def delete(self, entries: Sequence[Entry]) -> None:
         """Delete entries at their revisions. One that is gone is not an error."""
@@ -55,14 +57,19 @@ class Writer:
     def _differs(self, key: Key, value: Value, entry: Entry | None) -> bool:
         return entry is None or self._compared(key, entry.value) != self._compared(key, value)
 
-    def _write_batch(self, batch: Sequence[tuple[Key, Value]]) -> None:
-        """Create the documents, or write them one by one if some exist."""
+    def _create_batch(self, batch: Sequence[tuple[Key, Value]]) -> None:
+        """Create the documents, or write them one by one if some exist by now."""
         try:
             written = self._backend.write([Create(key, value) for key, value in batch], durable=True)
         except Conflict:
-            written = [self._put(key, value) for key, value in batch]
-        for (key, value), entry in zip(batch, written, strict=True):
-            if self._differs(key, value, entry) and self._differs(key, value, self._put(key, value)):
+            self._replace_batch(batch)
+            return
+        unequal = [(key, value) for (key, value), entry in zip(batch, written, strict=True) if self._differs(key, value, entry)]
+        self._replace_batch(unequal)
+
+    def _replace_batch(self, batch: Sequence[tuple[Key, Value]]) -> None:
+        for key, value in batch:
+            if self._differs(key, value, self._put(key, value)):
                 details = "compare the resource definitions of the target with those of this release: `svcctl crd print`"
                 raise StoreError(f"{self._backend.place} does not keep {describe(key)} as it is written", details=details)
 
