@@ -144,7 +144,7 @@ def count(process: Callable[[int], Any]) -> int:
 
 
 def test_an_undo_restores_the_predecessor(sites: Sites, process: Callable[[int], Any]) -> None:
-    """The content of the predecessor is replaced in part, because an address was released since, when the move back is undone."""
+    """A part of its content is replaced when the move back is undone, because an address was released since."""
     before = contents(sites.etcd)
     move(sites.etcd, sites.kube, "there", sites.archive)
     IpamService(sites.kube.backend, "node2").release(Release("net.c-db-0"))
