@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from harness.datastores import EtcdSite, OrchSite
 from harness.ipam import holdings, put, put_pool
 from harness.ipam_check import put_endpoint, result
 from harness.move_sites import ETCD_NODE, KUBE_NODE, NETWORK, Sites, contents, furnish, move, open_sites
+from harness.orch import AdministratorStore, install, wipe
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND
@@ -196,6 +199,26 @@ def test_policies_and_other_kinds_move(sites: Sites, orch_site: OrchSite) -> Non
         for plural in ("networkpolicies", "felixconfigurations"):
             group = names.crd_api_version.partition("/")[0]
             orch_site.kube.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{group}")
+
+
+def test_documents_move_to_the_plain_group_with_their_status(sites: Sites, orch_site: OrchSite, tmp_path: Path) -> None:
+    """There the status of some kinds is written apart."""
+    version, kube = sites.kube.names.api_version, orch_site.kube
+    install(kube, sites.kube.names, version)
+    status = {"runningConfig": {"logSeverityScreen": "Info"}, "environmentVars": {"A": "b"}}
+    settings = Resource("KubeControllersConfiguration", {"name": "default"}, {"healthChecks": "Enabled"}, status)
+    put(sites.etcd.backend, ResourceKey(settings.kind, "default"), settings)
+    before = contents(sites.etcd)
+    with closing(AdministratorStore(kube, tmp_path, sites.kube.names, version)) as store:
+        plain = replace(sites.kube, backend=store, client=store.client)
+        try:
+            assert preflight(sites.etcd, plain, "there", wait=no_wait) == []
+            move(sites.etcd, plain, "there", sites.archive)
+            assert store.get(ResourceKey(settings.kind, "default")).value.status == status
+            move(plain, sites.etcd, "back", sites.archive)
+        finally:
+            wipe(kube, sites.kube.names, version)
+    assert contents(sites.etcd) == before
 
 
 def definition(api_version: str, kind: str, scope: str) -> dict[str, Any]:
