@@ -23,7 +23,7 @@ from svc.names import DEFAULT
 atexit.register(gc.freeze)  # otherwise the end of the process traverses all objects: 40 of 200 ms
 
 _MODULES: Final = {  # of each group, which has the name of the group there
-    **{name: name for name in ("attachments", "convert", "crd", "diag", "explain", "install", "installation")},
+    **{name: name for name in ("attachments", "convert", "crd", "datastore", "diag", "explain", "install", "installation")},
     **{name: name for name in ("ipam", "man", "manifests", "reconcile", "status", "store", "version")},
     **dict.fromkeys(("clusterinfo", "node", "pool", "reservation"), "resources"),
     **dict.fromkeys(("delete", "get", "label"), "objects"),

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 BLOCK, AFFINITY, HANDLE = "IPAMBlock", "BlockAffinity", "IPAMHandle"
 CONFIG = {True: "IPAMConfig", False: "IPAMConfiguration"}  # in a backing group, in a plain group
-CORE = frozenset({"Node", "WorkloadEndpoint", "Profile", "NetworkPolicy"})  # derived from Kubernetes' own objects
+CORE = frozenset({"Node", "WorkloadEndpoint", "Profile"})  # derived from Kubernetes' own objects
 CONFIG_NAME = "default"
 
 _MAX_NAME = 253  # characters of an object's name, exclusive

@@ -199,4 +199,22 @@ PLURALS = {
     "KubeControllersConfiguration": "kubecontrollersconfigurations",
     "NetworkPolicy": "networkpolicies",
 }
-NAMESPACED = frozenset({"WorkloadEndpoint", "NetworkPolicy"})
+CARRIED = {
+    "BGPConfiguration": "bgpconfigurations",
+    "BGPFilter": "bgpfilters",
+    "BGPPeer": "bgppeers",
+    "FelixConfiguration": "felixconfigurations",
+    "GlobalNetworkPolicy": "globalnetworkpolicies",
+    "GlobalNetworkSet": "globalnetworksets",
+    "NetworkSet": "networksets",
+    "StagedGlobalNetworkPolicy": "stagedglobalnetworkpolicies",
+    "StagedKubernetesNetworkPolicy": "stagedkubernetesnetworkpolicies",
+    "StagedNetworkPolicy": "stagednetworkpolicies",
+    "Tier": "tiers",
+}
+"""Kinds of other programs, which svc neither reads nor writes, except to move them to another datastore."""
+
+ALL_PLURALS = PLURALS | CARRIED
+NAMESPACED = frozenset(
+    {"WorkloadEndpoint", "NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", "StagedKubernetesNetworkPolicy"}
+)

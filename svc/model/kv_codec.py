@@ -23,8 +23,8 @@ from svc.model.claim import NodeClaim, NodeFence
 from svc.model.field_errors import display, json_kind
 from svc.model.ipam import Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
+    ALL_PLURALS,
     NAMESPACED,
-    PLURALS,
     AffinityKey,
     AffinityQuery,
     BlockKey,
@@ -47,7 +47,7 @@ from svc.names import Names
 
 Value = Block | Affinity | Handle | IpamConfig | NodeClaim | NodeFence | Resource
 
-_KINDS = {plural: kind for kind, plural in PLURALS.items()}
+_KINDS = {plural: kind for kind, plural in ALL_PLURALS.items()}
 _DECODERS: dict[type[Key], Callable[[Any], Value]] = {
     AffinityKey: Affinity.from_json,
     HandleKey: Handle.from_json,
@@ -63,6 +63,7 @@ class Codec:
     def __init__(self, names: Names) -> None:
         group, _, version = names.api_version.partition("/")
         self._api_version = names.api_version
+        self.root = f"{names.key_root}/"  # of all paths
         self._ipam = f"{names.key_root}/ipam/v2/"
         self._claims = f"{names.key_root}/svc/v1/claims/"
         self._resources = f"{names.key_root}/resources/{version}/{group}/"
@@ -71,7 +72,7 @@ class Codec:
         """Return the path of a key. Raise KeyError for an unknown resource kind."""
         match key:
             case ResourceKey(kind, name, namespace):  # the most frequent keys come first
-                folder = f"{PLURALS[kind]}/{namespace}" if namespace else PLURALS[kind]
+                folder = f"{ALL_PLURALS[kind]}/{namespace}" if namespace else ALL_PLURALS[kind]
                 return f"{self._resources}{folder}/{name}"
             case HandleKey(handle):
                 return f"{self._ipam}handle/{handle}"
@@ -119,8 +120,8 @@ class Codec:
                 return f"{self._claims}{node}/"
             case ResourceQuery(kind, namespace, prefix):
                 if kind in NAMESPACED:
-                    return f"{self._resources}{PLURALS[kind]}/" + (f"{namespace}/{prefix}" if namespace else "")
-                return f"{self._resources}{PLURALS[kind]}/{prefix}"
+                    return f"{self._resources}{ALL_PLURALS[kind]}/" + (f"{namespace}/{prefix}" if namespace else "")
+                return f"{self._resources}{ALL_PLURALS[kind]}/{prefix}"
         raise TypeError(f"{query!r} is not a query")
 
     def encode(self, value: Value) -> bytes:

@@ -38,6 +38,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
     ("cni",),
     ("deploy",),
     ("admin",),
+    ("move",),
     ("agent", "controllers", "ctl"),
 )
 KEPT_APART = {

@@ -233,15 +233,20 @@ def lock(context: CliContext) -> None:
 
 
 @clusterinfo.command()
+@click.option("--although-moved", is_flag=True, help="Also if a move has locked it: the successor must be gone for good.")
 @click.pass_obj
-def unlock(context: CliContext) -> None:
+def unlock(context: CliContext, although_moved: bool) -> None:
     """Unlock the datastore.
 
     \b
     Examples:
       svcctl clusterinfo unlock
     """
+    from svc.admin.ipam_check.observation import Place  # not needed by the other commands of this module
+    from svc.move import marks
+
     with context.changing() as store:
+        marks.permit_unlock(Place(store, context.names), although_moved=although_moved)
         echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
 
 

@@ -79,6 +79,13 @@ class EtcdStore(Backend):
         """Yield the entries of a query at one revision. The caller may take long between the pages."""
         yield from (entries for _, entries in self._numbered_pages(query))
 
+    def history(self) -> Iterator[tuple[int, str, bytes]]:
+        """Yield the present revision, and path and document of every key at it. Raise Compacted if it is discarded."""
+        root = self._codec.root.encode()
+        request = rpc.RangeRequest(key=root, range_end=root[:-1] + bytes([root[-1] + 1]), limit=PAGE)
+        for revision, kvs in self._pages(request, self._connection.budget):
+            yield from ((revision, kv.key.decode(errors="replace"), kv.value) for kv in kvs)
+
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002
         """Apply all writes or none. Writes are always durable, because etcd syncs before it answers."""
         if not writes:
@@ -135,7 +142,10 @@ class EtcdStore(Backend):
     def _ranges(self, query: Query, limit: int, budget: Callable[[], RetryBudget]) -> Iterator[tuple[int, Any]]:
         """Yield a revision, and the KeyValues of a query at it in parts."""
         first, end = self._span(query)
-        request = rpc.RangeRequest(key=first, range_end=end, limit=limit)
+        yield from self._pages(rpc.RangeRequest(key=first, range_end=end, limit=limit), budget)
+
+    def _pages(self, request: Message, budget: Callable[[], RetryBudget]) -> Iterator[tuple[int, Any]]:
+        """Yield the revision of the first answer, and the KeyValues of a range at it in parts."""
         while True:
             answer = budget().range(request)
             request.revision = request.revision or answer.header.revision

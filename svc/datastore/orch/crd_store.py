@@ -112,7 +112,9 @@ class CrdStore(ResourceStore):
         return Collection(self._plural_path(query), read, {"labelSelector": selector} if selector else {})
 
     def _plural_path(self, query: Key | Query) -> str:
-        return f"{self._objects.group.root}/{kind_plural(self._objects.kind(query))}"
+        namespace = query.namespace if isinstance(query, ResourceKey) else ""
+        folder = f"/namespaces/{segment(namespace)}" if namespace else ""
+        return f"{self._objects.group.root}{folder}/{kind_plural(self._objects.kind(query))}"
 
     def _path(self, key: Key) -> str:
         return f"{self._plural_path(key)}/{segment(self._objects.name(key))}"

@@ -10,6 +10,7 @@ from svc.datastore.orch.client import segment
 from svc.datastore.orch.resource_store import Collection, ResourceStore, revision_of
 from svc.model.keys import Key, Query, ResourceKey
 from svc.model.kv_codec import Value
+from svc.model.node_annotations import SPEC
 from svc.model.resource import Resource, ordered
 from svc.names import Names
 
@@ -18,19 +19,6 @@ Json = dict[str, Any]
 KIND = "Node"
 _NODES = "/api/v1/nodes"
 
-_SPEC = (  # annotation, section and field of spec ("" is spec itself)
-    ("IPv4Address", "bgp", "ipv4Address"),
-    ("IPv6Address", "bgp", "ipv6Address"),
-    ("ASNumber", "bgp", "asNumber"),
-    ("RouteReflectorClusterID", "bgp", "routeReflectorClusterID"),
-    ("IPv4IPIPTunnelAddr", "bgp", "ipv4IPIPTunnelAddr"),
-    ("IPv4VXLANTunnelAddr", "", "ipv4VXLANTunnelAddr"),
-    ("VXLANTunnelMACAddr", "", "vxlanTunnelMACAddr"),
-    ("IPv6VXLANTunnelAddr", "", "ipv6VXLANTunnelAddr"),
-    ("VXLANTunnelMACAddrV6", "", "vxlanTunnelMACAddrV6"),
-    ("IPv4WireguardInterfaceAddr", "wireguard", "interfaceIPv4Address"),
-    ("IPv6WireguardInterfaceAddr", "wireguard", "interfaceIPv6Address"),
-)
 _STATUS = (("WireguardPublicKey", "wireguardPublicKey"), ("WireguardPublicKeyV6", "wireguardPublicKeyV6"))
 _KEPT = ("name", "uid", "creationTimestamp", "deletionTimestamp")
 
@@ -83,7 +71,7 @@ def node_resource(names: Names, node: Json) -> Resource:
 
 def _spec(names: Names, node: Json, notes: dict[str, str]) -> Json:
     spec: Json = {}
-    for note, section, field in _SPEC:
+    for note, section, field in SPEC:
         if text := notes.get(note):
             part = spec.setdefault(section, {}) if section else spec
             part[field] = int(text) if field == "asNumber" and text.isdigit() else text

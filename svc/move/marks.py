@@ -1,0 +1,210 @@
+"""The mark of a move: an annotation of ClusterInformation that says which run has locked a datastore, and where its content is.
+
+A source is first `leaving` and then has `left`; a target is `arriving` and then has `arrived`. Both are locked until a target
+has arrived. All changes are compare-and-swaps, so of two runs at the same time one is refused.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from svc.admin.ipam_check.observation import Place
+from svc.admin.resources import CLUSTER, READY
+from svc.datastore.api import Entry, StoreError
+from svc.model.errors import CallerError, Code
+from svc.model.resource import Resource, ordered
+from svc.names import Names
+from svc.values import dataclass
+
+LEAVING, LEFT, ARRIVING, ARRIVED = STATES = "leaving", "left", "arriving", "arrived"
+IN_FLIGHT_SECONDS: Final = 95.0
+"""Time after the lock in which calls of other programs may still write: those that read the flag before it."""
+
+_POLL_SECONDS: Final = 1.0
+_LOCKED: Final = {
+    "": "the lock of {0} has a mark that cannot be read",
+    LEAVING: "{0} is being moved to {1}",
+    LEFT: "the content of {0} has moved to {1}: an address would be assigned twice",
+    ARRIVING: "the import from {1} to {0} has not ended",
+}
+_REMEDIES: Final = {
+    "": "find out who wrote it; --although-moved removes it",
+    LEAVING: "wait for the end of the move, or undo it; --although-moved if it was given up",
+    LEFT: "move it back; --although-moved if the other datastore does not exist any more",
+    ARRIVING: "repeat `svcctl datastore import FILE --unlock`; --although-moved if it was given up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The mark of a datastore.
+
+    `other` is the place of the other datastore of the move. `before` is the run that had filled a source, or that had emptied
+    a target: a move back goes to the datastore with that run. `since` is the Unix time of the lock.
+    """
+
+    run: str
+    state: str
+    other: str
+    before: str = ""
+    since: int = 0
+
+    def text(self) -> str:
+        fields = {"run": self.run, "state": self.state, "other": self.other, "before": self.before, "since": self.since}
+        return orjson.dumps({name: value for name, value in fields.items() if value}).decode()
+
+
+def annotation(names: Names) -> str:
+    """Return the name of the annotation."""
+    return f"{names.label_prefix}/datastore-move"
+
+
+def mark_of(names: Names, info: Resource | None) -> Mark | None:
+    """Return the mark of a datastore. One that cannot be read counts as that of an unknown run."""
+    text = (info.metadata.get("annotations") or {}).get(annotation(names)) if info else None
+    if text is None:
+        return None
+    try:
+        found = orjson.loads(text)
+        run, state, other, before = (str(found.get(name) or "") for name in ("run", "state", "other", "before"))
+        return Mark(run, state if state in STATES else "", other, before, int(found.get("since") or 0))
+    except (ValueError, TypeError, AttributeError):
+        return Mark("", "", "")
+
+
+def with_mark(names: Names, info: Resource, mark: Mark | None, fields: Mapping[str, Any]) -> Resource:
+    """Return the resource with another mark, or none, and with these fields of its spec."""
+    annotations = dict(info.metadata.get("annotations") or {})
+    annotations.pop(annotation(names), None)
+    annotations |= {annotation(names): mark.text()} if mark else {}
+    return replace(info, metadata=ordered(info.metadata | {"annotations": annotations}), spec=info.spec | dict(fields))
+
+
+def is_locked(info: Resource) -> bool:
+    """Return whether calls may not change the datastore."""
+    return info.spec.get(READY) is not True
+
+
+def present(place: Place) -> Resource | None:
+    """Return ClusterInformation; None if the datastore was never initialised."""
+    entry = place.backend.find(CLUSTER)
+    return entry.value if entry else None
+
+
+def change(place: Place, wanted: Callable[[Resource | None], Resource | None]) -> Entry | None:
+    """Replace ClusterInformation by the one that `wanted` returns for the present one."""
+    return place.backend.update(CLUSTER, wanted, durable=True)
+
+
+def locked_by_others(place: Place, mark: Mark | None) -> CallerError:
+    """Return the error about a lock that is not that of this run."""
+    owner = f"by run {mark.run!r} of a move to or from {mark.other}" if mark and mark.run else "by another program or a person"
+    details = "wait for its end; if it was given up, `svcctl clusterinfo unlock`"
+    return CallerError(f"{place.backend.place} is locked {owner}", details=details, code=Code.DATASTORE_LOCKED)
+
+
+def not_initialised(place: Place) -> CallerError:
+    """Return the error about a source without ClusterInformation."""
+    details = "name the datastore that is in use; `svcctl clusterinfo init` initialises an empty one"
+    return CallerError(f"{place.backend.place} is not initialised", details=details, code=Code.DATASTORE_LOCKED)
+
+
+def lock(source: Place, target: Place, run: str) -> None:
+    """Lock the source for this run. Raise CallerError if others have locked it."""
+
+    def wanted(info: Resource | None) -> Resource:
+        if info is None:
+            raise not_initialised(source)
+        mark = mark_of(source.names, info)
+        if mark and mark.run == run and mark.state in (LEAVING, LEFT):
+            return info
+        if is_locked(info):
+            raise locked_by_others(source, mark)
+        before = mark.run if mark and mark.state == ARRIVED else ""
+        made = Mark(run, LEAVING, target.backend.place, before, int(time.time()))
+        return with_mark(source.names, info, made, {READY: False})
+
+    change(source, wanted)
+
+
+def wait_for_calls(source: Place, run: str, wait: Callable[[float], object] = time.sleep) -> None:
+    """Wait until calls that had read the flag before the lock have ended. Raise StoreError if the lock is lost."""
+    mark = require_mark(source, run, LEAVING, LEFT)
+    if mark.state == LEFT:
+        return
+    until = time.monotonic() + min(max(mark.since + IN_FLIGHT_SECONDS - time.time(), 0.0), IN_FLIGHT_SECONDS)
+    while (left := until - time.monotonic()) > 0:
+        wait(min(left, _POLL_SECONDS))
+    require_mark(source, run, LEAVING)
+
+
+def require_mark(place: Place, run: str, *states: str) -> Mark:
+    """Return the mark of a datastore. Raise StoreError unless this run has locked it."""
+    info = present(place)
+    mark = mark_of(place.names, info)
+    if info is None or mark is None or mark.run != run or mark.state not in states or not is_locked(info):
+        raise StoreError(
+            f"{place.backend.place} is not locked by run {run!r}",
+            details="another program has changed its flag: begin again",
+            code=Code.DATASTORE_LOCKED,
+        )
+    return mark
+
+
+def is_predecessor(source_info: Resource | None, target: Place) -> bool:
+    """Return whether the content of the source came from this target, which is locked since."""
+    info, filled = present(target), mark_of(target.names, source_info)
+    emptied = mark_of(target.names, info)
+    if info is None or filled is None or emptied is None or not is_locked(info) or emptied.state != LEFT:
+        return False
+    return emptied.run == (filled.run if filled.state == ARRIVED else filled.before)
+
+
+def has_arrived(target: Place, run: str) -> bool:
+    """Return whether the target is in use since this run: then no step may be repeated."""
+    mark = mark_of(target.names, present(target))
+    return mark is not None and mark.run == run and mark.state == ARRIVED
+
+
+def leave(source: Place, run: str) -> None:
+    """Mark that the content of the source is in the target from now on. It stays locked."""
+    mark = require_mark(source, run, LEAVING, LEFT)
+
+    def wanted(info: Resource | None) -> Resource | None:
+        return info and with_mark(source.names, info, replace(mark, state=LEFT), {READY: False})
+
+    if mark.state != LEFT:
+        change(source, wanted)
+
+
+def arrive(source: Place, target: Place, run: str) -> None:
+    """Unlock the target, whose source has left."""
+    require_mark(source, run, LEFT)
+    open_target(target, run, source.backend.place)
+
+
+def open_target(target: Place, run: str, origin: str) -> None:
+    """Unlock the target of a run, with a mark that names its origin. The caller has compared it with its source."""
+
+    def wanted(info: Resource | None) -> Resource | None:
+        mark = mark_of(target.names, info)
+        if info is None or mark is None or mark.run != run:
+            raise StoreError(f"{target.backend.place} is not marked by run {run!r}", details="begin again")
+        if mark.state == ARRIVED:
+            return info
+        return with_mark(target.names, info, Mark(run, ARRIVED, origin), {READY: True})
+
+    change(target, wanted)
+
+
+def permit_unlock(place: Place, *, although_moved: bool) -> None:
+    """Raise CallerError if a move has locked the datastore. With `although_moved`, remove its mark instead."""
+    mark = mark_of(place.names, present(place))
+    if mark is None or mark.state == ARRIVED:
+        return
+    if not although_moved:
+        raise CallerError(_LOCKED[mark.state].format(place.backend.place, mark.other), details=_REMEDIES[mark.state])
+    change(place, lambda info: info and with_mark(place.names, info, None, {}))
