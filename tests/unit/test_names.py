@@ -70,6 +70,8 @@ PLAIN = {
     "environment_prefix",
     "operator_network",
     "operator_plugin",
+    "upgrade_floor",
+    "upgrade_target",
 }
 
 

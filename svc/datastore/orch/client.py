@@ -35,7 +35,6 @@ UNREACHABLE_SECONDS = 2.0  # for retries at a server that does not answer
 PAGE = 500  # objects per request of a list
 SMALL_PAGE = 200  # the same if the caller reads page by page to save memory: a pod or node takes up to 100 KiB
 WATCH_SECONDS = 240  # after which the server ends a watch; this bounds a watch on a dead connection
-
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
@@ -150,25 +149,25 @@ class Client:
                 if error.status != 410 or time.monotonic() > until:
                     raise
 
-    def pages(self, path: str, **params: str) -> Iterator[Listing]:
+    def pages(self, path: str, accept: str = _JSON, **params: str) -> Iterator[Listing]:
         """Yield the objects in pages of `limit`. Raise ApiError 410 for an expired page.
 
         A caller that empties each page holds only one of them.
         """
         wanted = {"limit": str(PAGE)} | params
         while True:
-            answer = self._call("GET", path, params=wanted)
+            answer = self._call("GET", path, params=wanted, accept=accept)
             metadata = answer.get("metadata") or {}
             yield Listing(answer.pop("items", None) or [], str(metadata.get("resourceVersion") or ""))
             if not metadata.get("continue"):
                 return
             wanted["continue"] = metadata["continue"]
 
-    def create(self, path: str, body: Json) -> Json:
-        return self._call("POST", path, body)
+    def create(self, path: str, body: Json, **params: str) -> Json:
+        return self._call("POST", path, body, params=params)
 
-    def replace(self, path: str, body: Json) -> Json:
-        return self._call("PUT", path, body)
+    def replace(self, path: str, body: Json, **params: str) -> Json:
+        return self._call("PUT", path, body, params=params)
 
     def patch(self, path: str, body: Any, content_type: str, **params: str) -> Json:
         return self._call("PATCH", path, body, content_type, params)
@@ -202,8 +201,10 @@ class Client:
         self._closed.set()
         self._auth.close()
 
-    def _call(self, method: str, path: str, body: Any = None, content_type: str = _JSON, params: Params | None = None) -> Json:
-        headers = {"Accept": _JSON} | ({} if body is None else {"Content-Type": content_type})
+    def _call(
+        self, method: str, path: str, body: Any = None, content_type: str = _JSON, params: Params | None = None, accept: str = _JSON
+    ) -> Json:
+        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         data = None if body is None else orjson.dumps(body)
         operation = WRITE if method != "GET" else LIST if params and "limit" in params else GET
         request = _Request(method, _with_params(path, params or {}), data, headers, operation)
