@@ -54,7 +54,7 @@ class Names:
     overlay_agent: str = "svc-node-agent"  # the same where addresses come from pod CIDRs
     data_path_proxy: str = "svc-data-path-proxy"  # Deployment of the data-path proxy, another program
 
-    upgrade_floor: str = "0.1"  # the oldest version that `svcctl upgrade` starts from
+    upgrade_floor: str = "0.1"  # the oldest version that upgrades start from
     upgrade_target: str = "svcctl"  # the version it goes to; "svcctl" for its own
 
     endpoint_per_interface: bool = True  # every interface of a pod has an endpoint; else only its first one

@@ -92,7 +92,7 @@ def _child(document: Any, key: str) -> Any:
 
 def _index(items: Sequence[Any], key: str) -> int | None:
     kind, _, name = key.partition(":")
-    wanted = json.loads(name) if name else None
+    wanted: Any = json.loads(name) if name else None
     for index, item in enumerate(items):
         if (kind == "v" and item == wanted) or (kind == "i" and index == wanted):
             return index

@@ -1,4 +1,4 @@
-"""Exit statuses of `svcctl upgrade`, and the errors that carry them."""
+"""Exit statuses of upgrades by svcctl, and the errors that carry them."""
 
 from collections.abc import Sequence
 from typing import Final

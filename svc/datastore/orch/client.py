@@ -22,6 +22,7 @@ from svc import __version__, deadline
 from svc.call_trace import explain
 from svc.datastore.api import StoreError
 from svc.datastore.orch.auth import ApiAuth, Credentials
+from svc.datastore.orch.broken_connections import reason_of_break
 from svc.datastore.orch.error_hints import remedy_for
 from svc.metrics import GET, LIST, WRITE, StoreMeter
 from svc.retry import Backoff
@@ -129,6 +130,14 @@ class Client:
     def get(self, path: str, **params: str) -> Json:
         return self._call("GET", path, params=params)
 
+    def text(self, path: str, **params: str) -> str:
+        """Return an answer that is not JSON, such as a log."""
+        request = _Request("GET", _with_params(path, params), None, {}, GET)
+        answer = self._answer(request)
+        if answer.status >= 300:
+            raise self._refusal(request, answer)
+        return answer.data.decode(errors="replace")
+
     def get_if_served(self, path: str) -> Json | None:
         """Return an answer; None if the server has no object at the path, or does not serve it."""
         try:
@@ -202,9 +211,9 @@ class Client:
         self._auth.close()
 
     def _call(
-        self, method: str, path: str, body: Any = None, content_type: str = _JSON, params: Params | None = None, accept: str = _JSON
+        self, method: str, path: str, body: Any = None, kind: str = _JSON, params: Params | None = None, accept: str = _JSON
     ) -> Json:
-        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
+        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": kind})
         data = None if body is None else orjson.dumps(body)
         operation = WRITE if method != "GET" else LIST if params and "limit" in params else GET
         request = _Request(method, _with_params(path, params or {}), data, headers, operation)
@@ -331,20 +340,11 @@ def _message(answer: _Answer) -> str:
     return str(_status(answer).get("message") or first_line)
 
 
-_BREAKS = (  # exception of urllib3, and its description for users
-    (failures.ConnectTimeoutError, "no connection in time"),
-    (failures.ReadTimeoutError, "no answer in time"),
-    (failures.ProtocolError, "the connection broke off"),
-)
-
-
 def _unreachable(credentials: Credentials, error: Exception) -> Unreachable:
-    reason = next((text for kind, text in _BREAKS if isinstance(error, kind)), str(error))
     details = "see whether the API server runs there, and is reached from here"
     never_sent = isinstance(error, failures.NewConnectionError | failures.ConnectTimeoutError)
     if isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError):
         never_sent = True  # other errors of TLS can occur after the request was sent
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
-    elif isinstance(error, failures.NewConnectionError):  # a subclass of ConnectTimeoutError that is not a timeout
-        reason = str(error).rpartition(": ")[2]
-    return Unreachable(f"{credentials.place} does not answer: {reason}", details=details, maybe_applied=not never_sent)
+    reason = f"{credentials.place} does not answer: {reason_of_break(error)}"
+    return Unreachable(reason, details=details, maybe_applied=not never_sent)

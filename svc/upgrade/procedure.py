@@ -1,0 +1,37 @@
+"""What the engine knows of a procedure."""
+
+from dataclasses import field
+from typing import Any, Protocol
+
+from svc.upgrade.object_step import Former
+from svc.upgrade.step import Step
+from svc.values import dataclass
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is in the cluster, sentences about what forbids the procedure, and the versions from which and to which it goes."""
+
+    method: str
+    found: Json = field(default_factory=dict)
+    blockers: tuple[str, ...] = ()
+    source: str = ""
+    target: str = ""
+
+
+class Procedure(Protocol):
+    """A procedure. `inputs` are what the user gives, so that a run is continued with the same inputs only."""
+
+    name: str
+    inputs: dict[str, str]
+
+    def steps(self, former: Former) -> list[Step]:
+        """Return the steps in order."""
+
+    def findings(self) -> Findings:
+        """Return what is found."""
+
+    def unverified(self) -> list[str]:
+        """Return what is not as it should be after the last step."""
