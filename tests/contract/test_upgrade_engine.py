@@ -1,12 +1,18 @@
 """The engine of upgrades on a real API server: a manifest with a ConfigMap and a DaemonSet."""
 
+import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
+from harness.polling import eventually
+from harness.upgrade_faults import FAULTS, Killer, fault_at, killing
 from harness.upgrade_site import (
     CONFIG,
     CONFIG_STEP,
@@ -14,9 +20,12 @@ from harness.upgrade_site import (
     DAEMON_SET_STEP,
     LAST_APPLIED,
     UpgradeSite,
+    config,
+    daemon_set,
     new,
     old,
     running_site,
+    small_disk,
 )
 
 pytestmark = pytest.mark.server
@@ -25,14 +34,32 @@ pytestmark = pytest.mark.server
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
     with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers("daemonset"):
-        with FakeKubelets(kube, ["node1", "node2"]).running():
-            yield kube
+        yield kube
+
+
+@pytest.fixture(scope="module")
+def kubelets(server: Kube) -> Iterator[FakeKubelets]:
+    with FakeKubelets(server, ["node1", "node2"]).running() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    with killing() as made:
+        yield made
 
 
 @pytest.fixture
-def site(server: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UpgradeSite]:
+def proxy(server: Kube) -> Iterator[ApiProxy]:
+    with ApiProxy(server) as made:
+        yield made
+
+
+@pytest.fixture
+def site(server: Kube, kubelets: FakeKubelets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UpgradeSite]:
     monkeypatch.setattr("svc.upgrade.step_runner.POLL_SECONDS", 0.05)
     monkeypatch.setattr("svc.upgrade.step_runner.PAUSE_SECONDS", 0.05)
+    kubelets.stuck.clear()
     for made in running_site(server, tmp_path):
         made.install(old())
         yield made
@@ -40,7 +67,7 @@ def site(server: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def test_plan_apply_and_undo(site: UpgradeSite) -> None:
     """The new manifest replaces the former one, whose other fields go; undoing brings back what was there."""
-    before, revision = site.state(old()), site.revision()
+    before = site.state(old())
     planned = site.run("plan")
     assert planned.exit_code == 0, planned.output
     assert "spec.template.spec.containers[agent].image: svc:0.1.0 -> svc:0.1.1" in planned.output
@@ -64,4 +91,227 @@ def test_plan_apply_and_undo(site: UpgradeSite) -> None:
     undone = site.run("undo")
     assert undone.exit_code == 0, undone.output
     assert site.state(old()) == before
-    assert revision
+
+
+def test_second_apply_changes_nothing(site: UpgradeSite) -> None:
+    """It writes nothing at all, and takes a few seconds at most."""
+    assert site.run("apply").exit_code == 0
+    before = site.everything()
+    began = time.monotonic()
+    again = site.run("apply")
+    assert (again.exit_code, again.stdout) == (0, "nothing to do\n")
+    assert time.monotonic() - began < 10
+    assert site.everything() == before
+
+
+def test_plan_writes_nothing(site: UpgradeSite) -> None:
+    before = site.everything()
+    assert site.run("plan", "-o", "json").exit_code == 0
+    assert site.everything() == before
+
+
+def test_apply_refuses_another_cluster_than_that_of_the_plan(site: UpgradeSite, tmp_path: Path) -> None:
+    """What the plan itself does is no difference, so an interrupted run can go on with its plan."""
+    file = tmp_path / "plan.json"
+    assert site.run("plan", "--out", str(file)).exit_code == 0
+    site.edit(CONFIG, {"data": {"mtu": "1400"}})
+    refused = site.run("apply", "--plan", str(file))
+    assert refused.exit_code == 3
+    assert f"{CONFIG_STEP} was changed since the plan was made" in refused.stderr
+    assert site.record() is None
+    site.edit(CONFIG, {"data": {"mtu": "1500"}})
+    assert site.run("apply", "--plan", str(file)).exit_code == 0
+    assert site.run("apply", "--plan", str(file)).exit_code == 0
+
+
+def test_edits_are_carried_over_or_in_conflict(site: UpgradeSite) -> None:
+    """A field that the new manifest leaves as it was keeps its edit; another one asks for consent."""
+    site.edit(CONFIG, {"data": {"mtu": "1400"}}, "first")
+    site.edit(CONFIG, {"data": {"mtu": "1450"}}, "second")
+    site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"containers": [{"name": "agent", "image": "mirror/svc:0.1.0"}]}}}})
+    asked = site.run("apply")
+    assert asked.exit_code == 4, asked.output
+    assert "containers[name=agent].image = 'mirror/svc:0.1.0', set by kubectl-edit" in asked.stderr
+    assert f"--ack {DAEMON_SET_STEP}" in asked.stderr
+    assert site.record() is None
+    planned = site.run("plan")
+    assert "data.mtu = '1450', set by second, is carried over" in planned.stdout
+    done = site.run("apply", "--ack", DAEMON_SET_STEP)
+    assert done.exit_code == 0, done.output
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1450", "added": "y"}
+    (agent,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
+    assert agent["image"] == "svc:0.1.1"
+
+
+def test_next_release_knows_what_this_one_applied(site: UpgradeSite) -> None:
+    """The former run has the base of the three-way merge, which no annotation has any more."""
+    assert site.run("apply").exit_code == 0
+    site.edit(CONFIG, {"data": {"mtu": "1400"}})
+    newer = [config(mtu="1500", added="z"), daemon_set("svc:0.1.2")]
+    done = site.run("apply", documents=newer)
+    assert done.exit_code == 0, done.output
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1400", "added": "z"}
+    assert site.run("undo").exit_code == 0
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1400", "added": "y"}
+
+
+def test_undo_stops_at_what_was_changed_since(site: UpgradeSite) -> None:
+    assert site.run("apply").exit_code == 0
+    site.edit(CONFIG, {"data": {"added": "by hand"}})
+    refused = site.run("undo")
+    assert refused.exit_code == 3
+    assert f"{CONFIG_STEP} was changed since" in refused.stderr
+    assert "data.added: 'y' -> 'by hand'" in refused.stderr
+    (agent,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
+    assert agent["image"] == "svc:0.1.0", "steps after that of the changed object are undone"
+    site.edit(CONFIG, {"data": {"added": "y"}})
+    assert site.run("undo").exit_code == 0
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "gone": "x"}
+
+
+def test_another_machine_continues_and_undoes(site: UpgradeSite, tmp_path: Path) -> None:
+    """It has only what is in the cluster."""
+    before = site.state(old())
+    assert site.run("apply").exit_code == 0
+    site.state_dir = tmp_path / "another"
+    assert site.run("undo").exit_code == 0
+    assert site.state(old()) == before
+
+
+def test_backup_is_private_and_complete(site: UpgradeSite) -> None:
+    assert site.run("apply").exit_code == 0
+    record = site.record()
+    assert record
+    folder = site.state_dir / "upgrade" / record["run"]
+    (file,) = folder.iterdir()
+    assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+    steps = [json.loads(line)[0] for line in file.read_text().splitlines()]
+    assert steps == [CONFIG_STEP, DAEMON_SET_STEP]
+
+
+@pytest.mark.root
+def test_full_disk_at_the_backup_changes_nothing(site: UpgradeSite, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as folder:
+        site.state_dir = folder / "state"
+        before = site.state(old())
+        refused = site.run("apply")
+    assert refused.exit_code == 3, refused.output
+    assert "the backup cannot be written" in refused.stderr
+    assert site.state(old()) == before
+    assert site.record() is None
+
+
+def test_deleted_record_is_written_again(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:
+    """Without it, the next run finds the backup of the interrupted one."""
+    before = site.state(old())
+    assert killer.run(*site.words("apply"), kill_at=9, when="after").returncode == -9
+    site.kube.uproot("configmaps/kube-system/svc-upgrade")
+    assert site.run("apply").exit_code == 0
+    assert site.run("undo").exit_code == 0
+    assert site.state(old()) == before
+
+
+def test_one_run_at_a_time(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:
+    """A second run is refused while the first one waits."""
+    kubelets.stuck["node2"] = ("ImagePullBackOff", "no such image")
+    first = threading.Thread(target=killer.run, args=site.words("apply"))
+    first.start()
+    try:
+        eventually(site.record, lambda found: found and found["steps"][DAEMON_SET_STEP] == "waiting")
+        second = site.run("apply")
+        assert second.exit_code == 3
+        assert "another run of svcctl upgrade is at work" in second.stderr
+    finally:
+        kubelets.stuck.clear()
+        first.join()
+    assert site.run("verify").exit_code == 0
+
+
+def test_stuck_node_is_named(site: UpgradeSite, kubelets: FakeKubelets) -> None:
+    """The run ends after its time, and the next one goes on."""
+    kubelets.stuck["node2"] = ("ImagePullBackOff", "no such image")
+    late = site.run("apply", "--timeout", "3s")
+    assert late.exit_code == 5, late.output
+    assert "node node2, pod svc-node-" in late.stderr
+    assert "ImagePullBackOff: no such image" in late.stderr
+    assert "its log cannot be read" in late.stderr
+    kubelets.stuck.clear()
+    assert site.run("apply").exit_code == 0
+
+
+def test_run_with_other_inputs_is_not_continued(site: UpgradeSite, kubelets: FakeKubelets) -> None:
+    kubelets.stuck["node2"] = ("Pending", "")
+    assert site.run("apply", "--timeout", "0s").exit_code == 5
+    kubelets.stuck.clear()
+    other = [config(mtu="1500"), daemon_set("svc:0.1.2")]
+    refused = site.run("apply", documents=other)
+    assert refused.exit_code == 3
+    assert "is not finished, and had other inputs" in refused.stderr
+    assert site.run("undo").exit_code == 0
+    assert site.run("apply", documents=other).exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_at_each_write(site: UpgradeSite, killer: Killer, verb: str) -> None:
+    """Whatever was written, the next call completes it, and the end is the same."""
+
+    def prepare() -> None:
+        site.clear()
+        site.install(old())
+        if verb == "undo":
+            assert killer.run(*site.words("apply")).returncode == 0
+
+    prepare()
+    done = killer.run(*site.words(verb))
+    assert done.returncode == 0, done.stderr
+    end, kills = site.state([*old(), *new()]), 0
+    for number in range(1, killer.writes + 1):
+        for when in ("before", "after"):
+            prepare()
+            assert killer.run(*site.words(verb), kill_at=number, when=when).returncode == -9, (number, when)
+            resumed = killer.run(*site.words(verb))
+            assert resumed.returncode == 0, (number, when, resumed.stderr)
+            assert site.state([*old(), *new()]) == end, (number, when)
+            record = site.record()
+            assert record
+            assert record["state"] == ("done" if verb == "apply" else "undone"), (number, when)
+            kills += 1
+    print(f"{verb}: {kills} kills, before and after each of {kills // 2} writes")
+
+
+def run_with_fault(site: UpgradeSite, proxy: ApiProxy, number: int, name: str) -> int:
+    """Apply with one write that fails. The run ends well or is blocked; the next one ends well."""
+    site.clear()
+    site.install(old())
+    for order in fault_at(number, name):
+        proxy.arm(order)
+    first = site.run("apply", server=proxy.url)
+    assert first.exit_code in (0, 3), (number, name, first.output)
+    if first.exit_code == 3:
+        assert first.stderr.startswith("Error: ")
+    proxy.disarm()
+    second = site.run("apply", server=proxy.url)
+    assert second.exit_code == 0, (number, name, second.output)
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "added": "y"}
+    assert site.run("undo").exit_code == 0, (number, name)
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "gone": "x"}
+    return first.exit_code
+
+
+WRITES = 15
+
+
+@pytest.mark.slow
+def test_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy) -> None:
+    """Each write gets one of the faults."""
+    names = [*FAULTS]
+    found = [run_with_fault(site, proxy, number, names[number % len(names)]) for number in range(1, WRITES + 1)]
+    print(f"{len(found)} faults, {found.count(3)} blocked the run")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy, name: str) -> None:
+    for number in range(1, WRITES + 1):
+        run_with_fault(site, proxy, number, name)

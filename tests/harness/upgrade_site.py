@@ -2,7 +2,9 @@
 
 import copy
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +122,16 @@ class UpgradeSite:
         live = self.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/svc-upgrade")
         return live and live["data"] | {"steps": json.loads(live["data"]["steps"])}
 
-    def revision(self) -> str:
-        """Return the revision of the server's etcd."""
-        found: Json = self.kube.call("GET", "/api/v1/namespaces?limit=1")
-        return str(found["metadata"]["resourceVersion"])
+    def everything(self) -> dict[str, str]:
+        """Return the revision of each object that a run may write; of workloads the generation, which their status leaves."""
+        found: dict[str, str] = {}
+        for kind in ("configmaps", "secrets"):
+            for each in self.kube.call("GET", f"/api/v1/namespaces/{SYSTEM}/{kind}")["items"]:
+                found[f"{kind}/{each['metadata']['name']}"] = each["metadata"]["resourceVersion"]
+        for kind, group, field in (("leases", "coordination.k8s.io", "resourceVersion"), ("daemonsets", "apps", "generation")):
+            for each in self.kube.call("GET", f"/apis/{group}/v1/namespaces/{SYSTEM}/{kind}")["items"]:
+                found[f"{kind}/{each['metadata']['name']}"] = str(each["metadata"][field])
+        return found
 
     def clear(self) -> None:
         """Delete what upgrades and installations have left."""
@@ -131,6 +139,18 @@ class UpgradeSite:
         self.kube.forget(*(f"{kind}/{SYSTEM}/" for kind in kinds))
         self.kube.forget(*(f"{kind}/{SYSTEM}/svc-" for kind in ("configmaps", "secrets", "leases", "serviceaccounts")))
         self.kube.forget("clusterroles/svc-", "clusterrolebindings/svc-")
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Mount a file system that has one free page."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True)
+    try:
+        (folder / "filler").write_bytes(b"x" * 15 * 4096)
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 def running_site(kube: Kube, folder: Path) -> Iterator[UpgradeSite]:

@@ -1,0 +1,59 @@
+"""svcctl that counts its writes, and kills itself before or after one of them.
+
+    python counted_writes.py NUMBER before|after FILE ARGUMENTS...
+
+A write is a request that is neither a read nor a dry run, or a file of a backup. Requests of other threads, such as renewals of
+a Lease, do not count. FILE gets the number of writes at the end. With NUMBER 0 nothing is killed.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import svc.upgrade.backup
+from svc.ctl.main import main as svcctl
+from svc.datastore.orch.client import Client
+
+writes = 0
+
+
+def main() -> None:
+    number, when, file, *arguments = sys.argv[1:]
+    arm(int(number), when == "after")
+    sys.argv = ["svcctl", *arguments]
+    try:
+        svcctl()
+    finally:
+        Path(file).write_text(str(writes))
+
+
+def arm(number: int, after: bool) -> None:
+    send, write_file = Client._call, svc.upgrade.backup.replace
+
+    def counted(act: Callable[[], Any]) -> Any:
+        global writes
+        writes += 1
+        if writes == number and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = act()
+        if writes == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    def call(self: Client, method: str, path: str, *more: Any, **options: Any) -> Any:
+        params = options.get("params") or (more[2] if len(more) > 2 else {}) or {}
+        is_write = method != "GET" and "dryRun" not in params and threading.current_thread() is threading.main_thread()
+        if not is_write:
+            return send(self, method, path, *more, **options)
+        return counted(lambda: send(self, method, path, *more, **options))
+
+    Client._call = call  # type: ignore[method-assign]
+    svc.upgrade.backup.replace = lambda *given: counted(lambda: write_file(*given))  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main()
