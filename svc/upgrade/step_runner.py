@@ -66,6 +66,7 @@ class StepRunner:
         self._options = options
         self._stop = stop
         self._until = time.monotonic() + options.timeout
+        self._told: set[str] = set()
 
     def carry_out(self, step: Step) -> None:
         """Bring a step to its postcondition. Raise Stopped."""
@@ -78,7 +79,7 @@ class StepRunner:
     def undo(self, step: Step) -> None:
         """Bring back what was there before a step. Raise Stopped."""
         with self._recorded(step, UNDONE):
-            acted = self._settle(step, lambda: step.look_back(self._saved(step)), lambda look: self._undo(step, look))
+            acted = self._settle(step, lambda: step.look_back(self._saved(step)), step.undo)
             if acted and step.remains():
                 self._await(step)
         if acted:
@@ -93,6 +94,7 @@ class StepRunner:
         for _ in range(ATTEMPTS):
             self._stop.check()
             found = look()
+            self._tell(found)
             if found.blockers:
                 raise Blocked(found.blockers, details=_shown(found))
             if found.is_done:
@@ -106,6 +108,13 @@ class StepRunner:
                 self._stop.pause(PAUSE_SECONDS)
         raise Blocked([f"{step.name} is not done after {ATTEMPTS} attempts: {reason}"], details="run the command again")
 
+    def _tell(self, look: Look) -> None:
+        """Say each note once."""
+        for text in look.notes:
+            if text not in self._told:
+                self._told.add(text)
+                self._options.say(f"note: {text}")
+
     def _act(self, step: Step, look: Look) -> None:
         if look.unverified:
             raise Changed("its kind or namespace is not there yet")
@@ -114,9 +123,6 @@ class StepRunner:
         if entry := step.unsaved(look, self._saved(step)):
             self._backup.add([Entry(step.saves_as, entry)])
         step.act(look)
-
-    def _undo(self, step: Step, look: Look) -> None:
-        step.undo(look)
 
     def _await(self, step: Step) -> None:
         """Wait until the cluster has followed a step. Raise TimedOut with what is missing."""

@@ -6,6 +6,7 @@ A write is a request that is neither a read nor a dry run, or a file of a backup
 a Lease, do not count. FILE gets the number of writes at the end. With NUMBER 0 nothing is killed.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -14,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import svc.upgrade.backup
 from svc.ctl.main import main as svcctl
 from svc.datastore.orch.client import Client
 
+backup: Any = importlib.import_module("svc.upgrade.backup")
 writes = 0
 
 
@@ -32,7 +33,7 @@ def main() -> None:
 
 
 def arm(number: int, after: bool) -> None:
-    send, write_file = Client._call, svc.upgrade.backup.replace
+    send, write_file = Client._call, backup.replace
 
     def counted(act: Callable[[], Any]) -> Any:
         global writes
@@ -52,7 +53,7 @@ def arm(number: int, after: bool) -> None:
         return counted(lambda: send(self, method, path, *more, **options))
 
     Client._call = call  # type: ignore[method-assign]
-    svc.upgrade.backup.replace = lambda *given: counted(lambda: write_file(*given))  # type: ignore[attr-defined]
+    backup.replace = lambda *given: counted(lambda: write_file(*given))
 
 
 if __name__ == "__main__":
