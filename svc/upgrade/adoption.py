@@ -39,7 +39,7 @@ def own_fields(stored: Json) -> Json:
 
 
 def operations(live: Json, names: Names) -> list[Json]:
-    """Return the JSON patch that moves the fields; empty if there is nothing to move."""
+    """Return the JSON patch that moves the fields; empty if no field moves."""
     version = live["apiVersion"]
     moved = [each for each in entries(live) if is_adopted(each, version)]
     found: list[Json] = []
@@ -83,7 +83,7 @@ def remove_all(document: Any, fields: Mapping[str, Any]) -> None:
 
 
 def _without(old: Mapping[str, Any], keep: Mapping[str, Any]) -> Json:
-    """Return the fields that are in `old` alone. One whose whole content is in `old` alone has nothing below it."""
+    """Return the fields that are in `old` alone. A field or an item that is itself in `old` alone has nothing below it."""
     return dict(_only(old, keep))
 
 
@@ -91,9 +91,9 @@ def _only(old: Mapping[str, Any], keep: Mapping[str, Any]) -> Iterator[tuple[str
     for key, below in old.items():
         if key == _SELF:
             continue
-        if key not in keep:
+        if key not in keep and (not below or _SELF in below):
             yield key, {}
-        elif below and keep[key] and (rest := _without(below, keep[key])):
+        elif below and keep.get(key) != {} and (rest := _without(below, keep.get(key, {}))):
             yield key, rest
 
 

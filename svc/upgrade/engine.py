@@ -81,7 +81,7 @@ class Engine:
             return True
 
     def status(self) -> Run | None:
-        """Return the last run; None if there is none."""
+        """Return the last run, if one is recorded."""
         with _stores_blocked():
             return self._record.load()
 

@@ -100,14 +100,14 @@ def pattern_of(names: Names, to: str) -> "re.Pattern[str]":
 
 
 def _live_agent(cluster: Cluster, agent: Json) -> tuple[Json | None, list[str]]:
-    """Return the DaemonSet of the agent in the cluster, and why there is none."""
+    """Return the DaemonSet of the agent in the cluster, and the reason if it is missing."""
     namespace, version = str(agent["metadata"].get("namespace") or ""), agent["apiVersion"]
     known = dict.fromkeys((agent["metadata"]["name"], *agent_names(cluster.names)))
     for name in known:
         if found := cluster.find(Place(version, "DaemonSet", namespace, name)):
             return found, []
     listed = ", ".join(known)
-    return None, [f"no DaemonSet of the agent ({listed}) is in namespace {namespace}: there is nothing to upgrade"]
+    return None, [f"no DaemonSet of the agent ({listed}) is in namespace {namespace}: svc was not installed by a manifest"]
 
 
 def _flavour_problems(live: Json, agent: Json, names: Names) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _datastore_problems(cluster: Cluster, live: Json) -> Iterator[str]:
 
 def _lock_problems(state: ClusterState) -> Iterator[str]:
     if state.is_locked:
-        yield "the datastore is locked: somebody migrates it; unlock it with `svcctl clusterinfo unlock` if nobody does"
+        yield "the datastore is locked, as for a migration; if none is at work, unlock it: `svcctl clusterinfo unlock`"
 
 
 def _version_problems(names: Names, source: str, target: str, to: str) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """Edits that people and programs have made to the objects of a manifest since it was applied.
 
-Three values decide about a field that somebody else manages, and that the new manifest has as well:
+Three values decide about a field that another manager has set, and that the new manifest has as well:
 
 * the new manifest has what the former one had: the edit is carried over. The field stays out of what svcctl applies, so that it
   still belongs to its manager.
-* the new manifest has what the edit says: there is nothing to decide.
+* the new manifest has what the edit says: nothing is to be decided.
 * otherwise, or if the former manifest is not known, the edit is in conflict. The new manifest wins if the user consents.
 """
 

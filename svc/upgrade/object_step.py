@@ -194,7 +194,7 @@ class ObjectStep:
 
 
 def _origin(saved: Sequence[Json]) -> Json | None:
-    """Return the object before the run; before the last write, if somebody else changed it in between."""
+    """Return the object before the run; before the last write, if it was changed in between."""
     known = {digest for each in saved for digest in (each["digest_after"], saved[0]["digest_before"])}
     is_whole = all(each["digest_before"] in known for each in saved)
     found: Json | None = saved[0 if is_whole else -1]["before"]

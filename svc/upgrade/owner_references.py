@@ -166,7 +166,7 @@ class RemoveReferences(_ReferenceStep):
         return {"references": new} if new else None
 
     def act(self, look: Look) -> None:
-        """Remove the references, and look for others that appeared meanwhile."""
+        """Remove the references, and look for others that have appeared."""
         self._remove(look)
         if left := [str(each) for each in scan(self._writer)]:
             raise Blocked(

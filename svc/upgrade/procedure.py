@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is in the cluster, sentences about what forbids the procedure, and the versions from which and to which it goes."""
+    """Properties of the cluster, sentences about what forbids the procedure, and the versions before and after it."""
 
     method: str
     found: Json = field(default_factory=dict)

@@ -75,7 +75,7 @@ def _pods(cluster: Cluster, live: Json) -> Iterator[Json]:
 
 
 def _newest_hash(cluster: Cluster, live: Json) -> str:
-    """Return the hash of the newest template, as its pods have it; empty if it cannot be told."""
+    """Return the hash of the newest template, as its pods have it; empty if it is not known."""
     metadata = live["metadata"]
     api_version, kind = live["apiVersion"], live["kind"]
     history = "ControllerRevision" if kind == DAEMON_SET else "ReplicaSet"

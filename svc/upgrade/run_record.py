@@ -50,7 +50,7 @@ class Run:
 
 
 def run_from(data: Json) -> Run:
-    """Return the run of a ConfigMap's data. Raise Blocked if somebody has damaged it."""
+    """Return the run of a ConfigMap's data. Raise Blocked if it is damaged."""
     try:
         name, procedure, source, target, state = (str(data[key]) for key in ("run", "procedure", "from", "to", "state"))
         return Run(name, procedure, source, target, json.loads(data["inputs"]), state, json.loads(data["steps"]))
@@ -61,14 +61,14 @@ def run_from(data: Json) -> Run:
 
 
 class RunRecord:
-    """The ConfigMap. It is written again if somebody deletes it."""
+    """The ConfigMap. It is written again after it was deleted."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self.run: Run | None = None
 
     def load(self) -> Run | None:
-        """Return the last run; None if there is none."""
+        """Return the last run, if one is recorded."""
         live = self._writer.find(RECORD)
         self.run = None if live is None else run_from(live.get("data") or {})
         return self.run

@@ -49,7 +49,7 @@ class Between:
 
 
 class Step(Protocol):
-    """A step. Each method reads the cluster anew; `act` and `undo` write, and raise Changed if something else was faster.
+    """A step. Each method reads the cluster; `act` and `undo` write, and raise Changed if something else was faster.
 
     `saved` are the entries of the backup for this step, oldest first.
     """

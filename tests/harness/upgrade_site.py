@@ -96,7 +96,10 @@ class UpgradeSite:
 
     def run(self, verb: str, *arguments: str, documents: Sequence[Json] | None = None, server: str = "") -> Result:
         """Run svcctl in this process."""
-        words = self.words(verb, *arguments, documents=documents, server=server)
+        return self.call(*self.words(verb, *arguments, documents=documents, server=server))
+
+    def call(self, *words: str) -> Result:
+        """Run svcctl with these arguments in this process."""
         return CliRunner().invoke(main, words)
 
     def words(self, verb: str, *arguments: str, documents: Sequence[Json] | None = None, server: str = "") -> list[str]:

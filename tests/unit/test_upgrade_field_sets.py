@@ -21,7 +21,7 @@ def document(**content: str) -> Json:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "c", "resourceVersion": "1", "uid": "u"},
-        "data": data,
+        "data": content,
     }
 
 
@@ -38,7 +38,7 @@ def data(*names: str) -> Json:
 
 
 def test_leaves_of_lists_and_fields() -> None:
-    fields = {"f:spec": {"f:containers": {CONTAINER: {".": {}, "f:image": {}, "f:args": {}}}}, "f:data": {}}
+    fields: Json = {"f:spec": {"f:containers": {CONTAINER: {".": {}, "f:image": {}, "f:args": {}}}}, "f:data": {}}
     assert list(leaves(fields)) == [IMAGE, (*IMAGE[:-1], "f:args"), ("f:data",)]
 
 
