@@ -176,6 +176,8 @@ class Engine:
             if time.monotonic() > until:
                 raise Unverified(reasons)
             self._stop.pause(POLL_SECONDS)
+        if reasons := procedure.prove(self._stop.pause):
+            raise Unverified(reasons)
         made = self._survey(procedure, self._backup(procedure))
         if left := [*made.blockers, *_open(made), *self._behind(made.looks)]:
             raise Unverified(left)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from svc import __version__
@@ -11,6 +11,7 @@ from svc.deploy.manifests.settings import CONFIG_KEY, CONFIG_MAP, NETWORKING, OV
 from svc.names import Names
 from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 from svc.upgrade.bundle import Bundle, agent_names, container_of, version_of
+from svc.upgrade.canary import try_pod
 from svc.upgrade.client_versions import installed, older
 from svc.upgrade.cluster_state import ClusterState, read_state
 from svc.upgrade.object_step import Former, ObjectStep
@@ -58,7 +59,7 @@ class ManifestProcedure:
             "method": self.name,
             "flavour": flavour_of(live, names) if live else "none",
             "version": source,
-            "svcctl on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
+            "programs on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
         }
         problems = [*blockers, *self._kinds_missing(), *_lock_problems(state)]
         if live is not None:
@@ -74,6 +75,11 @@ class ManifestProcedure:
         if state.is_served and not wanted.match(state.version):
             found.append(f"ClusterInformation default has version {state.version!r}, which does not match {wanted.pattern}")
         return [*found, *older(_path())]
+
+    def prove(self, pause: Callable[[float], None]) -> list[str]:
+        """Start a pod on a node of the agent, and delete it."""
+        agent = self._bundle.agent(self._writer.names)
+        return [] if agent is None else try_pod(self._writer, agent, pause)
 
     def _kinds_missing(self) -> Iterator[str]:
         """Yield a sentence for each document whose kind neither the server nor the manifest has."""

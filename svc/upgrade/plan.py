@@ -9,7 +9,7 @@ from svc.values import dataclass
 
 Json = dict[str, Any]
 
-_COMPARED: Final = ("procedure", "inputs", "source", "target")
+_COMPARED: Final = ("procedure", "inputs", "target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ def changes_since(plan: Json, now: Json) -> Iterator[str]:
     for name in _COMPARED:
         if plan.get(name) != now[name]:
             yield f"{name} is {now[name]!r}, and {plan.get(name)!r} in the plan"
+    if now["source"] not in (plan.get("source"), plan.get("target")):
+        yield f"the cluster has version {now['source']!r}, and {plan.get('source')!r} in the plan"
     planned = {step["name"]: step for step in plan.get("steps") or ()}
     for step in now["steps"]:
         before = planned.pop(step["name"], None)

@@ -1,5 +1,6 @@
 """What the engine knows of a procedure."""
 
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -35,3 +36,6 @@ class Procedure(Protocol):
 
     def unverified(self) -> list[str]:
         """Return what is not as it should be after the last step."""
+
+    def prove(self, pause: Callable[[float], None]) -> list[str]:
+        """Return why what was upgraded does not work. This may write."""

@@ -19,6 +19,7 @@ from harness.upgrade_site import (
     DAEMON_SET,
     DAEMON_SET_STEP,
     LAST_APPLIED,
+    SYSTEM,
     UpgradeSite,
     config,
     daemon_set,
@@ -70,7 +71,7 @@ def test_plan_apply_and_undo(site: UpgradeSite) -> None:
     before = site.state(old())
     planned = site.run("plan")
     assert planned.exit_code == 0, planned.output
-    assert "spec.template.spec.containers[agent].image: svc:0.1.0 -> svc:0.1.1" in planned.output
+    assert "spec.template.spec.containers[agent].image: "svc:0.1.0" -> "svc:0.1.1"' in planned.output
     assert site.state(old()) == before
     done = site.run("apply")
     assert done.exit_code == 0, done.output
@@ -315,3 +316,29 @@ def test_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy) -> None:
 def test_every_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy, name: str) -> None:
     for number in range(1, WRITES + 1):
         run_with_fault(site, proxy, number, name)
+
+
+def test_interrupt_stops_after_the_current_request(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:
+    """The Lease is free at once, and the next run goes on."""
+    kubelets.stuck["node2"] = ("ImagePullBackOff", "no such image")
+    done = killer.run(*site.words("apply"), kill_at=8, when="interrupt")
+    kubelets.stuck.clear()
+    assert done.returncode == 130, done.stderr
+    lease = site.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/svc-upgrade")
+    assert lease
+    assert not lease["spec"].get("holderIdentity")
+    assert site.run("apply").exit_code == 0
+
+
+def test_upgraded_node_that_gives_no_address(
+    site: UpgradeSite, kubelets: FakeKubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that gets no address makes the run fail. The next run tries again."""
+    monkeypatch.setattr("svc.upgrade.canary.CANARY_SECONDS", 1.0)
+    kubelets.without_address.add("svc-upgrade-canary")
+    failed = site.run("apply")
+    assert failed.exit_code == 6, failed.output
+    assert f"Pod/{SYSTEM}/svc-upgrade-canary on node node" in failed.stderr
+    kubelets.without_address.clear()
+    assert site.run("apply").exit_code == 0
+    assert site.get(f"/api/v1/namespaces/{SYSTEM}/pods/svc-upgrade-canary") is None

@@ -53,6 +53,8 @@ def site(server: Kube, kubelets: FakeKubelets, tmp_path: Path, monkeypatch: pyte
     kubelets.stuck.clear()
     for made in running_site(server, tmp_path):
         made.install(old())
+        body = {"apiVersion": DEFAULT.api_version, "kind": "ClusterInformation", "metadata": {"name": "default"}}
+        server.call("POST", f"/apis/{DEFAULT.api_version}/clusterinformations", body | {"spec": {"svcVersion": "0.1.0"}})
         yield made
         server.forget("svc.internal/", "configmaps/default/")
 

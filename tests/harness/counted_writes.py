@@ -1,6 +1,6 @@
 """svcctl that counts its writes, and kills itself before or after one of them.
 
-    python counted_writes.py NUMBER before|after FILE ARGUMENTS...
+    python counted_writes.py NUMBER before|after|interrupt FILE ARGUMENTS...
 
 A write is a request that is neither a read nor a dry run, or a file of a backup. Requests of other threads, such as renewals of
 a Lease, do not count. FILE gets the number of writes at the end. With NUMBER 0 nothing is killed.
@@ -24,7 +24,7 @@ writes = 0
 
 def main() -> None:
     number, when, file, *arguments = sys.argv[1:]
-    arm(int(number), when == "after")
+    arm(int(number), when)
     sys.argv = ["svcctl", *arguments]
     try:
         svcctl()
@@ -32,16 +32,17 @@ def main() -> None:
         Path(file).write_text(str(writes))
 
 
-def arm(number: int, after: bool) -> None:
+def arm(number: int, when: str) -> None:
     send, write_file = Client._call, backup.replace
 
     def counted(act: Callable[[], Any]) -> Any:
         global writes
         writes += 1
-        if writes == number and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
+        here = writes == number
+        if here and when != "after":
+            os.kill(os.getpid(), signal.SIGKILL if when == "before" else signal.SIGINT)
         answer = act()
-        if writes == number:
+        if here and when == "after":
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 

@@ -17,13 +17,15 @@ _POLL_SECONDS = 0.05
 
 
 class FakeKubelets:
-    """The kubelets of some nodes. `stuck` has nodes whose pods do not start, with the reason and message of their container."""
+    """The kubelets of some nodes. `stuck` has nodes whose pods do not start, with the reason and message of their container;
+    `without_address` the names of pods that get none."""
 
     def __init__(self, kube: Kube, nodes: Iterable[str]) -> None:
         self._kube = kube.connected_again()
         self._nodes = tuple(nodes)
         self._ended = threading.Event()
         self.stuck: dict[str, tuple[str, str]] = {}
+        self.without_address: set[str] = set()
 
     @contextmanager
     def running(self) -> Iterator["FakeKubelets"]:
@@ -31,6 +33,7 @@ class FakeKubelets:
         for name in self._nodes:
             labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
             self._kube.call("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+            self._patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})  # of new nodes, which a controller removes
             self._patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
         thread = threading.Thread(target=self._run)
         thread.start()
@@ -82,10 +85,16 @@ class FakeKubelets:
             for each in pod["spec"]["containers"]
         ]
         conditions = [{"type": "Ready", "status": str(is_ready)}]
-        wanted = {"phase": "Running" if is_ready else "Pending", "conditions": conditions, "containerStatuses": containers}
+        wanted: Json = {
+            "phase": "Running" if is_ready else "Pending",
+            "conditions": conditions,
+            "containerStatuses": containers,
+        }
         present = pod.get("status") or {}
         if present.get("phase") != wanted["phase"] or len(present.get("containerStatuses") or ()) != len(containers):
-            self._patch(f"{path}/status", {"status": wanted | {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}})
+            if pod["metadata"]["name"] not in self.without_address:
+                wanted |= {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}
+            self._patch(f"{path}/status", {"status": wanted})
 
     def _patch(self, path: str, body: Json) -> None:
         self._kube.call("PATCH", path, body, _PATCH)
