@@ -71,7 +71,7 @@ def test_plan_apply_and_undo(site: UpgradeSite) -> None:
     before = site.state(old())
     planned = site.run("plan")
     assert planned.exit_code == 0, planned.output
-    assert "spec.template.spec.containers[agent].image: "svc:0.1.0" -> "svc:0.1.1"' in planned.output
+    assert 'spec.template.spec.containers[agent].image: "svc:0.1.0" -> "svc:0.1.1"' in planned.output
     assert site.state(old()) == before
     done = site.run("apply")
     assert done.exit_code == 0, done.output
