@@ -30,7 +30,12 @@ def entries(live: Json) -> list[Json]:
 
 def is_adopted(entry: Json, api_version: str) -> bool:
     """Return whether the fields of a manager move to svcctl."""
-    return (entry["manager"], entry["operation"]) in _APPLIERS and entry.get("apiVersion") == api_version
+    return is_applier(entry) and entry.get("apiVersion") == api_version
+
+
+def is_applier(entry: Json) -> bool:
+    """Return whether a manager has applied a former manifest."""
+    return (entry["manager"], entry["operation"]) in _APPLIERS
 
 
 def own_fields(stored: Json) -> Json:

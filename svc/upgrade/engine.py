@@ -16,7 +16,7 @@ from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry, runs_with_secrets
 from svc.upgrade.object_states import digest
 from svc.upgrade.outcomes import Blocked, Stopped, Unverified, Waits
-from svc.upgrade.owner_references import REMOVE, RESTORE, RemoveReferences, RestoreReferences
+from svc.upgrade.owner_references import REMOVE, RESTORE, RemoveReferences, RestoreReferences, end_of
 from svc.upgrade.plan import Plan, changes_since
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.run_lease import RunLease
@@ -101,6 +101,7 @@ class Engine:
         runner = StepRunner(self._record, backup, self._options, self._stop)
         for step, _ in made.looks:
             runner.carry_out(step)
+        self._end_removal(backup)
         self._settle(procedure)
         self._record.turn(DONE)
 
@@ -115,7 +116,13 @@ class Engine:
         runner = StepRunner(self._record, backup, self._options, self._stop)
         for step in reversed(self._around(middle)):
             runner.undo(step)
+        self._end_removal(backup)
         self._record.turn(UNDONE)
+
+    def _end_removal(self, backup: Backup) -> None:
+        """Note that the references which were removed are restored."""
+        if entry := end_of(backup.of(REMOVE)):
+            backup.add([Entry(REMOVE, entry)])
 
     def _survey(self, procedure: Procedure, backup: Backup) -> Plan:
         """Look at each step; at the references last, because they matter only if something else is to be done."""

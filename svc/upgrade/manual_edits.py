@@ -12,7 +12,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from svc.upgrade.adoption import entries, is_adopted, own_fields
+from svc.upgrade.adoption import entries, is_applier, own_fields
 from svc.upgrade.field_sets import MISSING, Path, has, leaves, remove, show, value_at
 from svc.upgrade.writer import MANAGER
 from svc.values import dataclass
@@ -45,7 +45,7 @@ class Edit:
 
 def find_edits(live: Json, applied: Json, base: Json | None) -> Iterator[Edit]:
     """Yield the fields that a forced apply would take from their managers. `applied` is the object as it would leave it."""
-    others = [each for each in entries(live) if not is_adopted(each, live["apiVersion"]) and each["manager"] != MANAGER]
+    others = [each for each in entries(live) if not is_applier(each) and each["manager"] != MANAGER]
     if not others:
         return
     for path in leaves(own_fields(applied)):

@@ -22,7 +22,7 @@ Former = Callable[[str], Json | None]
 """Return what the last run applied in a step, by its name."""
 
 _CREATED: Final[tuple[Difference, ...]] = (("", None, "created"),)
-_OF_SERVER: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "selfLink")
+_OF_SERVER: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "ownerReferences")
 
 
 class ObjectStep:
@@ -65,6 +65,10 @@ class ObjectStep:
                 return None
         content = {name: look.content.get(name) for name in ("before", "after", "base")}
         return content | {"digest_before": look.before, "digest_after": look.after}
+
+    def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
+        """Return nothing: what undoing replaces is what the run has made."""
+        return None
 
     def act(self, look: Look) -> None:
         """Create the object, or move the fields of former managers to svcctl and apply the document."""
@@ -114,6 +118,8 @@ class ObjectStep:
         body = copy.deepcopy(target)
         for field in _OF_SERVER:
             body["metadata"].pop(field, None)
+        if owners := live["metadata"].get("ownerReferences"):  # they have steps of their own
+            body["metadata"]["ownerReferences"] = owners
         self._writer.replace(body, live)
 
     def _creation(self) -> Look:

@@ -101,6 +101,10 @@ class _ReferenceStep:
     def _remove(self, look: Look) -> None:
         for entry in look.content["references"]:
             self._write(reference_from(entry), None)
+        if left := [str(each) for each in scan(self._writer)]:
+            raise Blocked(
+                [f"references were added again: {', '.join(left)}"], details="stop the program that adds them, and run again"
+            )
 
     def _restoration(self, saved: Sequence[Json]) -> Look:
         """Look for saved references that are missing. Those whose dependent or owner is not the same any more are reported."""
@@ -161,17 +165,15 @@ class RemoveReferences(_ReferenceStep):
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the references that are not saved."""
-        known = _saved(saved)
-        new = [each for each in look.content["references"] if each not in known]
-        return {"references": new} if new else None
+        return _new(look, saved)
 
     def act(self, look: Look) -> None:
         """Remove the references, and look for others that have appeared."""
         self._remove(look)
-        if left := [str(each) for each in scan(self._writer)]:
-            raise Blocked(
-                [f"references were added again: {', '.join(left)}"], details="stop the program that adds them, and run again"
-            )
+
+    def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
+        """Return nothing: undoing only adds."""
+        return None
 
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Look for references that are missing."""
@@ -200,17 +202,39 @@ class RestoreReferences(_ReferenceStep):
         """Restore the references."""
         self._restore(look)
 
-    def look_back(self, saved: Sequence[Json]) -> Look:
+    def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the references that are not saved."""
+        return _new(look, saved)
+
+    def look_back(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
         """Look for references that are to be removed again, if a step before this one is undone."""
-        return self._removal() if saved and self._between.is_pending else Look(True)
+        return self._removal() if self._between.is_pending else Look(True)
 
     def undo(self, look: Look) -> None:
         """Remove the references again."""
         self._remove(look)
 
 
+def end_of(saved: Sequence[Json]) -> Json | None:
+    """Return the entry that ends a removal, after everything was restored; None if no removal is open.
+
+    References that are saved before it are not restored again: they may have been removed on purpose since."""
+    return {"references": [], "ended": True} if _saved(saved) else None
+
+
 def _saved(saved: Sequence[Json]) -> list[Json]:
-    return [entry for each in saved for entry in each["references"]]
+    """Return the references that were removed, and are to be restored."""
+    found: list[Json] = []
+    for each in saved:
+        found = [] if each.get("ended") else [*found, *each["references"]]
+    return found
+
+
+def _new(look: Look, saved: Sequence[Json]) -> Json | None:
+    """Return the entry of the references that are found and not saved; None if all of them are."""
+    known = _saved(saved)
+    new = [each for each in look.content["references"] if each not in known]
+    return {"references": new} if new else None
 
 
 def _present(cluster: Cluster, reference: Reference) -> Json | None:

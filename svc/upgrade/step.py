@@ -65,6 +65,9 @@ class Step(Protocol):
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the entry that the backup needs before the step acts; None if it has it."""
 
+    def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the entry that the backup needs before the step is undone; None if it needs none."""
+
     def act(self, look: Look) -> None:
         """Write what the look says."""
 

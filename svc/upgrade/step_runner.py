@@ -79,7 +79,7 @@ class StepRunner:
     def undo(self, step: Step) -> None:
         """Bring back what was there before a step. Raise Stopped."""
         with self._recorded(step, UNDONE):
-            acted = self._settle(step, lambda: step.look_back(self._saved(step)), step.undo)
+            acted = self._settle(step, lambda: step.look_back(self._saved(step)), lambda look: self._undo(step, look))
             if acted and step.remains():
                 self._await(step)
         if acted:
@@ -123,6 +123,11 @@ class StepRunner:
         if entry := step.unsaved(look, self._saved(step)):
             self._backup.add([Entry(step.saves_as, entry)])
         step.act(look)
+
+    def _undo(self, step: Step, look: Look) -> None:
+        if entry := step.unsaved_back(look, self._saved(step)):
+            self._backup.add([Entry(step.saves_as, entry)])
+        step.undo(look)
 
     def _await(self, step: Step) -> None:
         """Wait until the cluster has followed a step. Raise TimedOut with what is missing."""

@@ -148,6 +148,17 @@ def test_nothing_to_upgrade_leaves_references_alone(site: UpgradeSite) -> None:
     assert references(site.kube) == [uid, uid]
 
 
+def test_reference_that_was_removed_on_purpose_stays_away(site: UpgradeSite) -> None:
+    """Only what the present run has removed is restored."""
+    dependents(site.kube, owner(site.kube))
+    assert site.run("apply").exit_code == 0
+    patch = {"metadata": {"ownerReferences": None}}
+    site.kube.call("PATCH", f"{RESERVATIONS}/dependent", patch, "application/merge-patch+json")
+    assert site.run("apply").stdout == "nothing to do\n"
+    assert site.run("undo").exit_code == 0
+    assert len(references(site.kube)) == 1
+
+
 @contextmanager
 def adding_again(kube: Kube, uid: str) -> Iterator[None]:
     """Add a reference as often as it is removed, as a program for deployments does."""
