@@ -52,8 +52,8 @@ class FakeKubelets:
 
     def _run(self) -> None:
         while not self._ended.wait(_POLL_SECONDS):
-            with suppress(Refused, KeyError):  # of pods that end meanwhile
-                for pod in self.pods():
+            for pod in self.pods():
+                with suppress(Refused):  # the pod has ended or changed
                     self._serve(pod)
 
     def _serve(self, pod: Json) -> None:
