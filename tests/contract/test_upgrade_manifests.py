@@ -131,7 +131,7 @@ def test_kind_and_namespace_that_the_manifest_brings(site: UpgradeSite) -> None:
     done = site.run("apply", documents=documents)
     assert done.exit_code == 0, done.output
     assert site.kube.call("GET", "/apis/tests.example/v1/things/one")["spec"] == {"size": 1}
-    assert site.run("undo").exit_code == 0
+    site.succeeds("undo")
     assert site.get("/apis/tests.example/v1/things/one") is None
     assert site.get("/api/v1/namespaces/brought/configmaps/svc-inside") is None
     site.kube.uproot("namespaces/brought")
@@ -264,7 +264,7 @@ def test_older_svcctl_on_the_path(site: UpgradeSite, tmp_path: Path, monkeypatch
     assert failed.exit_code == 6, failed.output
     assert f"{program} is svcctl 0.0.9" in failed.stderr
     program.unlink()
-    assert site.run("apply").exit_code == 0
+    site.succeeds("apply")
 
 
 def test_budget_that_allows_no_disruption_is_named(site: UpgradeSite) -> None:

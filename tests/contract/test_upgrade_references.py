@@ -132,8 +132,8 @@ def test_undo_brings_the_references_back(site: UpgradeSite) -> None:
     uid = owner(site.kube)
     dependents(site.kube, uid)
     before = [site.kube.call("GET", f"{path}/dependent")["metadata"]["ownerReferences"] for path in (MAPS, RESERVATIONS)]
-    assert site.run("apply").exit_code == 0
-    assert site.run("undo").exit_code == 0
+    site.succeeds("apply")
+    site.succeeds("undo")
     after = [site.kube.call("GET", f"{path}/dependent")["metadata"]["ownerReferences"] for path in (MAPS, RESERVATIONS)]
     assert after == before
     await_collection(site.kube)
@@ -141,7 +141,7 @@ def test_undo_brings_the_references_back(site: UpgradeSite) -> None:
 
 
 def test_nothing_to_upgrade_leaves_references_alone(site: UpgradeSite) -> None:
-    assert site.run("apply").exit_code == 0
+    site.succeeds("apply")
     uid = owner(site.kube)
     dependents(site.kube, uid)
     assert site.run("apply").stdout == "nothing to do\n"
@@ -151,11 +151,11 @@ def test_nothing_to_upgrade_leaves_references_alone(site: UpgradeSite) -> None:
 def test_reference_that_was_removed_on_purpose_stays_away(site: UpgradeSite) -> None:
     """Only what the present run has removed is restored."""
     dependents(site.kube, owner(site.kube))
-    assert site.run("apply").exit_code == 0
+    site.succeeds("apply")
     patch = {"metadata": {"ownerReferences": None}}
     site.kube.call("PATCH", f"{RESERVATIONS}/dependent", patch, "application/merge-patch+json")
     assert site.run("apply").stdout == "nothing to do\n"
-    assert site.run("undo").exit_code == 0
+    site.succeeds("undo")
     assert len(references(site.kube)) == 1
 
 
@@ -189,7 +189,7 @@ def test_reference_that_is_added_again_blocks_the_upgrade(site: UpgradeSite) -> 
     assert refused.exit_code == 3, refused.output
     assert "added again" in refused.stderr or REMOVE in refused.stderr
     assert site.state(old()) == before
-    assert site.run("apply").exit_code == 0
+    site.succeeds("apply")
     assert references(site.kube) == [uid, uid]
 
 

@@ -1,6 +1,7 @@
 """A cluster with a former release of svc, and manifests of a newer one, for tests of upgrades."""
 
 import copy
+import itertools
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,14 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from harness.kube import Kube, Refused
+from harness.polling import eventually
 from svc.ctl.main import main
 
 Json = dict[str, Any]
 
 SYSTEM = "kube-system"
 CLIENT_SIDE = "kubectl-client-side-apply"
+_numbers = itertools.count()
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 DAEMON_SET = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/svc-node"
 CONFIG = f"/api/v1/namespaces/{SYSTEM}/configmaps/svc-settings"
@@ -98,6 +101,11 @@ class UpgradeSite:
         """Run svcctl in this process."""
         return self.call(*self.words(verb, *arguments, documents=documents, server=server))
 
+    def succeeds(self, verb: str, *arguments: str) -> None:
+        """Run svcctl, which must end well."""
+        done = self.run(verb, *arguments)
+        assert done.exit_code == 0, done.output
+
     def call(self, *words: str) -> Result:
         """Run svcctl with these arguments in this process."""
         return CliRunner().invoke(main, words)
@@ -110,6 +118,8 @@ class UpgradeSite:
             text = self.kubeconfig.read_text().replace(self.kube.url, server)
             kubeconfig.write_text(text)
         words = ["--state-dir", str(self.state_dir), "upgrade", verb, "--kubeconfig", str(kubeconfig), *arguments]
+        if verb in ("apply", "undo") and "--timeout" not in arguments:
+            words += ["--timeout", "60s"]
         return words if verb in ("undo", "status") else [*words, "--manifest", str(self.manifest(documents or new()))]
 
     def state(self, documents: Sequence[Json]) -> dict[str, Json | None]:
@@ -136,8 +146,21 @@ class UpgradeSite:
                 found[f"{kind}/{each['metadata']['name']}"] = str(each["metadata"][field])
         return found
 
+    def _await_controller(self) -> None:
+        """Wait until the controller of DaemonSets knows which are gone.
+
+        Otherwise it replaces their pods, and then waits minutes for the new pods to belong to a DaemonSet of the same name."""
+        probe = daemon_set("svc:0.1.0")
+        probe["metadata"]["name"] = f"probe-{next(_numbers)}"
+        probe["spec"]["template"]["spec"]["nodeSelector"] = {"no-node": "has-this"}
+        self.kube.call("POST", path_of(probe), probe)
+        path = f"{path_of(probe)}/{probe['metadata']['name']}"
+        eventually(lambda: self.kube.call("GET", path)["status"], lambda status: status.get("observedGeneration"))
+
     def clear(self) -> None:
         """Delete what upgrades and installations have left."""
+        self.kube.forget(f"daemonsets/{SYSTEM}/")
+        self._await_controller()
         kinds = ("daemonsets", "deployments", "replicasets", "controllerrevisions", "pods", "poddisruptionbudgets")
         self.kube.forget(*(f"{kind}/{SYSTEM}/" for kind in kinds))
         self.kube.forget(*(f"{kind}/{SYSTEM}/svc-" for kind in ("configmaps", "secrets", "leases", "serviceaccounts")))
