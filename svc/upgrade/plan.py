@@ -9,6 +9,7 @@ from svc.values import dataclass
 
 Json = dict[str, Any]
 
+_DONE: Final = "done"
 _COMPARED: Final = ("procedure", "inputs", "target")
 
 
@@ -45,7 +46,7 @@ class Plan:
 
 
 def changes_since(plan: Json, now: Json) -> Iterator[str]:
-    """Yield a sentence for each thing that is not as in a plan. A step that was carried out since is as planned."""
+    """Yield a sentence for each thing that is not as in a plan. A step that has nothing to do now is as planned."""
     for name in _COMPARED:
         if plan.get(name) != now[name]:
             yield f"{name} is {now[name]!r}, and {plan.get(name)!r} in the plan"
@@ -56,15 +57,19 @@ def changes_since(plan: Json, now: Json) -> Iterator[str]:
         before = planned.pop(step["name"], None)
         if before is None:
             yield f"step {step['name']} is not in the plan"
-        elif not before.get("unverified") and step["before"] not in (before["before"], before["after"]):
+        elif _is_open(step) and not before.get("unverified") and step["before"] not in (before["before"], before["after"]):
             yield f"{step['name']} was changed since the plan was made"
     yield from (f"step {name} is only in the plan" for name in planned)
+
+
+def _is_open(step: Json) -> bool:
+    return bool(step["state"] != _DONE)
 
 
 def _step(step: Step, look: Look) -> Json:
     return {
         "name": step.name,
-        "state": "done" if look.is_done else "to do",
+        "state": _DONE if look.is_done else "to do",
         "unverified": look.unverified,
         "changes": [{"field": field, "before": before, "after": after} for field, before, after in look.changes],
         "destroys": step.destroys,

@@ -52,11 +52,12 @@ def test_damaged_record_blocks(data: dict[str, str]) -> None:
 
 
 def test_plan_allows_what_it_planned() -> None:
-    step = {"name": "a", "before": "1", "after": "2"}
+    step = {"name": "a", "state": "to do", "before": "1", "after": "2"}
     plan = {"procedure": "manifests", "inputs": {}, "source": "1", "target": "2", "steps": [step]}
     assert list(changes_since(plan, plan)) == []
     assert list(changes_since(plan, plan | {"steps": [step | {"before": "2"}]})) == []
     assert list(changes_since(plan, plan | {"steps": [step | {"before": "3"}]})) == ["a was changed since the plan was made"]
+    assert list(changes_since(plan, plan | {"steps": [step | {"before": "3", "state": "done"}]})) == []
     assert list(changes_since(plan, plan | {"steps": []})) == ["step a is only in the plan"]
     assert list(changes_since(plan | {"steps": []}, plan)) == ["step a is not in the plan"]
 
