@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from svc import deadline
 from svc.attach.datastore_ready import KEY
 from svc.controllers.configuration import Live
-from svc.controllers.election import Election
+from svc.leader.election import Election
 from svc.model.errors import SvcError
 
 if TYPE_CHECKING:

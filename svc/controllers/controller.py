@@ -12,13 +12,13 @@ from typing import Any, Generic, TypeVar
 from svc.controllers.conditions import Conditions
 from svc.controllers.configuration import Live
 from svc.controllers.dispute_limit import DisputeLimit
-from svc.controllers.election import Election, NotLeading
 from svc.controllers.guarded_store import CountedStore
 from svc.controllers.retry_queue import RetryQueue
 from svc.controllers.table import Table
 from svc.controllers.tables import Tables
 from svc.datastore.api import Backend
 from svc.datastore.orch.client import Client
+from svc.leader.election import Election, NotLeading
 from svc.metrics import Sample
 from svc.model.errors import SvcError
 from svc.names import Names

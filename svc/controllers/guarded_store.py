@@ -7,8 +7,8 @@ from typing import Any
 
 from svc import deadline
 from svc.attach.datastore_ready import KEY, DatastoreReadiness, ready_checked
-from svc.controllers.election import Election
 from svc.datastore.api import Backend, Check, Create, Entry, PartialWrite, Write
+from svc.leader.election import Election
 
 READY_SECONDS = 0.5  # for which one read of the readiness counts
 

@@ -15,10 +15,8 @@ from svc.controllers.conditions import Conditions
 from svc.controllers.configuration import Live
 from svc.controllers.configuration_resource import ConfigurationResource
 from svc.controllers.controller import Shared
-from svc.controllers.election import Election
 from svc.controllers.guarded_store import guarded
 from svc.controllers.health import Health
-from svc.controllers.leader_lease import LeaderLease
 from svc.controllers.serving import Serving
 from svc.controllers.settings import RIGHT_REMEDY, Settings
 from svc.controllers.tables import Tables
@@ -26,6 +24,8 @@ from svc.controllers.telemetry import Telemetry
 from svc.datastore.open import open_backend
 from svc.datastore.orch.client import Client
 from svc.end_request import EndRequest, end_signals
+from svc.leader.election import Election
+from svc.leader.leader_lease import LeaderLease
 from svc.model.errors import SvcError
 from svc.model.resource import new_uid
 from svc.names import Names

@@ -143,9 +143,7 @@ class CliContext:
         """Return the context for what must work on a cluster of another version, too."""
         return replace(self, allow_version_mismatch=True)
 
-    def open_store(
-        self, settings: dict[str, str], names: Names, *, create: bool = True, right_remedy: str = ""
-    ) -> Backend:
+    def open_store(self, settings: dict[str, str], names: Names, *, create: bool = True, right_remedy: str = "") -> Backend:
         """Open a datastore as `open_backend` does. Raise CallerError also if the cluster is of another version."""
         store = open_backend(settings, self.state_dir, names, create=create, right_remedy=right_remedy)
         try:

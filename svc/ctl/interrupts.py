@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
@@ -27,6 +27,27 @@ def one_interrupt() -> Iterator[list[int]]:
     before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
         yield found
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def announced_interrupt(request: Callable[[], None]) -> Iterator[None]:
+    """Call `request` at the first SIGINT, SIGTERM or SIGHUP in the block, and raise KeyboardInterrupt at the second.
+
+    The block ends itself after what it is doing."""
+    found: list[int] = []
+
+    def interrupt(number: int, *_: Any) -> None:
+        found.append(number)
+        if len(found) > 1:
+            raise KeyboardInterrupt
+        request()
+
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -24,7 +24,7 @@ atexit.register(gc.freeze)  # otherwise the end of the process traverses all obj
 
 _MODULES: Final = {  # of each group, which has the name of the group there
     **{name: name for name in ("attachments", "convert", "crd", "datastore", "diag", "explain", "install", "installation")},
-    **{name: name for name in ("ipam", "man", "manifests", "reconcile", "status", "store", "version")},
+    **{name: name for name in ("ipam", "man", "manifests", "reconcile", "status", "store", "upgrade", "version")},
     **dict.fromkeys(("clusterinfo", "node", "pool", "reservation"), "resources"),
     **dict.fromkeys(("delete", "get", "label"), "objects"),
     **dict.fromkeys(("apply", "create", "replace"), "apply"),

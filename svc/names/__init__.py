@@ -51,7 +51,11 @@ class Names:
     operator_manager: str = "svc-operator"  # value of the label `managed-by` on its pools
     daemon_set: str = "svc-node"  # DaemonSet of svc
     node_agent: str = "svc-node-agent"  # DaemonSet of the node agent, another program
+    overlay_agent: str = "svc-node-agent"  # the same where addresses come from pod CIDRs
     data_path_proxy: str = "svc-data-path-proxy"  # Deployment of the data-path proxy, another program
+
+    upgrade_floor: str = "0.1"  # the oldest version that upgrades start from
+    upgrade_target: str = "svcctl"  # the version it goes to; "svcctl" for its own
 
     endpoint_per_interface: bool = True  # every interface of a pod has an endpoint; else only its first one
     container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its ID, not in a hash

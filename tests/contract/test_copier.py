@@ -18,13 +18,13 @@ from svc.controllers.copies.copied_kind import Translation, Untranslatable
 from svc.controllers.copies.copier import Copier
 from svc.controllers.copies.network_policies import NetworkPolicies
 from svc.controllers.copies.profiles import AccountProfiles
-from svc.controllers.election import LEASE_SECONDS, Election, NotLeading
 from svc.controllers.guarded_store import LeaderStore
-from svc.controllers.leader_lease import LeaderLease
 from svc.datastore.api import Create, NotFound
 from svc.datastore.etcd.store import EtcdStore
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.watch import PagedWatch
+from svc.leader.election import LEASE_SECONDS, Election, NotLeading
+from svc.leader.leader_lease import LeaderLease
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import DEFAULT

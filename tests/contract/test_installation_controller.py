@@ -27,10 +27,10 @@ from harness.polling import wait_until
 from harness.running_controller import Running, running
 from svc.controllers.assembly import Part
 from svc.controllers.controller import Shared, Unsettled
-from svc.controllers.election import NotLeading
 from svc.controllers.operator.installation_controller import InstallationController
 from svc.datastore.orch.client import Client
 from svc.ipam.service import IpamService
+from svc.leader.election import NotLeading
 from svc.model.errors import CallerError, SvcError
 
 pytestmark = pytest.mark.server

@@ -16,8 +16,8 @@ from harness.etcd import cluster as run_etcd
 from harness.kube import Kube, running
 from harness.polling import eventually, wait_until
 from harness.stopped import stop
-from svc.controllers.election import LEASE_SECONDS, RENEW_SECONDS
 from svc.datastore.api import Create, Delete, Update
+from svc.leader.election import LEASE_SECONDS, RENEW_SECONDS
 from svc.model.keys import ResourceKey
 from svc.model.object_metadata import bit_reversed_uid
 from svc.model.resource import Resource

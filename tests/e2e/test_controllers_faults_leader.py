@@ -28,8 +28,8 @@ from harness.marred_program import PAUSED
 from harness.polling import wait_until
 from harness.services import Services
 from harness.stopped import await_stop, stop
-from svc.controllers.election import LEASE_SECONDS, RENEW_SECONDS
 from svc.datastore.orch.leases import LEASES
+from svc.leader.election import LEASE_SECONDS, RENEW_SECONDS
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

@@ -65,6 +65,11 @@ class ApiProxy:
         with self._lock:
             self._orders.append(order)
 
+    def disarm(self) -> None:
+        """Let all further requests pass."""
+        with self._lock:
+            self._orders.clear()
+
     def __enter__(self) -> "ApiProxy":
         self._thread.start()
         return self

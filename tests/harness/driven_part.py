@@ -19,13 +19,13 @@ from svc.controllers.assembly import Part
 from svc.controllers.conditions import Conditions
 from svc.controllers.configuration import Configuration, Live
 from svc.controllers.controller import Shared
-from svc.controllers.election import Election
 from svc.controllers.guarded_store import guarded
 from svc.controllers.tables import Tables
 from svc.datastore.api import Backend, Create, Delete, Update
 from svc.datastore.orch.client import Client
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
+from svc.leader.election import Election
 from svc.model.claim import Claimant, NodeClaim, NodeFence
 from svc.model.keys import (
     HOST_KINDS,

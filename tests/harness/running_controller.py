@@ -9,11 +9,11 @@ from svc.controllers.assembly import Part
 from svc.controllers.conditions import Conditions
 from svc.controllers.configuration import Configuration, Live
 from svc.controllers.controller import Shared
-from svc.controllers.election import Election
 from svc.controllers.guarded_store import guarded
 from svc.controllers.tables import Tables
 from svc.datastore.api import Backend
 from svc.datastore.orch.client import Client
+from svc.leader.election import Election
 from svc.names import DEFAULT, Names
 
 END_SECONDS = 20.0

@@ -14,13 +14,13 @@ from svc.controllers.conditions import Conditions
 from svc.controllers.configuration import Configuration, Live
 from svc.controllers.configuration_resource import ConfigurationResource
 from svc.controllers.controller import Shared
-from svc.controllers.election import Election
 from svc.controllers.settings import read
 from svc.controllers.table import GAP_SECONDS, ApiTable, StoreTable, Table
 from svc.controllers.tables import Tables
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.watch import PagedWatch
+from svc.leader.election import Election
 from svc.names import DEFAULT
 
 ETCD = {"ETCD_ENDPOINTS": "http://127.0.0.1:1"}

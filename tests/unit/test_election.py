@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from svc.controllers.election import LEASE_SECONDS, RENEW_SECONDS, Election, Holding, NotLeading, boot_time
+from svc.leader.election import LEASE_SECONDS, RENEW_SECONDS, Election, Holding, NotLeading, boot_time
 
 TRY = 2.0  # seconds between attempts
 

@@ -32,13 +32,14 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
     ("call_trace", "imports", "metrics"),
     ("model",),
     ("datastore",),
-    ("batching",),
+    ("batching", "leader"),
     ("dataplane", "ipam", "netconf", "orch", "waits"),
     ("attach", "logs"),
     ("cni",),
     ("deploy",),
     ("admin",),
     ("move",),
+    ("upgrade",),
     ("agent", "controllers", "ctl"),
 )
 KEPT_APART = {

@@ -71,6 +71,8 @@ PLAIN = {
     "environment_prefix",
     "operator_network",
     "operator_plugin",
+    "upgrade_floor",
+    "upgrade_target",
 }
 
 

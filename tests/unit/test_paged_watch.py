@@ -23,7 +23,7 @@ class Server(Client):
         self._refusals = refusals
         self.lists = 0
 
-    def pages(self, path: str, **params: str) -> Iterator[Listing]:
+    def pages(self, path: str, accept: str = "", **params: str) -> Iterator[Listing]:
         self.lists += 1
         yield Listing([], "")
         if self.lists <= self._refusals:  # of the second page

@@ -19,7 +19,6 @@ from typing import Any
 from svc._core.cidr import Address, Cidr
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.controllers.controller import Controller, Shared, Unsettled
-from svc.controllers.election import NotLeading
 from svc.controllers.live_reads import find_object
 from svc.controllers.loadbalancer.service_allocations import ServiceAllocations
 from svc.controllers.loadbalancer.service_status import ServiceStatus, service_path
@@ -31,6 +30,7 @@ from svc.datastore.orch.client import segment
 from svc.ipam.load_balancer import LOAD_BALANCERS, attributes_of, handle_of
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
+from svc.leader.election import NotLeading
 from svc.model.errors import CallerError, SvcError
 from svc.model.keys import HandleKey, ResourceQuery
 from svc.model.pool import LOAD_BALANCER, Pool

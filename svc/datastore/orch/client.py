@@ -22,6 +22,7 @@ from svc import __version__, deadline
 from svc.call_trace import explain
 from svc.datastore.api import StoreError
 from svc.datastore.orch.auth import ApiAuth, Credentials
+from svc.datastore.orch.broken_connections import reason_of_break
 from svc.datastore.orch.error_hints import remedy_for
 from svc.metrics import GET, LIST, WRITE, StoreMeter
 from svc.retry import Backoff
@@ -35,7 +36,6 @@ UNREACHABLE_SECONDS = 2.0  # for retries at a server that does not answer
 PAGE = 500  # objects per request of a list
 SMALL_PAGE = 200  # the same if the caller reads page by page to save memory: a pod or node takes up to 100 KiB
 WATCH_SECONDS = 240  # after which the server ends a watch; this bounds a watch on a dead connection
-
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
@@ -130,6 +130,14 @@ class Client:
     def get(self, path: str, **params: str) -> Json:
         return self._call("GET", path, params=params)
 
+    def text(self, path: str, **params: str) -> str:
+        """Return an answer that is not JSON, such as a log."""
+        request = _Request("GET", _with_params(path, params), None, {}, GET)
+        answer = self._answer(request)
+        if answer.status >= 300:
+            raise self._refusal(request, answer)
+        return answer.data.decode(errors="replace")
+
     def get_if_served(self, path: str) -> Json | None:
         """Return an answer; None if the server has no object at the path, or does not serve it."""
         try:
@@ -150,25 +158,25 @@ class Client:
                 if error.status != 410 or time.monotonic() > until:
                     raise
 
-    def pages(self, path: str, **params: str) -> Iterator[Listing]:
+    def pages(self, path: str, accept: str = _JSON, **params: str) -> Iterator[Listing]:
         """Yield the objects in pages of `limit`. Raise ApiError 410 for an expired page.
 
         A caller that empties each page holds only one of them.
         """
         wanted = {"limit": str(PAGE)} | params
         while True:
-            answer = self._call("GET", path, params=wanted)
+            answer = self._call("GET", path, params=wanted, accept=accept)
             metadata = answer.get("metadata") or {}
             yield Listing(answer.pop("items", None) or [], str(metadata.get("resourceVersion") or ""))
             if not metadata.get("continue"):
                 return
             wanted["continue"] = metadata["continue"]
 
-    def create(self, path: str, body: Json) -> Json:
-        return self._call("POST", path, body)
+    def create(self, path: str, body: Json, **params: str) -> Json:
+        return self._call("POST", path, body, params=params)
 
-    def replace(self, path: str, body: Json) -> Json:
-        return self._call("PUT", path, body)
+    def replace(self, path: str, body: Json, **params: str) -> Json:
+        return self._call("PUT", path, body, params=params)
 
     def patch(self, path: str, body: Any, content_type: str, **params: str) -> Json:
         return self._call("PATCH", path, body, content_type, params)
@@ -202,8 +210,10 @@ class Client:
         self._closed.set()
         self._auth.close()
 
-    def _call(self, method: str, path: str, body: Any = None, content_type: str = _JSON, params: Params | None = None) -> Json:
-        headers = {"Accept": _JSON} | ({} if body is None else {"Content-Type": content_type})
+    def _call(
+        self, method: str, path: str, body: Any = None, kind: str = _JSON, params: Params | None = None, accept: str = _JSON
+    ) -> Json:
+        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": kind})
         data = None if body is None else orjson.dumps(body)
         operation = WRITE if method != "GET" else LIST if params and "limit" in params else GET
         request = _Request(method, _with_params(path, params or {}), data, headers, operation)
@@ -330,20 +340,11 @@ def _message(answer: _Answer) -> str:
     return str(_status(answer).get("message") or first_line)
 
 
-_BREAKS = (  # exception of urllib3, and its description for users
-    (failures.ConnectTimeoutError, "no connection in time"),
-    (failures.ReadTimeoutError, "no answer in time"),
-    (failures.ProtocolError, "the connection broke off"),
-)
-
-
 def _unreachable(credentials: Credentials, error: Exception) -> Unreachable:
-    reason = next((text for kind, text in _BREAKS if isinstance(error, kind)), str(error))
     details = "see whether the API server runs there, and is reached from here"
     never_sent = isinstance(error, failures.NewConnectionError | failures.ConnectTimeoutError)
     if isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError):
         never_sent = True  # other errors of TLS can occur after the request was sent
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
-    elif isinstance(error, failures.NewConnectionError):  # a subclass of ConnectTimeoutError that is not a timeout
-        reason = str(error).rpartition(": ")[2]
-    return Unreachable(f"{credentials.place} does not answer: {reason}", details=details, maybe_applied=not never_sent)
+    reason = f"{credentials.place} does not answer: {reason_of_break(error)}"
+    return Unreachable(reason, details=details, maybe_applied=not never_sent)

@@ -4,10 +4,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from svc import deadline
-from svc.controllers.election import LEASE_SECONDS, Election, Holding
 from svc.datastore.orch.client import ApiError, Client, segment
 from svc.datastore.orch.leases import API_VERSION, LEASES, NAMESPACE
 from svc.datastore.orch.resource_store import revision_of
+from svc.leader.election import LEASE_SECONDS, Election, Holding
 
 Json = dict[str, Any]
 

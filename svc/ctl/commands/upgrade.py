@@ -1,0 +1,295 @@
+"""svcctl upgrade: a cluster goes from one release to another, step by step, and back."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from svc import atomic_file
+from svc.admin.changes import show_value
+from svc.admin.output_file import require_replaceable
+from svc.ctl.cli_context import CliContext, output_option, table
+from svc.ctl.interrupts import announced_interrupt
+from svc.ctl.path_option import PATH
+from svc.ctl.terminal import echo, visible_lines
+from svc.datastore.open import open_client
+from svc.model.duration import parse_duration
+from svc.model.errors import CallerError, reason_of
+from svc.netconf.networklist import read_file
+
+if TYPE_CHECKING:  # its packages come with an extra
+    from svc.upgrade.engine import Engine
+    from svc.upgrade.plan import Plan
+    from svc.upgrade.procedure import Procedure
+    from svc.upgrade.writer import Writer
+
+Json = dict[str, Any]
+Command = Callable[..., Any]
+
+PROCEDURES: Final = ("manifests",)
+_USAGE: Final = 2
+_BLOCKED: Final = 3
+_FOLDER: Final = "upgrade"
+_MAX_VALUE: Final = 100  # characters of a value in a line
+
+_kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=PATH,
+    envvar="KUBECONFIG",
+    show_envvar=True,
+    required=True,
+    help="Kubeconfig of an administrator.",
+)
+_timeout_option = click.option(
+    "--timeout", default="30m", show_default=True, metavar="DURATION", help="How long to wait for the cluster."
+)
+_OF_MANIFEST = (
+    click.option(
+        "--procedure", type=click.Choice(PROCEDURES), help="What kind of upgrade.  [default: by what is found in the cluster]"
+    ),
+    click.option("--manifest", required=True, metavar="FILE|URL", help="Manifest of the release to go to."),
+    click.option("--sha256", default="", metavar="DIGEST", help="Digest of the manifest; required for a URL."),
+    click.option(
+        "--to", default="", metavar="vX.Y.Z", help="Version to go to.  [default: that of svcctl, or of the names profile]"
+    ),
+)
+
+
+def _of_manifest(command: Command) -> Command:
+    for option in reversed(_OF_MANIFEST):
+        command = option(command)
+    return command
+
+
+@click.group()
+def upgrade() -> None:
+    """Upgrade a cluster: look at the plan, apply it, verify the result, and undo it if need be.
+
+    \b
+    Exit status: 0 done or nothing to do, 2 wrong use, 3 blocked, 4 waits for --ack, 5 timed out (run again),
+    6 the result is not as it should be.
+
+    \b
+    Examples:
+      svcctl upgrade plan --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf --out plan.json
+      svcctl upgrade apply --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf --plan plan.json
+      svcctl upgrade undo --kubeconfig /etc/kubernetes/admin.conf
+    """
+
+
+@upgrade.command()
+@_of_manifest
+@_kubeconfig_option
+@click.option("--out", type=PATH, metavar="FILE", help="Also write the plan to a file, for `apply --plan`.")
+@output_option
+@click.pass_obj
+def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, **given: Any) -> None:
+    """Show what `apply` would do. Write nothing to the cluster.
+
+    \b
+    Exit status: 0 `apply` can begin, or has nothing to do; 2 wrong use; 3 something forbids it.
+
+    \b
+    Examples:
+      svcctl upgrade plan --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf
+      svcctl upgrade plan --manifest new.yaml --out plan.json -o yaml
+    """
+    if out is not None:
+        require_replaceable("--out", out)
+    with _engine(context, kubeconfig, {}) as (engine, writer):
+        made = engine.plan(_procedure(writer, **given))
+    document = made.to_json()
+    if out is not None:
+        _write(out, document)
+    context.answer([document], _plan_text(made))
+    if made.blockers:
+        sys.exit(_BLOCKED)
+
+
+@upgrade.command()
+@_of_manifest
+@_kubeconfig_option
+@click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="Refuse if the cluster is not as in this plan any more.")
+@click.option("--ack", "acks", multiple=True, metavar="STEP", help="Consent to what a step asks for.")
+@_timeout_option
+@output_option
+@click.pass_obj
+def apply(
+    context: CliContext, /, plan_file: Path | None, acks: tuple[str, ...], timeout: str, kubeconfig: Path, **given: Any
+) -> None:
+    """Carry out all steps that are not done. What an interruption leaves is completed by the next call.
+
+    \b
+    Exit status: 0 done or nothing to do, 2 wrong use, 3 blocked, 4 waits for --ack, 5 timed out (run again),
+    6 the result is not as it should be, 130 interrupted.
+
+    \b
+    Examples:
+      svcctl upgrade apply --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf
+      svcctl upgrade apply --manifest new.yaml --plan plan.json --ack DaemonSet/kube-system/svc-node
+    """
+    options = {"acks": frozenset(acks), "timeout": _seconds(timeout), "plan": _read_plan(plan_file)}
+    with _engine(context, kubeconfig, options) as (engine, writer):
+        has_acted = engine.apply(_procedure(writer, **given))
+    context.answer([{"outcome": "done" if has_acted else "nothing to do"}], "done" if has_acted else "nothing to do")
+
+
+@upgrade.command()
+@_of_manifest
+@_kubeconfig_option
+@output_option
+@click.pass_obj
+def verify(context: CliContext, /, kubeconfig: Path, **given: Any) -> None:
+    """Check that the cluster is as the manifest says, and that all pods have followed. Write nothing.
+
+    \b
+    Exit status: 0 it is, 2 wrong use, 3 unable to tell, 6 it is not.
+
+    \b
+    Examples:
+      svcctl upgrade verify --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf
+    """
+    with _engine(context, kubeconfig, {}) as (engine, writer):
+        made = engine.verify(_procedure(writer, **given))
+    context.answer([made.to_json()], f"verified: {len(made.looks)} steps, version {made.findings.target}")
+
+
+@upgrade.command()
+@_kubeconfig_option
+@_timeout_option
+@output_option
+@click.pass_obj
+def undo(context: CliContext, kubeconfig: Path, timeout: str) -> None:
+    """Undo the steps of the last run, the last one first. Stop at an object that was changed since.
+
+    \b
+    Exit status: 0 done or nothing to do, 2 wrong use, 3 blocked, 5 timed out (run again), 130 interrupted.
+
+    \b
+    Examples:
+      svcctl upgrade undo --kubeconfig /etc/kubernetes/admin.conf
+    """
+    with _engine(context, kubeconfig, {"timeout": _seconds(timeout)}) as (engine, _):
+        has_acted = engine.undo()
+    context.answer([{"outcome": "undone" if has_acted else "nothing to undo"}], "undone" if has_acted else "nothing to undo")
+
+
+@upgrade.command()
+@_kubeconfig_option
+@output_option
+@click.pass_obj
+def status(context: CliContext, kubeconfig: Path) -> None:
+    """Show the last run, as its record in the cluster says.
+
+    \b
+    Examples:
+      svcctl upgrade status --kubeconfig /etc/kubernetes/admin.conf
+    """
+    with _engine(context, kubeconfig, {}) as (engine, _):
+        run = engine.status()
+    if run is None:
+        context.answer([], "no run is recorded")
+        return
+    head = f"run {run.name}: {run.procedure}, from {run.source or 'unknown'} to {run.target}: {run.state}"
+    rows = [[name, state] for name, state in run.steps.items()]
+    document = run.to_json() | {"inputs": run.inputs, "steps": run.steps}
+    context.answer([document], f"{head}\n{table(('STEP', 'STATE'), rows)}")
+
+
+@contextmanager
+def _engine(context: CliContext, kubeconfig: Path, options: Json) -> "Iterator[tuple[Engine, Writer]]":
+    """Open the cluster. Exit with the status of an error in the block."""
+    with _statuses(), closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
+        from svc.upgrade.engine import Engine
+        from svc.upgrade.run_lease import RunLease
+        from svc.upgrade.step_runner import Options, Stop
+        from svc.upgrade.writer import Writer
+
+        stop, lease = Stop(), RunLease(client)
+
+        def permit() -> float:
+            stop.check()
+            return lease.seconds()
+
+        writer = Writer(client, context.names, permit)
+        chosen = Options(context.state_dir / _FOLDER, say=lambda text: echo(text, err=True), **options)
+        with announced_interrupt(stop.request):
+            yield Engine(writer, lease, chosen, stop), writer
+
+
+@contextmanager
+def _statuses() -> Iterator[None]:
+    """Print the errors of a run in the block, and exit with their statuses. Wrong input is wrong use."""
+    try:
+        yield
+    except CallerError as error:
+        echo(f"Error: {error.as_text()}", err=True)
+        sys.exit(_USAGE)
+    except Exception as error:
+        status = getattr(error, "status", None)
+        reasons = getattr(error, "reasons", None)
+        if reasons is None or not isinstance(status, int):
+            raise
+        lines = [f"Error: {reasons[0]}", *(f"  {text}" for text in reasons[1:])]
+        details = getattr(error, "details", "")
+        click.echo(visible_lines("\n".join([*lines, *([f"  ({details})"] if details else [])])), err=True)
+        sys.exit(status)
+
+
+def _procedure(writer: "Writer", procedure: str | None, manifest: str, sha256: str, to: str) -> "Procedure":  # noqa: ARG001
+    from svc.upgrade.manifest_procedure import ManifestProcedure
+    from svc.upgrade.manifest_source import read_manifest
+
+    documents, digest = read_manifest(manifest, sha256)
+    return ManifestProcedure(writer, documents, digest, to)
+
+
+def _plan_text(made: "Plan") -> str:
+    lines = [f"procedure: {made.procedure}", f"from {made.findings.source or 'unknown'} to {made.findings.target}"]
+    found = made.findings.found.items()
+    lines += [f"{name}: {', '.join(value) if isinstance(value, list) else value}" for name, value in found]
+    for step, look in made.looks:
+        state = "done" if look.is_done else "unverified" if look.unverified else "to do"
+        lines.append(f"{step.name}: {state}")
+        if not look.is_done:
+            lines += [f"  {field or 'object'}: {_value(before)} -> {_value(after)}" for field, before, after in look.changes]
+            lines += [f"  destroys {step.destroys}"] if step.destroys else []
+            lines += [] if step.can_undo else ["  cannot be undone"]
+        lines += [f"  note: {text}" for text in look.notes]
+        lines += [f"  asks for --ack {step.name}: {text}" for text in look.asks]
+    return "\n".join([*lines, *(f"blocked: {text}" for text in made.blockers)])
+
+
+def _value(value: Any) -> str:
+    text = "none" if value is None else show_value(value)
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}..."
+
+
+def _write(file: Path, document: Json) -> None:
+    try:
+        atomic_file.replace(file, (json.dumps(document, indent=2).encode(), b"\n"), 0o644)
+    except OSError as error:
+        raise CallerError(f"--out {str(file)!r} cannot be written: {reason_of(error)}", details="name another file") from None
+
+
+def _read_plan(file: Path | None) -> Json | None:
+    if file is None:
+        return None
+    try:
+        found = json.loads(read_file(file))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "steps" not in found:
+        raise CallerError(f"{file} is not a plan", details="make one: `svcctl upgrade plan --out FILE`")
+    return found
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.UsageError(f"--timeout {text!r} {error}: give one such as 30m or 90s") from None

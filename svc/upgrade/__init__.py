@@ -1,0 +1,1 @@
+"""Upgrades of a cluster as plan, apply, verify and undo."""

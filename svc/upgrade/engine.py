@@ -1,0 +1,229 @@
+"""The engine: it plans, applies, verifies and undoes the steps of a procedure.
+
+1. A step is done if its postcondition holds in the cluster. The record informs, and the backup restores.
+2. Before the first write of a run, what its steps will change is saved.
+3. A write that finds another state than was read makes the step look again, a limited number of times.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from svc.datastore.api import StoreError
+from svc.upgrade.backup import Backup, Entry, runs_with_secrets
+from svc.upgrade.object_states import digest
+from svc.upgrade.outcomes import Blocked, Stopped, Unverified, Waits
+from svc.upgrade.owner_references import REMOVE, RESTORE, RemoveReferences, RestoreReferences, end_of
+from svc.upgrade.plan import Plan, changes_since
+from svc.upgrade.procedure import Procedure
+from svc.upgrade.run_lease import RunLease
+from svc.upgrade.run_record import DONE, PENDING, RUNNING, SKIPPED, UNDONE, Run, RunRecord
+from svc.upgrade.saved_steps import saved_steps
+from svc.upgrade.step import Between, Look, Step
+from svc.upgrade.step_runner import POLL_SECONDS, Options, StepRunner, Stop
+from svc.upgrade.writer import Writer
+
+Json = dict[str, Any]
+
+SETTLE_SECONDS = 60.0  # for what follows the last step, such as the version that agents note
+_DIGITS: Final = 8  # of the digest of the inputs in the name of a run
+
+
+class Engine:
+    """Runs on one cluster. `writer` may write while `lease` is held."""
+
+    def __init__(self, writer: Writer, lease: RunLease, options: Options, stop: Stop) -> None:
+        self._writer = writer
+        self._lease = lease
+        self._options = options
+        self._stop = stop
+        self._record = RunRecord(writer)
+        self._between = Between()
+
+    def plan(self, procedure: Procedure) -> Plan:
+        """Return what a run would do. Write nothing."""
+        with _stores_blocked():
+            backup = self._backup(procedure)
+            return self._survey(procedure, backup)
+
+    def apply(self, procedure: Procedure) -> bool:
+        """Carry out all steps that are not done. Return whether there was something to do. Raise Stopped."""
+        with _stores_blocked():
+            made = self.plan(procedure)
+            self._require(made)
+            if self._is_finished(made):
+                self._require_verified(procedure, made)
+                return False
+            with self._lease.held(self._writer.names):
+                self._run(procedure)
+            return True
+
+    def verify(self, procedure: Procedure) -> Plan:
+        """Return the plan if nothing is left of it. Raise Unverified with what is not as it should be."""
+        with _stores_blocked():
+            made = self.plan(procedure)
+            reasons = [*made.blockers, *_open(made), *self._behind(made.looks), *procedure.unverified()]
+            if reasons:
+                raise Unverified(reasons)
+            return made
+
+    def undo(self) -> bool:
+        """Undo the steps of the last run, the last one first. Return whether there was something to undo. Raise Stopped."""
+        with _stores_blocked():
+            run = self._record.load()
+            if run is None or run.state == UNDONE:
+                return False
+            with self._lease.held(self._writer.names):
+                self._undo()
+            return True
+
+    def status(self) -> Run | None:
+        """Return the last run, if one is recorded."""
+        with _stores_blocked():
+            return self._record.load()
+
+    def _run(self, procedure: Procedure) -> None:
+        """Carry out a run, or the rest of one, under the Lease."""
+        backup = self._backup(procedure)
+        made = self._survey(procedure, backup)
+        self._require(made)
+        entries = [
+            Entry(step.saves_as, entry)
+            for step, look in made.open_steps
+            if (entry := step.unsaved(look, backup.of(step.saves_as)))
+        ]
+        backup.add(entries)
+        self._record.save(_begun(made, backup.run, self._record.run))
+        backup.remove_others()
+        runner = StepRunner(self._record, backup, self._options, self._stop)
+        for step, _ in made.looks:
+            runner.carry_out(step)
+        self._end_removal(backup)
+        self._settle(procedure)
+        self._record.turn(DONE)
+
+    def _undo(self) -> None:
+        run = self._record.load()
+        assert run is not None
+        backup = Backup(self._writer, self._options.folder, run.name)
+        backup.load()
+        middle = saved_steps(self._writer, run, backup)
+        self._between.is_pending = any(not step.look_back(backup.of(step.saves_as)).is_done for step in middle)
+        self._record.turn(RUNNING)
+        runner = StepRunner(self._record, backup, self._options, self._stop)
+        for step in reversed(self._around(middle)):
+            runner.undo(step)
+        self._end_removal(backup)
+        self._record.turn(UNDONE)
+
+    def _end_removal(self, backup: Backup) -> None:
+        """Note that the references which were removed are restored."""
+        if entry := end_of(backup.of(REMOVE)):
+            backup.add([Entry(REMOVE, entry)])
+
+    def _survey(self, procedure: Procedure, backup: Backup) -> Plan:
+        """Look at each step; at the references last, because they matter only if something else is to be done."""
+        findings = procedure.findings()
+        middle = procedure.steps(lambda step: _former(backup, step))
+        found = {step.name: (step, self._look(step, backup)) for step in middle} if not findings.blockers else {}
+        self._between.is_pending = any(not look.is_done for _, look in found.values())
+        looks = [found[step.name] if step.name in found else (step, self._look(step, backup)) for step in self._around(middle)]
+        return Plan(procedure.name, procedure.inputs, findings, looks if found else ())
+
+    def _look(self, step: Step, backup: Backup) -> Look:
+        self._stop.check()
+        return step.look(backup.of(step.saves_as))
+
+    def _around(self, middle: Sequence[Step]) -> list[Step]:
+        """Return the steps between the removal of references and their restoration."""
+        return [RemoveReferences(self._writer, self._between), *middle, RestoreReferences(self._writer, self._between)]
+
+    def _backup(self, procedure: Procedure) -> Backup:
+        """Return the backup of the run that is continued, else an empty one. Raise Blocked if another run is not finished."""
+        run, suffix = self._record.load(), digest(procedure.inputs)[:_DIGITS]
+        if run is not None and run.is_open and run.inputs != procedure.inputs:
+            raise Blocked(
+                [f"the run {run.name} is not finished, and had other inputs"],
+                details="finish it with its own manifest, or undo it: `svcctl upgrade undo`",
+            )
+        known = [run.name] if run is not None else [each for each in runs_with_secrets(self._writer) if each.endswith(suffix)]
+        same = [name for name in known if name.endswith(suffix)]
+        backup = Backup(self._writer, self._options.folder, same[-1] if same else _new_name(suffix))
+        if same:
+            backup.load()
+        elif run is not None:
+            backup.follow(run.name)
+        return backup
+
+    def _require(self, made: Plan) -> None:
+        """Raise Blocked or Waits if the run may not begin."""
+        if made.blockers:
+            raise Blocked(made.blockers)
+        if self._options.plan is not None and (changes := list(changes_since(self._options.plan, made.to_json()))):
+            raise Blocked(changes, details="make a new plan, and look at it: `svcctl upgrade plan --out FILE`")
+        for step, look in made.open_steps:
+            if look.asks and step.name not in self._options.acks:
+                raise Waits(step.name, look.asks)
+
+    def _is_finished(self, made: Plan) -> bool:
+        run = self._record.run
+        return not made.open_steps and not self._behind(made.looks) and (run is None or not run.is_open)
+
+    def _behind(self, looks: Sequence[tuple[Step, Look]]) -> list[str]:
+        """Return what the cluster has not followed yet."""
+        return [text for step, look in looks if look.is_done for text in step.progress().reasons]
+
+    def _settle(self, procedure: Procedure) -> None:
+        """Wait until the result is as it should be. Raise Unverified if it is not in time."""
+        until = time.monotonic() + min(SETTLE_SECONDS, self._options.timeout)
+        while reasons := procedure.unverified():
+            if time.monotonic() > until:
+                raise Unverified(reasons)
+            self._stop.pause(POLL_SECONDS)
+        if reasons := procedure.prove(self._stop.pause):
+            raise Unverified(reasons)
+        made = self._survey(procedure, self._backup(procedure))
+        if left := [*made.blockers, *_open(made), *self._behind(made.looks)]:
+            raise Unverified(left)
+
+    def _require_verified(self, procedure: Procedure, made: Plan) -> None:
+        if reasons := [*self._behind(made.looks), *procedure.unverified()]:
+            raise Unverified(reasons)
+
+
+def _begun(made: Plan, name: str, before: Run | None) -> Run:
+    """Return the run at its begin. Steps that an interrupted run has finished keep their state."""
+    same = before is not None and before.name == name
+    known = before.steps if before is not None and same and before.state != UNDONE else {}
+    states = {step.name: known.get(step.name, SKIPPED) if look.is_done else PENDING for step, look in made.looks}
+    source = before.source if before is not None and same else made.findings.source
+    return Run(name, made.procedure, source, made.findings.target, made.inputs, RUNNING, states)
+
+
+def _new_name(suffix: str) -> str:
+    now = datetime.now(timezone.utc).strftime("%Y%m%dt%H%M%S")
+    return f"{now}-{secrets.token_hex(2)}-{suffix}"
+
+
+def _former(backup: Backup, step: str) -> Json | None:
+    """Return what the last run made of an object."""
+    saved = backup.of_former(step)
+    return saved[-1].get("after") if saved else None
+
+
+def _open(made: Plan) -> list[str]:
+    return [f"{step.name} is not as the manifest says" for step, _ in made.open_steps if step.name not in (REMOVE, RESTORE)]
+
+
+@contextmanager
+def _stores_blocked() -> Iterator[None]:
+    """Raise Blocked for a failure of the API server in the block."""
+    try:
+        yield
+    except Stopped:
+        raise
+    except StoreError as error:
+        raise Blocked([error.msg], details=error.details) from error

@@ -1,0 +1,66 @@
+"""States of objects: what of an object counts, its digest, and differences between two states."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from svc.names import Names
+
+Json = dict[str, Any]
+Difference = tuple[str, Any, Any]
+"""A field with its value before and after; None where it is missing."""
+
+_SERVERS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences")
+_KEPT_APART: Final = ("ServiceAccount", "secrets")  # a controller writes them
+
+
+def last_applied(names: Names) -> str:
+    """Return the annotation with the document that a client applied last."""
+    return f"kubectl.{names.orch_domain}/last-applied-configuration"
+
+
+def essence(document: Json | None, names: Names) -> Json | None:
+    """Return what users decide about an object: without status, and without what the server and controllers write."""
+    if document is None:
+        return None
+    found = {key: value for key, value in document.items() if key not in ("status", "metadata")}
+    if document.get("kind") == _KEPT_APART[0]:
+        found.pop(_KEPT_APART[1], None)
+    metadata = {key: value for key, value in document["metadata"].items() if key not in _SERVERS}
+    noise = {last_applied(names), f"deployment.{names.orch_domain}/revision", "deprecated.daemonset.template.generation"}
+    metadata["annotations"] = {key: value for key, value in (metadata.get("annotations") or {}).items() if key not in noise}
+    found["metadata"] = {key: value for key, value in metadata.items() if value not in ({}, [])}
+    return found
+
+
+def digest(state: Json | None) -> str:
+    """Return a text that is equal for equal states."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[Difference]:
+    """Yield each field that differs. Items of lists are compared by their names if they have some, else by their places."""
+    if before == after:
+        return
+    pairs = _pairs(before, after)
+    if pairs is None:
+        yield path, before, after
+        return
+    for key, (old, new) in pairs.items():
+        yield from differences(old, new, f"{path}{key}" if key.startswith("[") or not path else f"{path}.{key}")
+
+
+def _pairs(before: Any, after: Any) -> dict[str, tuple[Any, Any]] | None:
+    old, new = _members(before), _members(after)
+    if old is None or new is None:
+        return None
+    return {key: (old.get(key), new.get(key)) for key in {**old, **new}}
+
+
+def _members(value: Any) -> Json | None:
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, list) or not all(isinstance(item, dict) and "name" in item for item in value):
+        return None
+    return {f"[{item['name']}]": item for item in value}

@@ -1,0 +1,211 @@
+"""A step that brings one object of a manifest into the cluster."""
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from svc.deploy.server_apply import DEFINITION, NAMESPACE
+from svc.upgrade import adoption
+from svc.upgrade.bundle import WORKLOADS, Bundle, kinds_of
+from svc.upgrade.manual_edits import Edit, find_edits, without_carried
+from svc.upgrade.object_states import Difference, differences, digest, essence, last_applied
+from svc.upgrade.outcomes import Blocked
+from svc.upgrade.places import Place, place_of
+from svc.upgrade.rollouts import blocking_budgets, rollout_of
+from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.stored_objects import count_objects, undecodable
+from svc.upgrade.writer import Writer, not_served
+
+Json = dict[str, Any]
+Former = Callable[[str], Json | None]
+"""Return what the last run applied in a step, by its name."""
+
+_CREATED: Final[tuple[Difference, ...]] = (("", None, "created"),)
+_OF_SERVER: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "ownerReferences")
+
+
+class ObjectStep:
+    """The step of one document. Its name is the kind, namespace and name of the object."""
+
+    destroys = ""
+    can_undo = True
+
+    def __init__(self, writer: Writer, document: Json, bundle: Bundle, former: Former) -> None:
+        self._writer = writer
+        self._document = document
+        self._bundle = bundle
+        self._former = former
+        self.place = place_of(document)
+        self.name = self.saves_as = str(self.place)
+        self._has_acted = False
+
+    def look(self, saved: Sequence[Json]) -> Look:
+        """Compare the object with what a forced apply would make of it."""
+        place = self.place
+        if self._writer.served(place) is None:
+            if self._bundle.brings(place):
+                self._writer.discovery.forget(place.api_version)  # the definition may have been applied since
+                return Look(False, unverified=True, changes=_CREATED, before=digest(None))
+            return Look(False, blockers=(not_served(place),))
+        blockers, is_planned = self._namespace()
+        if blockers or is_planned:
+            return Look(False, blockers, unverified=is_planned, changes=_CREATED, before=digest(None))
+        live = self._writer.find(place)
+        try:
+            return self._creation() if live is None else self._change(live, saved)
+        except Blocked as error:
+            return Look(False, error.reasons, before=digest(essence(live, self._writer.names)))
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the object as it is, and as it will be, unless that is saved."""
+        if saved:
+            known = {saved[-1]["digest_before"], saved[-1]["digest_after"]}
+            if look.before in known and look.after == saved[-1]["digest_after"]:
+                return None
+        content = {name: look.content.get(name) for name in ("before", "after", "base")}
+        return content | {"digest_before": look.before, "digest_after": look.after}
+
+    def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
+        """Return nothing: what undoing replaces is what the run has made."""
+        return None
+
+    def act(self, look: Look) -> None:
+        """Create the object, or move the fields of former managers to svcctl and apply the document."""
+        live = look.content["before"]
+        self._has_acted = True
+        if live is None:
+            self._writer.create(self._document)
+            return
+        if operations := adoption.operations(live, self._writer.names):
+            live = self._writer.patch(self.place, live, operations)
+        self._writer.apply(look.content["document"], live)
+
+    def progress(self) -> Progress:
+        """Return whether a workload has rolled out, and whether the kinds of a definition are served."""
+        if self.place.kind in WORKLOADS:
+            return rollout_of(self._writer, self.place)
+        return self._definition_progress() if self.place.kind == DEFINITION else REACHED
+
+    def remains(self) -> bool:
+        """Return whether the object exists."""
+        return self._writer.served(self.place) is not None and self._writer.find(self.place) is not None
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Compare the object with what the run has made of it, and with what it was before."""
+        if not saved:
+            return Look(True)
+        live = self._writer.find(self.place) if self._writer.served(self.place) else None
+        now, target = digest(essence(live, self._writer.names)), _origin(saved)
+        wanted = digest(essence(target, self._writer.names))
+        if now == wanted:
+            return Look(True, before=now, after=wanted)
+        if now not in {each["digest_after"] for each in saved}:
+            made = saved[-1]["after"]
+            found = tuple(differences(made, essence(live, self._writer.names)))
+            return Look(False, (f"{self.name} was changed since",), changes=found, before=now, after=wanted)
+        if target is None and (note := self._why_kept()):
+            return Look(True, notes=(note,), before=now, after=wanted)
+        changes = tuple(differences(essence(live, self._writer.names), essence(target, self._writer.names)))
+        return Look(False, changes=changes, before=now, after=wanted, content={"live": live, "target": target})
+
+    def undo(self, look: Look) -> None:
+        """Restore the object as it was; delete it if it did not exist."""
+        live, target = look.content["live"], look.content["target"]
+        if target is None:
+            self._writer.delete(self.place, live)
+            return
+        body = copy.deepcopy(target)
+        for field in _OF_SERVER:
+            body["metadata"].pop(field, None)
+        if owners := live["metadata"].get("ownerReferences"):  # they have steps of their own
+            body["metadata"]["ownerReferences"] = owners
+        self._writer.replace(body, live)
+
+    def _creation(self) -> Look:
+        after = essence(self._writer.dry_create(self._document), self._writer.names)
+        content = {"before": None, "after": after, "base": None}
+        return Look(False, changes=_CREATED, before=digest(None), after=digest(after), content=content)
+
+    def _change(self, live: Json, saved: Sequence[Json]) -> Look:
+        names, base = self._writer.names, self._base(live, saved)
+        applied = self._writer.dry_apply(self._document)
+        edits = list(find_edits(live, applied, base))
+        document = without_carried(self._document, edits)
+        if document != self._document:
+            applied = self._writer.dry_apply(document)
+        if rest := adoption.leftovers(live, applied):
+            adoption.remove_all(applied, rest)
+            applied["metadata"].pop("managedFields", None)
+            applied = self._writer.dry_replace(applied | {"metadata": _at(applied, live)})
+        before, after = essence(live, names), essence(applied, names)
+        return Look(
+            before == after,
+            asks=tuple(f"{self.name}: {edit}" for edit in edits if not edit.is_carried),
+            notes=tuple(self._notes(live, edits)),
+            changes=tuple(differences(before, after)),
+            before=digest(before),
+            after=digest(after),
+            content={"before": live, "after": after, "base": base, "document": document},
+        )
+
+    def _notes(self, live: Json, edits: Sequence[Edit]) -> list[str]:
+        found = [f"{self.name}: {edit}" for edit in edits if edit.is_carried]
+        return [*found, *(blocking_budgets(self._writer, live) if self.place.kind in WORKLOADS else ())]
+
+    def _base(self, live: Json, saved: Sequence[Json]) -> Json | None:
+        """Return the object of the former manifest; None if it is not known."""
+        if text := (live["metadata"].get("annotations") or {}).get(last_applied(self._writer.names)):
+            found: Json | None = json.loads(text)
+            return found
+        former: Json | None = saved[-1]["base"] if saved else self._former(self.name)
+        return former
+
+    def _namespace(self) -> tuple[tuple[str, ...], bool]:
+        """Return what forbids objects in the namespace, and whether it is yet to be made."""
+        name = self.place.namespace
+        if not name:
+            return (), False
+        found = self._writer.find(Place("v1", NAMESPACE, "", name))
+        if found is None:
+            planned = name in self._bundle.namespaces
+            return (() if planned else (f"the namespace {name} of {self.name} does not exist",)), planned
+        if "deletionTimestamp" in found["metadata"]:
+            return (f"the namespace {name} of {self.name} is terminating",), False
+        return (), False
+
+    def _definition_progress(self) -> Progress:
+        live = self._writer.find(self.place) or {}
+        conditions = {each["type"]: each for each in (live.get("status") or {}).get("conditions") or ()}
+        for name in ("NamesAccepted", "Established"):
+            condition = conditions.get(name) or {"status": "Unknown"}
+            if condition["status"] != "True":
+                return Progress(False, (f"{self.name}: {name} is {condition['status']}: {condition.get('message') or ''}",))
+        for api_version, kind in kinds_of(live):
+            self._writer.discovery.forget(api_version)
+            if self._writer.discovery.find(api_version, kind) is None:
+                return Progress(False, (f"{self.name}: {kind} of {api_version} is not served yet",))
+        if self._has_acted and (reasons := tuple(undecodable(self._writer, live))):
+            raise Blocked(reasons, details="correct these objects, or undo the upgrade")
+        return REACHED
+
+    def _why_kept(self) -> str:
+        """Return why undoing leaves an object that the run has created; empty if it does not."""
+        if self.place.kind == NAMESPACE:
+            return f"{self.name} stays: others may use it"
+        if self.place.kind != DEFINITION:
+            return ""
+        number = count_objects(self._writer, self._document)
+        return f"{self.name} stays: {number} objects of its kind exist" if number else ""
+
+
+def _origin(saved: Sequence[Json]) -> Json | None:
+    """Return the object before the run; before the last write, if it was changed in between."""
+    known = {digest for each in saved for digest in (each["digest_after"], saved[0]["digest_before"])}
+    is_whole = all(each["digest_before"] in known for each in saved)
+    found: Json | None = saved[0 if is_whole else -1]["before"]
+    return found
+
+
+def _at(applied: Json, live: Json) -> Json:
+    return {**applied["metadata"], **{name: live["metadata"][name] for name in ("resourceVersion", "uid")}}

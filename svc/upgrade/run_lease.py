@@ -1,0 +1,124 @@
+"""The Lease of a run: one at a time in a cluster, and no write after it was lost."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from svc.datastore.api import StoreError
+from svc.datastore.orch.client import ApiError, Client
+from svc.datastore.orch.leases import API_VERSION, NAMESPACE
+from svc.leader.election import LEASE_SECONDS, Election, NotLeading
+from svc.leader.leader_lease import LeaderLease
+from svc.names import Names
+from svc.upgrade.outcomes import Blocked
+from svc.upgrade.places import Place
+from svc.upgrade.run_names import NAME
+from svc.upgrade.writer import Changed, Writer
+
+LEASE: Final = Place(API_VERSION, "Lease", NAMESPACE, NAME)
+_RENEWAL_SECONDS: Final = 3.0
+_POLL_SECONDS: Final = 1.0
+
+
+class RunLease:
+    """The Lease, renewed by a thread while it is held."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.election = Election(own_identity())
+        self._lease = LeaderLease(client, NAME, self.election)
+
+    @contextmanager
+    def held(self, names: Names) -> Iterator[None]:
+        """Hold the Lease in the block. Raise Blocked if another run has it."""
+        self._acquire(Writer(self._client, names, lambda: LEASE_SECONDS))
+        ended = threading.Event()
+        thread = threading.Thread(target=self._renew, args=(ended,), name="upgrade-lease")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            with suppress(StoreError):  # it expires
+                self._lease.release()
+
+    def seconds(self) -> float:
+        """Return for how long the run may write. Raise Blocked if it may not."""
+        try:
+            return self.election.require()
+        except NotLeading:
+            raise Blocked(
+                [f"the Lease {NAME} could not be renewed, and another run may have begun"], details="run the command again"
+            ) from None
+
+    def _acquire(self, writer: Writer) -> None:
+        until, seen = time.monotonic() + LEASE_SECONDS + 2 * _POLL_SECONDS, ""
+        while True:
+            try:
+                self._lease.attempt()
+            except ApiError as error:
+                right = "the right to read and write Leases is missing: " if error.lacks_right else ""
+                raise Blocked([f"{LEASE}: {right}{error.msg}"], details=error.details) from error
+            if self.election.leads:
+                return
+            lease = writer.find(LEASE)
+            spec = (lease or {}).get("spec") or {}
+            holder, renewed = str(spec.get("holderIdentity") or ""), f"{spec.get('holderIdentity')} {spec.get('renewTime')}"
+            if lease is not None and is_dead(holder):
+                with suppress(Changed):  # another run was faster
+                    writer.delete(LEASE, lease)
+                continue
+            if is_alive(holder) or (seen and renewed != seen) or time.monotonic() > until:
+                raise Blocked([f"another run of svcctl upgrade is at work: {holder}"], details="wait until it has ended")
+            seen = renewed
+            time.sleep(_POLL_SECONDS)
+
+    def _renew(self, ended: threading.Event) -> None:
+        while not ended.wait(_RENEWAL_SECONDS):
+            with suppress(StoreError):  # without renewals the run may soon write no more
+                self._lease.attempt()
+
+
+def own_identity() -> str:
+    """Return what names this process among all processes of all machines."""
+    return f"{_machine()}/{os.getpid()}/{_started(os.getpid())}"
+
+
+def is_dead(holder: str) -> bool:
+    """Return whether a holder was a process of this machine that has ended."""
+    found = _local(holder)
+    return found is not None and _started(found[0]) != found[1]
+
+
+def is_alive(holder: str) -> bool:
+    """Return whether a holder is a running process of this machine."""
+    found = _local(holder)
+    return found is not None and _started(found[0]) == found[1]
+
+
+def _local(holder: str) -> tuple[int, str] | None:
+    """Return the number and the start of a process of this machine; None for any other."""
+    machine, _, rest = holder.rpartition("/")
+    machine, _, pid = machine.rpartition("/")
+    return (int(pid), rest) if machine == _machine() and pid.isdigit() else None
+
+
+def _machine() -> str:
+    """Return host, boot, and the namespace in which the numbers of processes count."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
+
+
+def _started(pid: int) -> str:
+    """Return when a process started, in ticks since the boot; empty if it does not run."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] == "Z" else fields[19]

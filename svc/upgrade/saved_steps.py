@@ -1,0 +1,22 @@
+"""Steps of a run as its backup has them, to undo it without the manifest."""
+
+from svc.upgrade.backup import Backup
+from svc.upgrade.bundle import Bundle
+from svc.upgrade.object_step import ObjectStep
+from svc.upgrade.owner_references import REMOVE, RESTORE
+from svc.upgrade.run_record import Run
+from svc.upgrade.step import Step
+from svc.upgrade.writer import Writer
+
+
+def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
+    """Return the steps that have saved an object, in the order of the run."""
+    found: list[Step] = []
+    for name in run.steps:
+        if name in (REMOVE, RESTORE):
+            continue
+        saved = backup.of(name)
+        document = next((each[key] for each in reversed(saved) for key in ("after", "before") if each[key]), None)
+        if document is not None:
+            found.append(ObjectStep(writer, document, Bundle([]), lambda _: None))
+    return found

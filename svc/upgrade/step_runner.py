@@ -1,0 +1,158 @@
+"""Carries out and undoes single steps: look, save, write, look again, wait."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Final
+
+from svc.datastore.api import StoreError
+from svc.upgrade.backup import Backup, Entry
+from svc.upgrade.outcomes import Blocked, Stopped, TimedOut, Waits
+from svc.upgrade.run_record import DONE, FAILED, RUNNING, UNDONE, WAITING, RunRecord
+from svc.upgrade.step import Look, Step
+from svc.upgrade.writer import Changed
+from svc.values import dataclass
+
+Json = dict[str, Any]
+
+ATTEMPTS: Final = 6  # of a step whose object changes all the time
+POLL_SECONDS = 1.0  # between two looks at a rollout
+PAUSE_SECONDS = 0.3  # before a step looks again
+
+
+class Stop:
+    """The wish of the user to stop. A request that is sent is not broken off."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def request(self) -> None:
+        """Let the run stop before its next request."""
+        self._event.set()
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the run is to stop."""
+        if self._event.is_set():
+            raise KeyboardInterrupt
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raise KeyboardInterrupt at once if the run is to stop."""
+        self._event.wait(seconds)
+        self.check()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chooses: steps with consent, seconds to wait, folder of backups, a plan that must still fit.
+
+    `say` gets a line about each step."""
+
+    folder: Path
+    acks: frozenset[str] = frozenset()
+    timeout: float = 1800.0
+    plan: Json | None = None
+    say: Callable[[str], None] = field(default=lambda _: None)
+
+
+class StepRunner:
+    """Steps of one run, whose record and backup are loaded."""
+
+    def __init__(self, record: RunRecord, backup: Backup, options: Options, stop: Stop) -> None:
+        self._record = record
+        self._backup = backup
+        self._options = options
+        self._stop = stop
+        self._until = time.monotonic() + options.timeout
+        self._told: set[str] = set()
+
+    def carry_out(self, step: Step) -> None:
+        """Bring a step to its postcondition. Raise Stopped."""
+        with self._recorded(step, DONE):
+            acted = self._settle(step, lambda: step.look(self._saved(step)), lambda look: self._act(step, look))
+            self._await(step)
+        if acted:
+            self._options.say(f"{step.name} done")
+
+    def undo(self, step: Step) -> None:
+        """Bring back what was there before a step. Raise Stopped."""
+        with self._recorded(step, UNDONE):
+            acted = self._settle(step, lambda: step.look_back(self._saved(step)), lambda look: self._undo(step, look))
+            if acted and step.remains():
+                self._await(step)
+        if acted:
+            self._options.say(f"{step.name} undone")
+
+    def _saved(self, step: Step) -> list[Json]:
+        return self._backup.of(step.saves_as)
+
+    def _settle(self, step: Step, look: Callable[[], Look], act: Callable[[Look], None]) -> bool:
+        """Look and act until the step is done. Return whether anything was written."""
+        acted, reason = False, "what it has written does not stay"
+        for _ in range(ATTEMPTS):
+            self._stop.check()
+            found = look()
+            self._tell(found)
+            if found.blockers:
+                raise Blocked(found.blockers, details=_shown(found))
+            if found.is_done:
+                return acted
+            self._record.note(step.name, RUNNING)
+            try:
+                act(found)
+                acted = True
+            except Changed as error:
+                reason = str(error)
+                self._stop.pause(PAUSE_SECONDS)
+        raise Blocked([f"{step.name} is not done after {ATTEMPTS} attempts: {reason}"], details="run the command again")
+
+    def _tell(self, look: Look) -> None:
+        """Say each note once."""
+        for text in look.notes:
+            if text not in self._told:
+                self._told.add(text)
+                self._options.say(f"note: {text}")
+
+    def _act(self, step: Step, look: Look) -> None:
+        if look.unverified:
+            raise Changed("its kind or namespace is not there yet")
+        if look.asks and step.name not in self._options.acks:
+            raise Waits(step.name, look.asks)
+        if entry := step.unsaved(look, self._saved(step)):
+            self._backup.add([Entry(step.saves_as, entry)])
+        step.act(look)
+
+    def _undo(self, step: Step, look: Look) -> None:
+        if entry := step.unsaved_back(look, self._saved(step)):
+            self._backup.add([Entry(step.saves_as, entry)])
+        step.undo(look)
+
+    def _await(self, step: Step) -> None:
+        """Wait until the cluster has followed a step. Raise TimedOut with what is missing."""
+        waits = False
+        while not (progress := step.progress()).is_reached:
+            if time.monotonic() > self._until:
+                raise TimedOut(progress.reasons)
+            if not waits:
+                self._record.note(step.name, WAITING)
+                self._options.say(f"{step.name} waits: {progress.reasons[0]}")
+                waits = True
+            self._stop.pause(POLL_SECONDS)
+
+    @contextmanager
+    def _recorded(self, step: Step, state: str) -> Iterator[None]:
+        """Record how a step ends. Nothing is recorded of a step that had nothing to do and is recorded as finished."""
+        try:
+            yield
+        except (Stopped, StoreError) as error:
+            with suppress(Stopped, StoreError):  # the first error is reported; the next run finds the state in the cluster
+                self._record.note(step.name, WAITING if isinstance(error, Waits | TimedOut) else FAILED)
+            raise
+        self._record.finish(step.name, state)
+
+
+def _shown(look: Look) -> str:
+    """Return the differences of a look, for an error."""
+    return "; ".join(f"{name or 'object'}: {before!r} -> {after!r}" for name, before, after in look.changes[:5])

@@ -1,0 +1,356 @@
+"""The engine of upgrades on a real API server: a manifest with a ConfigMap and a DaemonSet."""
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.api_proxy import ApiProxy
+from harness.fake_kubelets import FakeKubelets
+from harness.kube import Kube, running
+from harness.polling import eventually
+from harness.upgrade_faults import FAULTS, Killer, fault_at, killing
+from harness.upgrade_site import (
+    CONFIG,
+    CONFIG_STEP,
+    DAEMON_SET,
+    DAEMON_SET_STEP,
+    LAST_APPLIED,
+    SYSTEM,
+    UpgradeSite,
+    config,
+    daemon_set,
+    new,
+    old,
+    running_site,
+    small_disk,
+)
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
+    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers("daemonset"):
+        yield kube
+
+
+@pytest.fixture(scope="module")
+def kubelets(server: Kube) -> Iterator[FakeKubelets]:
+    with FakeKubelets(server, ["node1", "node2"]).running() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    with killing() as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(server: Kube) -> Iterator[ApiProxy]:
+    with ApiProxy(server) as made:
+        yield made
+
+
+@pytest.fixture
+def site(server: Kube, kubelets: FakeKubelets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UpgradeSite]:
+    monkeypatch.setattr("svc.upgrade.step_runner.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("svc.upgrade.step_runner.PAUSE_SECONDS", 0.05)
+    kubelets.stuck.clear()
+    for made in running_site(server, tmp_path):
+        made.install(old())
+        yield made
+
+
+def test_plan_apply_and_undo(site: UpgradeSite) -> None:
+    """The new manifest replaces the former one, whose other fields go; undoing brings back what was there."""
+    before = site.state(old())
+    planned = site.run("plan")
+    assert planned.exit_code == 0, planned.output
+    assert 'spec.template.spec.containers[agent].image: "svc:0.1.0" -> "svc:0.1.1"' in planned.output
+    assert site.state(old()) == before
+    done = site.run("apply")
+    assert done.exit_code == 0, done.output
+    found = site.kube.call("GET", DAEMON_SET)
+    assert (
+        found["spec"]["template"]["spec"]["containers"][0]["env"]
+        == new()[1]["spec"]["template"]["spec"]["containers"][0]["env"]
+    )
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "added": "y"}
+    assert LAST_APPLIED not in found["metadata"].get("annotations", {})
+    record = site.record()
+    assert record
+    assert (record["state"], record["from"], record["to"]) == ("done", "0.1.0", "0.1.1")
+    assert record["steps"] == {
+        "remove-references": "skipped", CONFIG_STEP: "done", DAEMON_SET_STEP: "done", "restore-references": "skipped",
+    }  # fmt: skip
+    assert site.run("verify").exit_code == 0
+    undone = site.run("undo")
+    assert undone.exit_code == 0, undone.output
+    assert site.state(old()) == before
+
+
+def test_second_apply_changes_nothing(site: UpgradeSite) -> None:
+    """It writes nothing at all, and takes a few seconds at most."""
+    site.succeeds("apply")
+    before = site.everything()
+    began = time.monotonic()
+    again = site.run("apply")
+    assert (again.exit_code, again.stdout) == (0, "nothing to do\n")
+    assert time.monotonic() - began < 10
+    assert site.everything() == before
+
+
+def test_plan_writes_nothing(site: UpgradeSite) -> None:
+    before = site.everything()
+    assert site.run("plan", "-o", "json").exit_code == 0
+    assert site.everything() == before
+
+
+def test_apply_refuses_another_cluster_than_that_of_the_plan(site: UpgradeSite, tmp_path: Path) -> None:
+    """What the plan itself does is no difference, so an interrupted run can go on with its plan."""
+    file = tmp_path / "plan.json"
+    assert site.run("plan", "--out", str(file)).exit_code == 0
+    site.edit(CONFIG, {"data": {"mtu": "1400"}})
+    refused = site.run("apply", "--plan", str(file))
+    assert refused.exit_code == 3
+    assert f"{CONFIG_STEP} was changed since the plan was made" in refused.stderr
+    assert site.record() is None
+    site.edit(CONFIG, {"data": {"mtu": "1500"}})
+    for _ in range(2):
+        done = site.run("apply", "--plan", str(file))
+        assert done.exit_code == 0, done.output
+
+
+def test_edits_are_carried_over_or_in_conflict(site: UpgradeSite) -> None:
+    """A field that the new manifest leaves as it was keeps its edit; another one asks for consent."""
+    site.edit(CONFIG, {"data": {"mtu": "1400"}}, "first")
+    site.edit(CONFIG, {"data": {"mtu": "1450"}}, "second")
+    site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"containers": [{"name": "agent", "image": "mirror/svc:0.1.0"}]}}}})
+    asked = site.run("apply")
+    assert asked.exit_code == 4, asked.output
+    assert "containers[name=agent].image = 'mirror/svc:0.1.0', set by kubectl-edit" in asked.stderr
+    assert f"--ack {DAEMON_SET_STEP}" in asked.stderr
+    assert site.record() is None
+    planned = site.run("plan")
+    assert "data.mtu = '1450', set by second, is carried over" in planned.stdout
+    done = site.run("apply", "--ack", DAEMON_SET_STEP)
+    assert done.exit_code == 0, done.output
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1450", "added": "y"}
+    (agent,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
+    assert agent["image"] == "svc:0.1.1"
+
+
+def test_next_release_knows_what_this_one_applied(site: UpgradeSite) -> None:
+    """The former run has the base of the three-way merge, which no annotation has any more."""
+    site.succeeds("apply")
+    site.edit(CONFIG, {"data": {"mtu": "1400"}})
+    newer = [config(mtu="1500", added="z"), daemon_set("svc:0.1.2")]
+    done = site.run("apply", documents=newer)
+    assert done.exit_code == 0, done.output
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1400", "added": "z"}
+    site.succeeds("undo")
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1400", "added": "y"}
+
+
+def test_undo_stops_at_what_was_changed_since(site: UpgradeSite) -> None:
+    site.succeeds("apply")
+    site.edit(CONFIG, {"data": {"added": "by hand"}})
+    refused = site.run("undo")
+    assert refused.exit_code == 3
+    assert f"{CONFIG_STEP} was changed since" in refused.stderr
+    assert "data.added: 'y' -> 'by hand'" in refused.stderr
+    (agent,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
+    assert agent["image"] == "svc:0.1.0", "steps after that of the changed object are undone"
+    site.edit(CONFIG, {"data": {"added": "y"}})
+    site.succeeds("undo")
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "gone": "x"}
+
+
+def test_another_machine_continues_and_undoes(site: UpgradeSite, tmp_path: Path) -> None:
+    """It has only what is in the cluster."""
+    before = site.state(old())
+    site.succeeds("apply")
+    site.state_dir = tmp_path / "another"
+    site.succeeds("undo")
+    assert site.state(old()) == before
+
+
+def test_backup_is_private_and_complete(site: UpgradeSite) -> None:
+    site.succeeds("apply")
+    record = site.record()
+    assert record
+    folder = site.state_dir / "upgrade" / record["run"]
+    (file,) = folder.iterdir()
+    assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+    steps = [json.loads(line)[0] for line in file.read_text().splitlines()]
+    assert steps == [CONFIG_STEP, DAEMON_SET_STEP]
+
+
+@pytest.mark.root
+def test_full_disk_at_the_backup_changes_nothing(site: UpgradeSite, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as folder:
+        site.state_dir = folder / "state"
+        before = site.state(old())
+        refused = site.run("apply")
+    assert refused.exit_code == 3, refused.output
+    assert "the backup cannot be written" in refused.stderr
+    assert site.state(old()) == before
+    assert site.record() is None
+
+
+def test_deleted_record_is_written_again(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:
+    """Without it, the next run finds the backup of the interrupted one."""
+    before = site.state(old())
+    assert killer.run(*site.words("apply"), kill_at=9, when="after").returncode == -9
+    site.kube.uproot("configmaps/kube-system/svc-upgrade")
+    site.succeeds("apply")
+    site.succeeds("undo")
+    assert site.state(old()) == before
+
+
+def test_one_run_at_a_time(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:
+    """A second run is refused while the first one waits."""
+    kubelets.stuck["node2"] = ("ImagePullBackOff", "no such image")
+    first = threading.Thread(target=killer.run, args=site.words("apply"))
+    first.start()
+    try:
+        eventually(site.record, lambda found: found and found["steps"][DAEMON_SET_STEP] == "waiting")
+        second = site.run("apply")
+        assert second.exit_code == 3
+        assert "another run of svcctl upgrade is at work" in second.stderr
+    finally:
+        kubelets.stuck.clear()
+        first.join()
+    assert site.run("verify").exit_code == 0
+
+
+def test_stuck_node_is_named(site: UpgradeSite, kubelets: FakeKubelets) -> None:
+    """The run ends after its time, and the next one goes on."""
+    kubelets.stuck["node2"] = ("ImagePullBackOff", "no such image")
+    late = site.run("apply", "--timeout", "3s")
+    assert late.exit_code == 5, late.output
+    assert "node node2, pod svc-node-" in late.stderr
+    assert "ImagePullBackOff: no such image" in late.stderr
+    assert "its log cannot be read" in late.stderr
+    kubelets.stuck.clear()
+    site.succeeds("apply")
+
+
+def test_run_with_other_inputs_is_not_continued(site: UpgradeSite, kubelets: FakeKubelets) -> None:
+    kubelets.stuck["node2"] = ("Pending", "")
+    assert site.run("apply", "--timeout", "0s").exit_code == 5
+    kubelets.stuck.clear()
+    other = [config(mtu="1500"), daemon_set("svc:0.1.2")]
+    refused = site.run("apply", documents=other)
+    assert refused.exit_code == 3
+    assert "is not finished, and had other inputs" in refused.stderr
+    site.succeeds("undo")
+    assert site.run("apply", documents=other).exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_at_each_write(site: UpgradeSite, killer: Killer, verb: str) -> None:
+    """Whatever was written, the next call completes it, and the end is the same."""
+
+    def prepare() -> None:
+        site.clear()
+        site.install(old())
+        if verb == "undo":
+            assert killer.run(*site.words("apply")).returncode == 0
+
+    prepare()
+    done = killer.run(*site.words(verb))
+    assert done.returncode == 0, done.stderr
+    end, kills = site.state([*old(), *new()]), 0
+    for number in range(1, killer.writes + 1):
+        for when in ("before", "after"):
+            prepare()
+            assert killer.run(*site.words(verb), kill_at=number, when=when).returncode == -9, (number, when)
+            resumed = killer.run(*site.words(verb))
+            assert resumed.returncode == 0, (number, when, resumed.stderr)
+            assert site.state([*old(), *new()]) == end, (number, when)
+            record = site.record()
+            assert record
+            assert record["state"] == ("done" if verb == "apply" else "undone"), (number, when)
+            kills += 1
+    print(f"{verb}: {kills} kills, before and after each of {kills // 2} writes")
+
+
+def run_with_fault(site: UpgradeSite, proxy: ApiProxy, number: int, name: str) -> int | None:
+    """Apply with one write that fails. The run ends well or is blocked; the next one ends well.
+
+    Return the exit status of the first run; None if it has made fewer writes."""
+    site.clear()
+    site.install(old())
+    orders = fault_at(number, name)
+    for order in orders:
+        proxy.arm(order)
+    first = site.run("apply", server=proxy.url)
+    proxy.disarm()
+    if any(order.times for order in orders):
+        return None
+    assert first.exit_code in (0, 3), (number, name, first.output)
+    second = site.run("apply", server=proxy.url)
+    assert second.exit_code == 0, (number, name, first.output, second.output)
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "added": "y"}
+    undone = site.run("undo")
+    assert undone.exit_code == 0, (number, name, undone.output)
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "gone": "x"}
+    return first.exit_code
+
+
+def run_with_faults(site: UpgradeSite, proxy: ApiProxy, names: Iterator[str]) -> None:
+    """Let each write of a run fail, one after the other."""
+    found = []
+    for number, name in enumerate(names, 1):
+        status = run_with_fault(site, proxy, number, name)
+        if status is None:
+            break
+        found.append(status)
+    assert len(found) > 10
+    print(f"{len(found)} faults, {found.count(3)} blocked the run")
+
+
+@pytest.mark.slow
+def test_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy) -> None:
+    """Each write gets one of the faults."""
+    run_with_faults(site, proxy, itertools.cycle(FAULTS))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy, name: str) -> None:
+    run_with_faults(site, proxy, itertools.repeat(name))
+
+
+def test_interrupt_stops_after_the_current_request(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:
+    """The Lease is free at once, and the next run goes on."""
+    kubelets.stuck["node2"] = ("ImagePullBackOff", "no such image")
+    done = killer.run(*site.words("apply"), kill_at=8, when="interrupt")
+    kubelets.stuck.clear()
+    assert done.returncode == 130, done.stderr
+    lease = site.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/svc-upgrade")
+    assert lease
+    assert not lease["spec"].get("holderIdentity")
+    site.succeeds("apply")
+
+
+def test_upgraded_node_that_gives_no_address(
+    site: UpgradeSite, kubelets: FakeKubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that gets no address makes the run fail. The next run tries again."""
+    monkeypatch.setattr("svc.upgrade.canary.CANARY_SECONDS", 1.0)
+    kubelets.without_address.add("svc-upgrade-canary")
+    failed = site.run("apply")
+    assert failed.exit_code == 6, failed.output
+    assert f"Pod/{SYSTEM}/svc-upgrade-canary on node node" in failed.stderr
+    kubelets.without_address.clear()
+    site.succeeds("apply")
+    assert site.get(f"/api/v1/namespaces/{SYSTEM}/pods/svc-upgrade-canary") is None

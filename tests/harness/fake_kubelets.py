@@ -1,0 +1,100 @@
+"""Nodes without machines: they take pods, report them as running, and remove ended ones, by the API alone.
+
+There is no scheduler: a pod without a node gets the one that its affinity names, else the first one.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from harness.kube import Kube, Refused
+
+Json = dict[str, Any]
+
+_PATCH = "application/merge-patch+json"
+_POLL_SECONDS = 0.05
+
+
+class FakeKubelets:
+    """The kubelets of some nodes. `stuck` has nodes whose pods do not start, with the reason and message of their container;
+    `without_address` the names of pods that get none."""
+
+    def __init__(self, kube: Kube, nodes: Iterable[str]) -> None:
+        self._kube = kube.connected_again()
+        self._nodes = tuple(nodes)
+        self._ended = threading.Event()
+        self.stuck: dict[str, tuple[str, str]] = {}
+        self.without_address: set[str] = set()
+
+    @contextmanager
+    def running(self) -> Iterator["FakeKubelets"]:
+        """Register the nodes, and run until the end of the block. Then remove the nodes."""
+        for name in self._nodes:
+            labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
+            self._kube.call("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+            self._patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})  # of new nodes, which a controller removes
+            self._patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            thread.join()
+            for name in self._nodes:
+                self._kube.call("DELETE", f"/api/v1/nodes/{name}")
+            self._kube.stop()
+
+    def pods(self) -> list[Json]:
+        found: list[Json] = self._kube.call("GET", "/api/v1/pods")["items"]
+        return found
+
+    def _run(self) -> None:
+        while not self._ended.wait(_POLL_SECONDS):
+            for pod in self.pods():
+                with suppress(Refused):  # the pod has ended or changed
+                    self._serve(pod)
+
+    def _serve(self, pod: Json) -> None:
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        if "deletionTimestamp" in metadata:
+            self._kube.call("DELETE", path, {"gracePeriodSeconds": 0})
+            return
+        node = pod["spec"].get("nodeName")
+        if node is None:
+            target = {"apiVersion": "v1", "kind": "Node", "name": self._choose(pod)}
+            self._kube.call("POST", f"{path}/binding", {"metadata": {"name": metadata["name"]}, "target": target})
+        elif node in self.stuck:
+            self._report(path, pod, self.stuck[node])
+        elif status.get("phase") != "Running":
+            self._report(path, pod, None)
+
+    def _choose(self, pod: Json) -> str:
+        text = str((pod["spec"].get("affinity") or {}).get("nodeAffinity"))
+        return next((name for name in self._nodes if f"'{name}'" in text), self._nodes[0])
+
+    def _report(self, path: str, pod: Json, stuck: tuple[str, str] | None) -> None:
+        state: Json = {"running": {}}
+        if stuck is not None:
+            state = {"waiting": {"reason": stuck[0], "message": stuck[1]}}
+        is_ready = stuck is None
+        containers = [
+            {"name": each["name"], "ready": is_ready, "image": each["image"], "imageID": "", "restartCount": 0, "state": state}
+            for each in pod["spec"]["containers"]
+        ]
+        conditions = [{"type": "Ready", "status": str(is_ready)}]
+        wanted: Json = {
+            "phase": "Running" if is_ready else "Pending",
+            "conditions": conditions,
+            "containerStatuses": containers,
+        }
+        present = pod.get("status") or {}
+        if present.get("phase") != wanted["phase"] or len(present.get("containerStatuses") or ()) != len(containers):
+            if pod["metadata"]["name"] not in self.without_address:
+                wanted |= {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}
+            self._patch(f"{path}/status", {"status": wanted})
+
+    def _patch(self, path: str, body: Json) -> None:
+        self._kube.call("PATCH", path, body, _PATCH)

@@ -1,0 +1,144 @@
+"""Sets of fields as managedFields has them, what adoption removes, and edits of other managers."""
+
+from typing import Any
+
+import pytest
+
+from svc.names import DEFAULT
+from svc.upgrade.adoption import leftovers, operations, remove_all
+from svc.upgrade.field_sets import MISSING, has, leaves, remove, show, union, value_at
+from svc.upgrade.manual_edits import find_edits, without_carried
+from svc.upgrade.object_states import differences, digest, essence, last_applied
+
+Json = dict[str, Any]
+
+CONTAINER = 'k:{"name":"agent"}'
+IMAGE = ("f:spec", "f:containers", CONTAINER, "f:image")
+
+
+def document(**content: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "c", "resourceVersion": "1", "uid": "u"},
+        "data": content,
+    }
+
+
+def managed(live: Json, *managers: tuple[str, str, Json]) -> Json:
+    live["metadata"]["managedFields"] = [
+        {"manager": name, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
+        for name, operation, fields in managers
+    ]
+    return live
+
+
+def data(*names: str) -> Json:
+    return {"f:data": {".": {}, **{f"f:{name}": {} for name in names}}}
+
+
+def test_leaves_of_lists_and_fields() -> None:
+    fields: Json = {"f:spec": {"f:containers": {CONTAINER: {".": {}, "f:image": {}, "f:args": {}}}}, "f:data": {}}
+    assert list(leaves(fields)) == [IMAGE, (*IMAGE[:-1], "f:args"), ("f:data",)]
+
+
+def test_paths_are_shown_as_people_write_them() -> None:
+    assert show(IMAGE) == "spec.containers[name=agent].image"
+    assert show(("f:metadata", "f:annotations", "f:a.b/c")) == "metadata.annotations[a.b/c]"
+    assert show(("f:set", 'v:"x"')) == 'set["x"]'
+
+
+def test_values_of_items_by_their_keys() -> None:
+    found: Json = {"spec": {"containers": [{"name": "other"}, {"name": "agent", "image": "i"}], "set": ["x", "y"]}}
+    assert value_at(found, IMAGE) == "i"
+    assert value_at(found, ("f:spec", "f:containers", 'k:{"name":"none"}')) is MISSING
+    remove(found, IMAGE)
+    remove(found, ("f:spec", "f:set", 'v:"x"'))
+    remove(found, ("f:spec", "f:nothing", "f:below"))
+    assert found == {"spec": {"containers": [{"name": "other"}, {"name": "agent"}], "set": ["y"]}}
+
+
+def test_port_without_protocol_has_the_default() -> None:
+    ports = [{"port": 80}, {"port": 81, "protocol": "UDP"}]
+    assert value_at({"ports": ports}, ("f:ports", 'k:{"port":80,"protocol":"TCP"}')) == {"port": 80}
+    assert value_at({"ports": ports}, ("f:ports", 'k:{"port":81,"protocol":"TCP"}')) is MISSING
+
+
+def test_a_leaf_stands_for_what_is_below() -> None:
+    fields = union(data("a"), {"f:args": {}})
+    assert has(fields, ("f:data", "f:a"))
+    assert has(fields, ("f:args", "i:0"))
+    assert not has(fields, ("f:data", "f:b"))
+    assert not has(fields, ("f:other",))
+
+
+def test_adoption_moves_fields_of_former_managers() -> None:
+    live = managed(
+        document(a="1", b="2", c="3"),
+        ("kubectl-client-side-apply", "Update", data("a", "b")),
+        ("kubectl-edit", "Update", data("c")),
+        ("svcctl", "Apply", data("a")),
+    )
+    live["metadata"]["annotations"] = {last_applied(DEFAULT): "{}"}
+    fields, annotation = operations(live, DEFAULT)
+    assert [(each["manager"], each["operation"]) for each in fields["value"]] == [
+        ("kubectl-edit", "Update"),
+        ("svcctl", "Apply"),
+    ]
+    assert fields["value"][1]["fieldsV1"] == data("a", "b")
+    assert annotation["path"] == "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration"
+
+
+def test_nothing_is_adopted_twice() -> None:
+    assert operations(managed(document(a="1"), ("svcctl", "Apply", data("a"))), DEFAULT) == []
+
+
+def test_leftovers_are_fields_that_nobody_else_has() -> None:
+    live = managed(
+        document(a="1", b="2", c="3"),
+        ("kubectl-client-side-apply", "Update", data("a", "b", "c")),
+        ("kubectl-edit", "Update", data("c")),
+    )
+    applied = managed(document(a="1", b="2", c="3"), ("svcctl", "Apply", data("a")))
+    found = leftovers(live, applied)
+    assert found == {"f:data": {"f:b": {}}}
+    remove_all(applied, found)
+    assert applied["data"] == {"a": "1", "c": "3"}
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "carried"),
+    [
+        (document(mtu="1500"), document(mtu="1500"), True),  # the new manifest changes nothing
+        (document(mtu="1500"), document(mtu="1440"), False),  # both change the field
+        (None, document(mtu="1500"), False),  # nobody knows who changed it
+        (document(), document(mtu="1500"), False),  # the former manifest did not have it
+    ],
+)
+def test_three_way_merge(base: Json | None, new: Json, carried: bool) -> None:
+    live = managed(document(mtu="1400"), ("kubectl-edit", "Update", data("mtu")), ("ours", "Apply", data("mtu")))
+    applied = managed(new, ("svcctl", "Apply", data("mtu")))
+    (edit,) = find_edits(live, applied, base)
+    assert edit.is_carried is carried
+    assert edit.managers == ("kubectl-edit", "ours")
+    wanted = without_carried(document(mtu="1500", other="x"), [edit])
+    assert wanted["data"] == ({"other": "x"} if carried else {"mtu": "1500", "other": "x"})
+
+
+def test_edit_that_the_manifest_has_too_is_none() -> None:
+    live = managed(document(mtu="1400"), ("kubectl-edit", "Update", data("mtu")))
+    assert list(find_edits(live, managed(document(mtu="1400"), ("svcctl", "Apply", data("mtu"))), None)) == []
+
+
+def test_essence_leaves_out_what_servers_and_controllers_write() -> None:
+    one, other = document(a="1"), document(a="1") | {"status": {"x": 1}}
+    other["metadata"] |= {"resourceVersion": "2", "generation": 3, "annotations": {"deployment.kubernetes.io/revision": "4"}}
+    assert digest(essence(one, DEFAULT)) == digest(essence(other, DEFAULT))
+    assert digest(essence(one, DEFAULT)) != digest(essence(document(a="2"), DEFAULT))
+
+
+def test_differences_name_items_by_their_names() -> None:
+    before = {"spec": {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}], "args": ["x"]}}
+    after = {"spec": {"env": [{"name": "B", "value": "3"}, {"name": "A", "value": "1"}], "args": ["y"]}}
+    found = {field: (old, new) for field, old, new in differences(before, after)}
+    assert found == {"spec.env[B].value": ("2", "3"), "spec.args": (["x"], ["y"])}
