@@ -48,6 +48,7 @@ CHECKED: Final[dict[str, tuple[str, ...]]] = {  # each command that reads or wri
     "clusterinfo lock": (),
     "clusterinfo show": (),
     "clusterinfo unlock": (),
+    "datastore export": ("export.json",),
     "explain": ("default/web-1", "--node", "n"),
     "ipam check": (),
     "ipam configure": ("--max-blocks-per-host", "3"),
@@ -67,9 +68,10 @@ CHECKED: Final[dict[str, tuple[str, ...]]] = {  # each command that reads or wri
     "store backup": ("backup.db",),
 }
 IN_A_CLUSTER: Final = {"installation apply", "installation diff", "test"}  # checked too, tested apart
-EXEMPT: Final = {"version", "status", "diag", "install", "uninstall"}
+EXEMPT: Final = {"datastore import", "version", "status", "diag", "install", "uninstall"}
 WITHOUT_DATASTORE: Final = {
     *("attachments", "convert", "crd apply", "crd binding", "crd print", "crd role", "installation render", "man", "manifests"),
+    *(f"upgrade {name}" for name in ("apply", "plan", "status", "undo", "verify")),  # they compare versions themselves
     *("installation status", "pending drop", "pending get", "reconcile", "store restore"),
 }
 

@@ -117,7 +117,7 @@ def import_command(
     """
     if undo and (unlock or dry_run):
         raise click.UsageError("--undo excludes --unlock and --dry-run")
-    context: CliContext = click_context.obj
+    context: CliContext = click_context.obj.without_version_check
     target = context.target
     export = files.read(file, target.names)
     documents = export.snapshot.decoded(target.names)
