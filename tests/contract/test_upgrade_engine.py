@@ -113,7 +113,7 @@ def test_plan_writes_nothing(site: UpgradeSite) -> None:
 
 
 def test_apply_refuses_another_cluster_than_that_of_the_plan(site: UpgradeSite, tmp_path: Path) -> None:
-    """What the plan itself does is no difference, so an interrupted run can go on with its plan."""
+    """Steps of the plan that are done do not count, so an interrupted run can go on with its plan."""
     file = tmp_path / "plan.json"
     assert site.run("plan", "--out", str(file)).exit_code == 0
     site.edit(CONFIG, {"data": {"mtu": "1400"}})
@@ -257,7 +257,7 @@ def test_run_with_other_inputs_is_not_continued(site: UpgradeSite, kubelets: Fak
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["apply", "undo"])
 def test_kill_at_each_write(site: UpgradeSite, killer: Killer, verb: str) -> None:
-    """Whatever was written, the next call completes it, and the end is the same."""
+    """The next call completes what was written, and the end is the same."""
 
     def prepare() -> None:
         site.clear()
