@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from svc.deploy.server_apply import DEFINITION, NAMESPACE
@@ -15,12 +16,13 @@ from svc.upgrade.places import Place, place_of
 from svc.upgrade.rollouts import blocking_budgets, rollout_of
 from svc.upgrade.step import REACHED, Look, Progress
 from svc.upgrade.stored_objects import count_objects, undecodable
-from svc.upgrade.writer import Writer, not_served
+from svc.upgrade.writer import Changed, Writer, not_served
 
 Json = dict[str, Any]
 Former = Callable[[str], Json | None]
 """Return what the last run applied in a step, by its name."""
 
+_ATTEMPTS: Final = 10
 _CREATED: Final[tuple[Difference, ...]] = (("", None, "created"),)
 _OF_SERVER: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "ownerReferences")
 
@@ -51,7 +53,13 @@ class ObjectStep:
         blockers, is_planned = self._namespace()
         if blockers or is_planned:
             return Look(False, blockers, unverified=is_planned, changes=_CREATED, before=digest(None))
-        live = self._writer.find(place)
+        for _ in range(_ATTEMPTS):
+            with suppress(Changed):  # controllers write the status of workloads and definitions at any time
+                return self._compare(saved)
+        return Look(False, (f"{self.name} changes all the time",))
+
+    def _compare(self, saved: Sequence[Json]) -> Look:
+        live = self._writer.find(self.place)
         try:
             return self._creation() if live is None else self._change(live, saved)
         except Blocked as error:

@@ -30,8 +30,12 @@ class RunLease:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._begin()
+
+    def _begin(self) -> None:
+        """Take part in the election, without knowledge of former holders."""
         self.election = Election(own_identity())
-        self._lease = LeaderLease(client, NAME, self.election)
+        self._lease = LeaderLease(self._client, NAME, self.election)
 
     @contextmanager
     def held(self, names: Names) -> Iterator[None]:
@@ -73,6 +77,7 @@ class RunLease:
             if lease is not None and is_dead(holder):
                 with suppress(Changed):  # another run was faster
                     writer.delete(LEASE, lease)
+                    self._begin()
                 continue
             if is_alive(holder) or (seen and renewed != seen) or time.monotonic() > until:
                 raise Blocked([f"another run of svcctl upgrade is at work: {holder}"], details="wait until it has ended")

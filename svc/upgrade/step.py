@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a step finds in the cluster. It is done if its postcondition holds there, whatever a record says.
+    """What a step finds in the cluster. It is done if its postcondition holds there. No record decides.
 
     `blockers` are sentences about what forbids it, `asks` about what needs the consent of the user. `content` is the
     step's own. A step is `unverified` if the server cannot check it yet, because the kind or namespace of its object is

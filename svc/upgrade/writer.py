@@ -88,10 +88,14 @@ class Cluster:
             return self.client.apply(self.path(place), document, MANAGER, **_DRY)
 
     def dry_replace(self, document: Json) -> Json:
-        """Return the object as a replacement would leave it. Raise Blocked."""
+        """Return the object as a replacement would leave it. Raise Blocked, and Changed if it is not what was read."""
         place = place_of(document)
-        with _refused(place, "update"):
-            return self.client.replace(self.path(place), document, fieldManager=MANAGER, **_DRY)
+        path = self.path(place)
+        try:
+            with _refused(place, "update", passing=(_CONFLICT,)):
+                return self.client.replace(path, document, fieldManager=MANAGER, **_DRY)
+        except ApiError as error:
+            raise Changed(f"{place}: {error.msg}") from error
 
 
 class Writer(Cluster):

@@ -113,7 +113,7 @@ def test_plan_writes_nothing(site: UpgradeSite) -> None:
 
 
 def test_apply_refuses_another_cluster_than_that_of_the_plan(site: UpgradeSite, tmp_path: Path) -> None:
-    """What the plan itself does is no difference, so an interrupted run can go on with its plan."""
+    """Steps of the plan that are done do not count, so an interrupted run can go on with its plan."""
     file = tmp_path / "plan.json"
     assert site.run("plan", "--out", str(file)).exit_code == 0
     site.edit(CONFIG, {"data": {"mtu": "1400"}})
@@ -257,7 +257,7 @@ def test_run_with_other_inputs_is_not_continued(site: UpgradeSite, kubelets: Fak
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["apply", "undo"])
 def test_kill_at_each_write(site: UpgradeSite, killer: Killer, verb: str) -> None:
-    """Whatever was written, the next call completes it, and the end is the same."""
+    """The next call completes what was written, and the end is the same."""
 
     def prepare() -> None:
         site.clear()
@@ -354,3 +354,33 @@ def test_upgraded_node_that_gives_no_address(
     kubelets.without_address.clear()
     site.succeeds("apply")
     assert site.get(f"/api/v1/namespaces/{SYSTEM}/pods/svc-upgrade-canary") is None
+
+
+def test_large_backup_is_divided(site: UpgradeSite, tmp_path: Path) -> None:
+    """It takes several Secrets, which another machine joins."""
+    site.kube.uproot(f"configmaps/{SYSTEM}/svc-settings")
+    site.kube.call("POST", f"{CONFIG.rpartition('/')[0]}?fieldManager=before-first-apply", config(large="x" * 600_000))
+    newer = [config(large="y" * 600_000), daemon_set("svc:0.1.1")]
+    before = site.state(newer)
+    done = site.run("apply", documents=newer)
+    assert done.exit_code == 0, done.output
+    secrets = site.kube.call("GET", f"/api/v1/namespaces/{SYSTEM}/secrets?labelSelector=svc-upgrade-run")["items"]
+    assert len(secrets) >= 2
+    site.state_dir = tmp_path / "another"
+    site.succeeds("undo")
+    assert site.state(newer) == before
+
+
+def test_next_run_removes_the_secrets_of_this_one(site: UpgradeSite) -> None:
+    site.succeeds("apply")
+    first = site.record()
+    done = site.run("apply", documents=[config(mtu="1500"), daemon_set("svc:0.1.2")])
+    assert done.exit_code == 0, done.output
+    second = site.record()
+    assert first
+    assert second
+    secrets = site.kube.call("GET", f"/api/v1/namespaces/{SYSTEM}/secrets?labelSelector=svc-upgrade-run")["items"]
+    assert {each["metadata"]["labels"]["svc-upgrade-run"] for each in secrets} == {second["run"]}
+    assert first["run"] != second["run"]
+    status = site.run("status")
+    assert f"run {second['run']}: manifests, from 0.1.1 to 0.1.2: done" in status.stdout

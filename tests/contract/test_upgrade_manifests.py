@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,13 @@ def release(version: str, flavour: str = NETWORKING) -> list[Json]:
     return objects(Settings(flavour, ORCH, f"svc:{version}", policy_api=POLICY_V1BETA1))
 
 
+def former(site: UpgradeSite, documents: Sequence[Json]) -> None:
+    """Apply documents as `kubectl apply --server-side` does."""
+    with closing(open_client({"kubeconfig": str(site.kubeconfig)})) as client:
+        for _ in apply(client, documents, "kubectl"):
+            pass
+
+
 def blocked(site: UpgradeSite, documents: Sequence[Json], *arguments: str, status: int = 3) -> str:
     """Apply a manifest that is refused before the first write, and return why. The plan says the same."""
     before = site.everything()
@@ -76,13 +84,11 @@ def blocked(site: UpgradeSite, documents: Sequence[Json], *arguments: str, statu
 
 def test_whole_release(empty: UpgradeSite) -> None:
     """Definitions, rights, configuration and workloads go to the next release, and back."""
-    former, newer = release("0.1.0"), release("0.1.1")
-    client = open_client({"kubeconfig": str(empty.kubeconfig)})
-    assert list(apply(client, former, "kubectl"))
-    client.close()
+    before_release, newer = release("0.1.0"), release("0.1.1")
+    former(empty, before_release)
     body = {"apiVersion": "crd.svc.internal/v1", "kind": "ClusterInformation", "metadata": {"name": "default"}}
     empty.kube.call("POST", INFORMATION, body | {"spec": {"svcVersion": "0.1.0", "datastoreReady": True}})
-    before = empty.state(former)
+    before = empty.state(before_release)
     planned = empty.run("plan", "-o", "json", documents=newer)
     assert planned.exit_code == 0, planned.output
     (plan,) = json.loads(planned.stdout)
@@ -97,7 +103,7 @@ def test_whole_release(empty: UpgradeSite) -> None:
     again = empty.run("apply", documents=newer)
     assert again.stdout == "nothing to do\n", again.output
     assert empty.run("undo").exit_code == 0
-    assert empty.state(former) == before
+    assert empty.state(before_release) == before
 
 
 def definition(**size: int) -> Json:
@@ -138,7 +144,7 @@ def test_kind_and_namespace_that_the_manifest_brings(site: UpgradeSite) -> None:
 
 
 def test_definition_that_refuses_present_data(site: UpgradeSite) -> None:
-    site.kube.apply([definition()])
+    former(site, [definition()])
     site.kube.call("POST", "/apis/tests.example/v1/things", thing(5))
     documents = [definition(maximum=3), *old()]
     refused = site.run("apply", documents=documents)

@@ -163,8 +163,13 @@ class UpgradeSite:
         self._await_controller()
         kinds = ("daemonsets", "deployments", "replicasets", "controllerrevisions", "pods", "poddisruptionbudgets")
         self.kube.forget(*(f"{kind}/{SYSTEM}/" for kind in kinds))
-        self.kube.forget(*(f"{kind}/{SYSTEM}/svc-" for kind in ("configmaps", "secrets", "leases", "serviceaccounts")))
-        self.kube.forget("clusterroles/svc-", "clusterrolebindings/svc-")
+        self.kube.forget(
+            *(
+                f"{kind}/{SYSTEM}/svc-"
+                for kind in ("configmaps", "secrets", "leases", "serviceaccounts", "roles", "rolebindings")
+            )
+        )
+        self.kube.forget("clusterroles/svc-", "clusterrolebindings/svc-", f"configmaps/{SYSTEM}/cni-config")
 
 
 @contextmanager
