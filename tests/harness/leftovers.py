@@ -8,12 +8,12 @@ from harness.address_cluster import MERGE, NETWORK, AddressCluster
 from harness.audit import IpamAudit
 from harness.ipam import put, put_pool, put_settings
 from harness.orch import NODES
-from svc.controllers.node.host_endpoints import KIND as HOST_ENDPOINT
 from svc.datastore.api import Backend, Create, Update
 from svc.ipam.requests import Release
 from svc.ipam.service import IpamService
 from svc.model.claim import Claimant, NodeClaim, NodeFence
 from svc.model.controllers_configuration import KEY
+from svc.model.host_endpoint import KIND as HOST_ENDPOINT
 from svc.model.keys import (
     HOST_KINDS,
     AffinityQuery,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from svc.controllers.configuration import Configuration, HostEndpointTemplate
 from svc.controllers.node.host_endpoint_names import HostEndpointNames
-from svc.controllers.node.host_endpoints import Translation, Wanted, differs, endpoint_name, expected_addresses
+from svc.controllers.node.host_endpoints import Translation, Wanted, differs, expected_addresses
+from svc.model.host_endpoint import endpoint_name
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile

@@ -12,10 +12,11 @@ from svc.controllers.conditions import TRUE, Condition
 from svc.controllers.configuration import Configuration
 from svc.controllers.controller import Controller, Shared
 from svc.controllers.node.host_endpoint_names import HostEndpointNames
-from svc.controllers.node.host_endpoints import KIND, Translation, Wanted, differs, endpoint_name
+from svc.controllers.node.host_endpoints import Translation, Wanted, differs
 from svc.controllers.settings import NODE
 from svc.datastore.api import Conflict, Create, Delete, Entry, Update
 from svc.ipam.errors import shortened
+from svc.model.host_endpoint import KIND, endpoint_name
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, new_uid, ordered, set_identity
 

@@ -3,8 +3,6 @@
 Pure: it reads neither a datastore nor a clock. A malformed field of a node counts as missing, because other programs write it.
 """
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,16 +10,14 @@ from typing import Any, Final, NamedTuple
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.uses import TUNNELS
 from svc.controllers.configuration import Configuration, HostEndpointTemplate
-from svc.model.resource import MAX_NAME, Resource, label_errors, name_error
+from svc.model.host_endpoint import ALL_INTERFACES, endpoint_name, is_automatic, owner_label
+from svc.model.resource import Resource, label_errors
 from svc.model.selector import Selector, SelectorError, parse
 from svc.names import Names
 from svc.values import dataclass
 
 Json = dict[str, Any]
 
-KIND: Final = "HostEndpoint"
-ALL_INTERFACES: Final = "*"
-_SUFFIX: Final = "auto-hep"
 _INTERNAL: Final = "InternalIP"
 _ADDRESSES: Final = (  # sections and fields of a node's spec, in the order of the addresses; "" is spec itself
     ("bgp", "ipv4Address"),
@@ -106,29 +102,10 @@ class Translation:
         return Wanted(endpoint_name(parts), labels, annotations, _without_empty(spec))
 
 
-def owner_label(names: Names) -> str:
-    """Return the label of the program that has created a host endpoint."""
-    return f"{names.label_prefix}/created-by"
-
-
-def is_automatic(names: Names, endpoint: Resource) -> bool:
-    """Return whether the label says that the controllers have created the host endpoint."""
-    return endpoint.labels.get(owner_label(names)) == names.controllers
-
-
 def differs(endpoint: Resource, wanted: Wanted) -> bool:
     """Return whether a stored host endpoint is not what it should be. Empty and missing fields are equal."""
     found = endpoint.labels, endpoint.metadata.get("annotations") or {}, _without_empty(endpoint.spec)
     return found != (wanted.labels, wanted.annotations, wanted.spec)
-
-
-def endpoint_name(parts: Iterable[str]) -> str:
-    """Return the name of a host endpoint: its parts and a suffix. Put a hash in place of parts that make no valid name."""
-    name = "-".join(part for part in (*parts, _SUFFIX) if part)
-    if len(name) <= MAX_NAME and not name_error(Resource(KIND, {"name": name})):
-        return name
-    digest = base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()).decode()
-    return f"{re.sub('[-_=]', '', digest).lower()}-{_SUFFIX}"
 
 
 def expected_addresses(spec: Json) -> list[str]:

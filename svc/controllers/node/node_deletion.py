@@ -11,13 +11,13 @@ from typing import Any, Final
 from svc.admin.block_release import addresses_of_node, delete_claim, remove_host
 from svc.admin.resources import require_unused_node
 from svc.controllers.controller import Controller, Shared
-from svc.controllers.node.host_endpoints import KIND as HOST_ENDPOINT
-from svc.controllers.node.host_endpoints import is_automatic
 from svc.controllers.node.host_remains import lacks_node, read_remains
 from svc.controllers.nodes import read_kube_name, read_kube_node
 from svc.controllers.settings import NODE
 from svc.datastore.api import Conflict, Delete, Entry
 from svc.model.errors import CallerError
+from svc.model.host_endpoint import KIND as HOST_ENDPOINT
+from svc.model.host_endpoint import is_automatic
 from svc.model.keys import NodeClaimKey, ResourceKey
 from svc.model.resource import Resource
 
