@@ -1,7 +1,9 @@
 """Steps of a run as its backup has them, to undo it without the manifest."""
 
+from svc.upgrade import host_endpoint_steps
 from svc.upgrade.backup import Backup
 from svc.upgrade.bundle import Bundle
+from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.owner_references import REMOVE, RESTORE
 from svc.upgrade.run_record import Run
@@ -12,11 +14,22 @@ from svc.upgrade.writer import Writer
 def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
     """Return the steps that have saved an object, in the order of the run."""
     found: list[Step] = []
+    special = _special(writer)
     for name in run.steps:
         if name in (REMOVE, RESTORE):
+            continue
+        if name in special:
+            found.append(special[name])
             continue
         saved = backup.of(name)
         document = next((each[key] for each in reversed(saved) for key in ("after", "before") if each[key]), None)
         if document is not None:
             found.append(ObjectStep(writer, document, Bundle([]), lambda _: None))
     return found
+
+
+def _special(writer: Writer) -> dict[str, Step]:
+    """Return the steps that are not about an object of a manifest, by name."""
+    view = HostEndpointView(writer)
+    parts = (host_endpoint_steps.NodeLabels, host_endpoint_steps.Switch, host_endpoint_steps.FormerEndpoints)
+    return {part.name: part(writer, view) for part in parts}

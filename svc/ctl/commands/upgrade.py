@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # its packages come with an extra
 Json = dict[str, Any]
 Command = Callable[..., Any]
 
-PROCEDURES: Final = ("manifests",)
+PROCEDURES: Final = ("manifests", "host-endpoints")
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
@@ -49,9 +49,9 @@ _timeout_option = click.option(
 )
 _OF_MANIFEST = (
     click.option(
-        "--procedure", type=click.Choice(PROCEDURES), help="What kind of upgrade.  [default: by what is found in the cluster]"
+        "--procedure", type=click.Choice(PROCEDURES), default=PROCEDURES[0], show_default=True, help="What is to be done."
     ),
-    click.option("--manifest", required=True, metavar="FILE|URL", help="Manifest of the release to go to."),
+    click.option("--manifest", default="", metavar="FILE|URL", help="Manifest of the release to go to, for `manifests`."),
     click.option("--sha256", default="", metavar="DIGEST", help="Digest of the manifest; required for a URL."),
     click.option(
         "--to", default="", metavar="vX.Y.Z", help="Version to go to.  [default: that of svcctl, or of the names profile]"
@@ -240,7 +240,15 @@ def _statuses() -> Iterator[None]:
         sys.exit(status)
 
 
-def _procedure(writer: "Writer", procedure: str | None, manifest: str, sha256: str, to: str) -> "Procedure":  # noqa: ARG001
+def _procedure(writer: "Writer", procedure: str, manifest: str, sha256: str, to: str) -> "Procedure":
+    if procedure != PROCEDURES[0]:
+        from svc.upgrade.host_endpoint_procedure import HostEndpointProcedure
+
+        if manifest or sha256 or to:
+            raise click.UsageError(f"--procedure {procedure} takes no manifest: everything follows from the cluster")
+        return HostEndpointProcedure(writer)
+    if not manifest:
+        raise click.UsageError("--manifest is missing: print one with `svcctl manifests`")
     from svc.upgrade.manifest_procedure import ManifestProcedure
     from svc.upgrade.manifest_source import read_manifest
 

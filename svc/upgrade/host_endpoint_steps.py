@@ -1,0 +1,238 @@
+"""The steps of the move to automatic host endpoints (specification, 9.7): labels, the switch, and the former endpoints."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from svc.model.controllers_configuration import DISABLED, ENABLED, defaults
+from svc.model.controllers_configuration import KIND as CONFIGURATION
+from svc.upgrade.host_endpoint_view import HostEndpointView
+from svc.upgrade.object_states import digest
+from svc.upgrade.outcomes import Blocked
+from svc.upgrade.places import Place, place_of
+from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.writer import Changed, Writer
+
+Json = dict[str, Any]
+
+LABELS, SWITCH, FORMER = "node-labels", "automatic-host-endpoints", "former-host-endpoints"
+_PATH: Final = ("controllers", "node", "hostEndpoint", "autoCreate")
+
+
+class _HostEndpointStep:
+    """What the steps have in common."""
+
+    name = ""
+    destroys = ""
+    can_undo = True
+
+    def __init__(self, writer: Writer, view: HostEndpointView) -> None:
+        self._writer = writer
+        self._view = view
+        self.saves_as = self.name
+
+    def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
+        """Return nothing: undoing only brings back what is saved."""
+        return None
+
+    def remains(self) -> bool:
+        """Return False: nothing follows the undoing that the cluster would have to do first."""
+        return False
+
+    def progress(self) -> Progress:
+        """Return that the cluster follows at once."""
+        return REACHED
+
+
+class NodeLabels(_HostEndpointStep):
+    """Copy the labels of former host endpoints to their nodes. Labels that a node has stay."""
+
+    name = LABELS
+
+    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
+        """Look for labels that nodes lack."""
+        found = self._view.findings()
+        labels = [(node, each) for node, own in sorted(found.labels.items()) for each in own.items()]
+        changes = tuple((f"Node/{node}: {key}", None, value) for node, (key, value) in labels)
+        return Look(
+            not found.labels,
+            blockers=found.blockers,
+            notes=found.warnings,
+            changes=changes,
+            before=digest({"missing": {node: dict(labels) for node, labels in found.labels.items()}}),
+            after=digest({"missing": {}}),
+            content={"labels": found.labels},
+        )
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the labels that the step will add."""
+        labels = {node: dict(found) for node, found in look.content["labels"].items()}
+        return None if not labels or {"labels": labels} in saved else {"labels": labels}
+
+    def act(self, look: Look) -> None:
+        """Add the labels."""
+        for node, labels in look.content["labels"].items():
+            self._change(node, lambda present, labels=labels: {**labels, **present})  # type: ignore[misc]
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Look for labels that the run has added, and nobody has changed."""
+        added = _added(saved)
+        left: dict[str, dict[str, str]] = {}
+        for node, labels in added.items():
+            live = self._writer.find(_node(node))
+            present = ((live or {}).get("metadata") or {}).get("labels") or {}
+            if kept := {key: value for key, value in labels.items() if present.get(key) == value}:
+                left[node] = kept
+        changes = tuple((f"Node/{node}: {key}", value, None) for node, kept in left.items() for key, value in kept.items())
+        return Look(not left, changes=changes, content={"labels": left})
+
+    def undo(self, look: Look) -> None:
+        """Remove the labels."""
+        for node, labels in look.content["labels"].items():
+            self._change(node, lambda present, labels=labels: {k: v for k, v in present.items() if k not in labels})  # type: ignore[misc]
+
+    def _change(self, node: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        live = self._writer.find(_node(node))
+        if live is None:
+            raise Changed(f"node {node} is gone")
+        labels = dict(change(live["metadata"].get("labels") or {}))
+        self._writer.patch(_node(node), live, [{"op": "add", "path": "/metadata/labels", "value": labels}])
+
+
+class Switch(_HostEndpointStep):
+    """Switch automatic host endpoints on, and wait until each former one has its successor."""
+
+    name = SWITCH
+
+    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
+        """Look at the configuration of the controllers."""
+        live = self._live()
+        value = _at(live)
+        changes = () if value == ENABLED else ((f"{CONFIGURATION}/default: spec.{'.'.join(_PATH)}", value, ENABLED),)
+        blockers = (not_served(self._view),) if not self._view.is_configurable else ()
+        return Look(
+            value == ENABLED, blockers, changes=changes, before=digest({"value": value}), after=digest({"value": ENABLED}),
+            content={"live": live},
+        )  # fmt: skip
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the value of before."""
+        return None if look.is_done or saved else {"value": _at(look.content["live"])}
+
+    def act(self, look: Look) -> None:
+        """Write the value; create the configuration with its defaults if there is none."""
+        self._write(look.content["live"], ENABLED)
+
+    def progress(self) -> Progress:
+        """Return which former host endpoints have no successor yet."""
+        reasons = tuple(self._view.unreplaced().values())
+        return Progress(not reasons, reasons)
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Look whether the value is that of before."""
+        live = self._live()
+        if not saved or live is None or _at(live) != ENABLED:
+            return Look(True)
+        changes = ((".".join(_PATH), ENABLED, saved[0]["value"] or DISABLED),)
+        return Look(False, changes=changes, content={"live": live, **saved[0]})
+
+    def undo(self, look: Look) -> None:
+        """Write the value of before. Without one, automatic host endpoints are switched off."""
+        self._write(look.content["live"], look.content["value"] or DISABLED)
+
+    def _live(self) -> Json | None:
+        place = self._view.configuration
+        return self._writer.find(place) if place is not None else None
+
+    def _write(self, live: Json | None, value: str) -> None:
+        place = self._view.configuration
+        assert place is not None  # see `look`
+        if live is None:
+            spec = defaults()
+            spec["controllers"]["node"]["hostEndpoint"]["autoCreate"] = value
+            head = {"apiVersion": place.api_version, "kind": place.kind, "metadata": {"name": place.name}}
+            self._writer.create(head | {"spec": spec})
+            return
+        spec = _with(live.get("spec") or {}, value)
+        self._writer.patch(place, live, [{"op": "add", "path": "/spec", "value": spec}])
+
+
+class FormerEndpoints(_HostEndpointStep):
+    """Delete the former host endpoints, each only when its node has an automatic one that can stand in for it."""
+
+    name = FORMER
+    destroys = "the host endpoints that were made by hand; the run keeps copies"
+
+    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
+        """Look for former host endpoints."""
+        found = self._view.former()
+        changes = tuple((f"HostEndpoint/{name}", "present", None) for name in sorted(found))
+        return Look(
+            not found, changes=changes, before=digest({"former": sorted(found)}), after=digest({"former": []}),
+            content={"documents": found},
+        )  # fmt: skip
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the documents that are not saved."""
+        known = {name for each in saved for name in each["documents"]}
+        new = {name: document for name, document in look.content["documents"].items() if name not in known}
+        return {"documents": new} if new else None
+
+    def act(self, look: Look) -> None:
+        """Delete those that are replaced. Raise Blocked with what is missing if one is not."""
+        unreplaced = self._view.unreplaced()
+        for name, document in look.content["documents"].items():
+            if name in unreplaced:
+                raise Blocked([f"host endpoint {name} stays: {unreplaced[name]}"], details="see the log of svc-controllers")
+            self._writer.delete(place_of(document), document)
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Look for deleted host endpoints."""
+        documents = {name: document for each in saved for name, document in each["documents"].items()}
+        missing = {name: document for name, document in documents.items() if self._writer.find(place_of(document)) is None}
+        changes = tuple((f"HostEndpoint/{name}", None, "present") for name in missing)
+        return Look(not missing, changes=changes, content={"missing": missing})
+
+    def undo(self, look: Look) -> None:
+        """Create the host endpoints again."""
+        for document in look.content["missing"].values():
+            metadata = document["metadata"]
+            kept = {name: metadata[name] for name in ("name", "labels", "annotations") if metadata.get(name)}
+            self._writer.create(document | {"metadata": kept})
+
+
+def not_served(view: HostEndpointView) -> str:
+    """Return the sentence about a cluster without the configuration of the controllers."""
+    return f"the API server does not serve {CONFIGURATION} of {' or '.join(view.versions)}: apply the definitions of svc"
+
+
+def _added(saved: Sequence[Json]) -> dict[str, dict[str, str]]:
+    """Return the labels that the run has added, by node."""
+    found: dict[str, dict[str, str]] = {}
+    for each in saved:
+        for node, labels in each["labels"].items():
+            found.setdefault(node, {}).update(labels)
+    return found
+
+
+def _node(name: str) -> Place:
+    return Place("v1", "Node", "", name)
+
+
+def _at(live: Json | None) -> str | None:
+    """Return the value of the switch; None without one."""
+    place: Any = (live or {}).get("spec")
+    for name in _PATH:
+        place = place.get(name) if isinstance(place, dict) else None
+    return None if place is None else str(place)
+
+
+def _with(spec: Json, value: str) -> Json:
+    """Return a spec with the value of the switch. Everything else stays."""
+    head, *rest = _PATH
+    result = dict(spec)
+    place = result
+    for name in (head, *rest[:-1]):
+        place[name] = dict(place.get(name) or {})
+        place = place[name]
+    place[_PATH[-1]] = value
+    return result

@@ -1,0 +1,95 @@
+"""Host endpoints, nodes and the configuration of the controllers, as the Kubernetes API has them."""
+
+from typing import Any, Final
+
+from svc.datastore.orch.nodes import node_resource
+from svc.model import controllers_configuration
+from svc.model.custom_resources import CustomResourceCodec
+from svc.model.host_endpoint import KIND
+from svc.model.object_metadata import ApiGroup
+from svc.model.resource import Resource
+from svc.upgrade.host_endpoint_rules import Findings, examine, former_endpoints, why_not_replaced
+from svc.upgrade.places import Place
+from svc.upgrade.writer import Cluster
+
+Json = dict[str, Any]
+
+TEMPORARY_POLICY: Final = "allow-all-upgrade"
+_POLICY_KIND: Final = "GlobalNetworkPolicy"
+
+
+class HostEndpointView:
+    """Reads of one cluster. Each method reads anew."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        names = cluster.names
+        self.versions = (names.crd_api_version, names.api_version)
+        """API versions that may have the resources: that behind the API first, as the datastore chooses."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the API server has host endpoints."""
+        return self._place(KIND) is not None
+
+    @property
+    def is_configurable(self) -> bool:
+        """Whether the API server has the configuration of the controllers."""
+        return self.configuration is not None
+
+    @property
+    def configuration(self) -> Place | None:
+        """The place of the configuration of the controllers; None if its kind is not served."""
+        return self._place(controllers_configuration.KIND, "default")
+
+    def findings(self) -> Findings:
+        """Return what has to be done, and what forbids it."""
+        keeps = self._has_temporary_policy()
+        return examine(self._resources().values(), self._nodes().values(), self._cluster.names, keeps_temporary=keeps)
+
+    def former(self) -> dict[str, Json]:
+        """Return the former host endpoints as they are stored, by name."""
+        documents = self._documents()
+        found = former_endpoints(self._decoded(documents).values(), self._cluster.names)
+        return {each.name: documents[each.name] for each in found}
+
+    def unreplaced(self) -> dict[str, str]:
+        """Return why the automatic host endpoint of the node cannot stand in yet, by name of the former one."""
+        endpoints, nodes = self._resources(), self._nodes()
+        names = self._cluster.names
+        reasons = {
+            each.name: why_not_replaced(each, endpoints, nodes.get(str(each.spec.get("node") or "")), names)
+            for each in former_endpoints(endpoints.values(), names)
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def _documents(self) -> dict[str, Json]:
+        place = self._place(KIND)
+        if place is None:
+            return {}
+        head = {"apiVersion": place.api_version, "kind": KIND}
+        return {each["metadata"]["name"]: head | each for each in self._cluster.items(self._cluster.path(place))}
+
+    def _decoded(self, documents: dict[str, Json]) -> dict[str, Resource]:
+        found = {}
+        for name, each in documents.items():
+            codec = CustomResourceCodec(ApiGroup(self._cluster.names, each["apiVersion"]))
+            value = codec.decode(KIND, each)[1]
+            assert isinstance(value, Resource)  # of this kind
+            found[name] = value
+        return found
+
+    def _resources(self) -> dict[str, Resource]:
+        return self._decoded(self._documents())
+
+    def _nodes(self) -> dict[str, Resource]:
+        listed = self._cluster.items("/api/v1/nodes")
+        return {each["metadata"]["name"]: node_resource(self._cluster.names, each) for each in listed}
+
+    def _has_temporary_policy(self) -> bool:
+        place = self._place(_POLICY_KIND, TEMPORARY_POLICY)
+        return place is not None and self._cluster.find(place) is not None
+
+    def _place(self, kind: str, name: str = "") -> Place | None:
+        places = (Place(version, kind, "", name) for version in self.versions)
+        return next((place for place in places if self._cluster.served(place)), None)

@@ -1,0 +1,213 @@
+"""svcctl upgrade --procedure host-endpoints beside svc-controllers: no node is without a host endpoint at any time."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from harness import counted_writes
+from harness.controllers import Cluster, cluster, variables_of
+from harness.datastores import OrchSite, Site, session, set_ready
+from harness.ipam import put
+from harness.kube import Kube
+from harness.orch import NODES
+from svc.ctl.main import main
+from svc.model.controllers_configuration import KEY
+from svc.model.host_endpoint import ALL_INTERFACES, KIND, endpoint_name, is_automatic
+from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.resource import Resource
+from svc.names import DEFAULT
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+HOSTS = ("hep-a", "hep-b")
+PROCEDURE = ("--procedure", "host-endpoints")
+
+
+class Hosts:
+    """Two nodes, each with a host endpoint that was made by hand, and svcctl of the administrator."""
+
+    def __init__(self, site: OrchSite, controllers: Cluster, folder: Path) -> None:
+        self.site = site
+        self.controllers = controllers
+        self.kubeconfig = site.kube.kubeconfig(folder / "administrator-of-upgrades")
+        self.state_dir = folder / "state"
+
+    def furnish(self) -> None:
+        with session(self.site) as store:
+            set_ready(store)
+        for number, host in enumerate(HOSTS, 1):
+            self.site.add_node(host, rack="r1")
+            body = {"status": {"addresses": [{"type": "InternalIP", "address": f"192.0.2.{number}"}]}}
+            self.site.kube.call("PATCH", f"{NODES}/{host}/status", body, "application/merge-patch+json")
+            spec = {"node": host, "interfaceName": ALL_INTERFACES, "expectedIPs": [f"192.0.2.{number}"], "profiles": ["mine"]}
+            self.put(f"old-{host}", {"role": "edge", "rack": "r1"}, spec)
+
+    def put(self, name: str, labels: dict[str, str], spec: dict[str, Any]) -> None:
+        with session(self.site) as store:
+            put(store, ResourceKey(KIND, name), Resource(KIND, {"name": name, "labels": labels}, spec))
+
+    def endpoints(self) -> dict[str, Resource]:
+        with session(self.site) as store:
+            return {entry.value.name: entry.value for entry in store.list(ResourceQuery(KIND))}
+
+    def content(self) -> dict[str, tuple[dict[str, str], Any]]:
+        """Return labels and spec of the host endpoints that were made by hand."""
+        found = self.endpoints().values()
+        return {each.name: (each.labels, each.spec) for each in found if not is_automatic(DEFAULT, each)}
+
+    def labels(self, host: str) -> dict[str, str]:
+        found: dict[str, str] = self.site.kube.call("GET", f"{NODES}/{host}")["metadata"]["labels"]
+        return found
+
+    def switch(self) -> Any:
+        with session(self.site) as store:
+            entry = store.find(KEY)
+        return entry and entry.value.spec["controllers"]["node"]["hostEndpoint"]["autoCreate"]
+
+    def run(self, verb: str, *arguments: str, timeout: str = "60s") -> Result:
+        words = ["--state-dir", str(self.state_dir), "upgrade", verb, "--kubeconfig", str(self.kubeconfig), *arguments]
+        words += [] if verb in ("undo", "status") else PROCEDURE
+        words += ["--timeout", timeout] if verb in ("apply", "undo") else []
+        return CliRunner().invoke(main, words)
+
+    @contextmanager
+    def never_without(self) -> Iterator[None]:
+        """Fail if a node has at any time of the block no host endpoint for all interfaces."""
+        over, bare = threading.Event(), set[str]()
+
+        def watch() -> None:
+            while not over.wait(0.02):
+                covered = {each.spec["node"] for each in self.endpoints().values() if each.spec["interfaceName"] == "*"}
+                bare.update(set(HOSTS) - covered)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        assert bare == set()
+
+
+@pytest.fixture
+def hosts(orch_site: Site, kube: Kube, tmp_path: Path) -> Iterator[Hosts]:
+    assert isinstance(orch_site, OrchSite)
+    orch_site.clear()
+    with cluster(kube, tmp_path, {"ENABLED_CONTROLLERS": "node", **variables_of(orch_site)}) as controllers:
+        made = Hosts(orch_site, controllers, tmp_path)
+        made.furnish()
+        yield made
+    kube.forget("configmaps/kube-system/svc-upgrade-", "secrets/kube-system/svc-upgrade-", "leases/kube-system/")
+    kube.uproot("configmaps/kube-system/svc-upgrade")
+    orch_site.clear()
+
+
+def test_move_and_undo(hosts: Hosts) -> None:
+    before = hosts.content()
+    planned = hosts.run("plan")
+    assert planned.exit_code == 0, planned.output
+    assert 'Node/hep-a: role: none -> "edge"' in planned.output
+    assert "traffic that no policy selects is allowed from then on" in planned.output
+    assert (hosts.content(), hosts.switch()) == (before, None)
+    hosts.controllers.start().await_lead()
+    with hosts.never_without():
+        done = hosts.run("apply")
+        assert done.exit_code == 0, done.output
+        assert set(hosts.endpoints()) == {endpoint_name([host]) for host in HOSTS}
+        assert all(hosts.labels(host)["role"] == "edge" for host in HOSTS)
+        assert hosts.run("apply").stdout == "nothing to do\n"
+        undone = hosts.run("undo")
+        assert undone.exit_code == 0, undone.output
+    assert hosts.content() == before
+    assert hosts.switch() == "Disabled"
+    assert all("role" not in hosts.labels(host) for host in HOSTS)
+
+
+def test_controllers_that_do_not_run_are_named_and_nothing_is_deleted(hosts: Hosts) -> None:
+    before = hosts.content()
+    done = hosts.run("apply", timeout="2s")
+    assert done.exit_code == 5, done.output
+    assert "host endpoint 'hep-a-auto-hep' does not exist yet" in done.output
+    assert hosts.content() == before
+    hosts.controllers.start().await_lead()
+    done = hosts.run("apply")
+    assert done.exit_code == 0, done.output
+    assert hosts.content() == {}
+
+
+def _another_value(hosts: Hosts) -> None:
+    body = {"metadata": {"labels": {"role": "core"}}}
+    hosts.site.kube.call("PATCH", f"{NODES}/hep-a", body, "application/merge-patch+json")
+
+
+def _unknown_node(hosts: Hosts) -> None:
+    hosts.put("lost", {}, {"node": "nowhere", "interfaceName": ALL_INTERFACES})
+
+
+def _overridden(hosts: Hosts) -> None:
+    container = {"name": "controllers", "image": "x", "env": [{"name": "AUTO_HOST_ENDPOINTS", "value": "disabled"}]}
+    labels = {"app": "c"}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+    }
+    metadata = {"name": "svc-controllers", "namespace": "kube-system"}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    hosts.site.kube.call("POST", "/apis/apps/v1/namespaces/kube-system/deployments", body)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "reason"),
+    [
+        (_another_value, "node hep-a has the label role = 'core'"),
+        (_unknown_node, "host endpoint lost names node 'nowhere', which does not exist"),
+        (_overridden, "AUTO_HOST_ENDPOINTS = 'disabled', which overrides the configuration"),
+    ],
+)
+def test_obstacle_blocks_before_the_first_write(hosts: Hosts, obstacle: Callable[[Hosts], None], reason: str) -> None:
+    obstacle(hosts)
+    before = hosts.content()
+    try:
+        done = hosts.run("apply")
+    finally:
+        hosts.site.kube.uproot("deployments/kube-system/svc-controllers")
+    assert done.exit_code == 3, done.output
+    assert reason in done.output
+    assert (hosts.content(), hosts.switch()) == (before, None)
+
+
+@pytest.mark.long
+def test_kill_at_each_write_is_survived(hosts: Hosts, tmp_path: Path) -> None:
+    """The next run reaches the same end. Before and after each write."""
+    before = hosts.content()
+    hosts.controllers.start().await_lead()
+    count = _killed(hosts, 0, "before", tmp_path / "count")
+    assert count > 0
+    with hosts.never_without():
+        for number in range(1, count + 1):
+            for when in ("before", "after"):
+                assert hosts.run("undo").exit_code == 0
+                assert hosts.content() == before
+                _killed(hosts, number, when, tmp_path / "count")
+                done = hosts.run("apply")
+                assert done.exit_code == 0, (number, when, done.output)
+                assert hosts.content() == {}
+    print(f"\n{2 * count} kills at {count} writes")
+
+
+def _killed(hosts: Hosts, number: int, when: str, file: Path) -> int:
+    """Run `apply` in a process that kills itself at a write. Return the number of writes, if it was not killed."""
+    file.unlink(missing_ok=True)
+    words = ["--state-dir", str(hosts.state_dir), "upgrade", "apply", "--kubeconfig", str(hosts.kubeconfig), *PROCEDURE]
+    program = [sys.executable, counted_writes.__file__, str(number), when, str(file), *words, "--timeout", "60s"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == (-9 if number else 0), done
+    return int(file.read_text()) if file.exists() else 0
