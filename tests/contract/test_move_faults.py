@@ -109,6 +109,15 @@ def test_each_kind_of_write_fails_once(sites: Sites, through_proxy: Place, proxy
     assert contents(sites.etcd) == before
 
 
+def test_pages_whose_revision_is_discarded_are_read_again(sites: Sites, through_proxy: Place, proxy: ApiProxy) -> None:
+    """The etcd of the API server discards its history as well."""
+    move(sites.etcd, sites.kube, "run", sites.archive)
+    expected = snapshot.take(sites.kube).documents
+    for pattern in ("GET .*/ipamhandles", "GET .*/ipamblocks", "GET /api/v1/pods"):
+        proxy.arm(Order(Fate.ANSWERED, pattern, status=410, body=b"gone"))
+    assert snapshot.take(through_proxy).documents == expected
+
+
 def test_history_is_discarded_during_the_export(sites: Sites, etcd_site: EtcdSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The export begins again at a newer revision."""
     monkeypatch.setattr(etcd_store, "PAGE", 3)
