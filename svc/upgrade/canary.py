@@ -29,9 +29,7 @@ def try_pod(writer: Writer, agent: Json, pause: Callable[[float], None]) -> list
     _remove(writer)
     if not _wait(lambda: writer.find(CANARY) is None, pause):
         return [f"{CANARY} of an earlier run does not end: see the log of the agent on node {node}"]
-    with suppress(Changed):  # its answer may be lost
-        writer.create(_pod(node, container_of(agent)["image"]))
-    if not _wait(lambda: bool(((writer.find(CANARY) or {}).get("status") or {}).get("podIP")), pause):
+    if not _wait(lambda: _has_address(writer, _pod(node, container_of(agent)["image"])), pause):
         return [
             f"{CANARY} on node {node} has no address after {CANARY_SECONDS:.0f} s: see its events, and `svcctl status` there"
         ]
@@ -51,14 +49,23 @@ def _node_of(writer: Writer, agent: Json) -> str:
     return next((str(each["spec"]["nodeName"]) for each in found), "")
 
 
+def _has_address(writer: Writer, pod: Json) -> bool:
+    """Return whether the pod has an address. Create it if it does not exist."""
+    live = writer.find(CANARY)
+    if live is None:
+        with suppress(Changed):  # its answer may be lost
+            writer.create(pod)
+        return False
+    return bool((live.get("status") or {}).get("podIP"))
+
+
 def _remove(writer: Writer) -> None:
     for _ in range(_ATTEMPTS):
         live = writer.find(CANARY)
         if live is None or "deletionTimestamp" in live["metadata"]:
             return
-        with suppress(Changed):  # kubelet reports its status all the time
+        with suppress(Changed):  # kubelet reports its status at any time
             writer.delete(CANARY, live)
-            return
 
 
 def _wait(condition: Callable[[], bool], pause: Callable[[float], None]) -> bool:

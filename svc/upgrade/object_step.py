@@ -96,8 +96,9 @@ class ObjectStep:
         return self._definition_progress() if self.place.kind == DEFINITION else REACHED
 
     def remains(self) -> bool:
-        """Return whether the object exists."""
-        return self._writer.served(self.place) is not None and self._writer.find(self.place) is not None
+        """Return whether the object exists, and is not being deleted."""
+        live = self._writer.find(self.place) if self._writer.served(self.place) else None
+        return live is not None and not _is_ending(live)
 
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Compare the object with what the run has made of it, and with what it was before."""
@@ -106,7 +107,7 @@ class ObjectStep:
         live = self._writer.find(self.place) if self._writer.served(self.place) else None
         now, target = digest(essence(live, self._writer.names)), _origin(saved)
         wanted = digest(essence(target, self._writer.names))
-        if now == wanted:
+        if now == wanted or (live is not None and target is None and _is_ending(live)):
             return Look(True, before=now, after=wanted)
         if now not in {each["digest_after"] for each in saved}:
             made = saved[-1]["after"]
@@ -213,6 +214,10 @@ def _origin(saved: Sequence[Json]) -> Json | None:
     is_whole = all(each["digest_before"] in known for each in saved)
     found: Json | None = saved[0 if is_whole else -1]["before"]
     return found
+
+
+def _is_ending(live: Json) -> bool:
+    return "deletionTimestamp" in live["metadata"]
 
 
 def _at(applied: Json, live: Json) -> Json:

@@ -80,7 +80,7 @@ class StepRunner:
         """Bring back what was there before a step. Raise Stopped."""
         with self._recorded(step, UNDONE):
             acted = self._settle(step, lambda: step.look_back(self._saved(step)), lambda look: self._undo(step, look))
-            if acted and step.remains():
+            if self._saved(step) and step.remains():  # also if the run was killed while it waited
                 self._await(step)
         if acted:
             self._options.say(f"{step.name} undone")

@@ -19,12 +19,15 @@ from svc.ctl.main import main as svcctl
 from svc.datastore.orch.client import Client
 
 backup: Any = importlib.import_module("svc.upgrade.backup")
+step_runner: Any = importlib.import_module("svc.upgrade.step_runner")
+canary: Any = importlib.import_module("svc.upgrade.canary")
 writes = 0
 
 
 def main() -> None:
     number, when, file, *arguments = sys.argv[1:]
     arm(int(number), when)
+    step_runner.POLL_SECONDS = step_runner.PAUSE_SECONDS = canary._POLL_SECONDS = 0.05
     sys.argv = ["svcctl", *arguments]
     try:
         svcctl()

@@ -169,7 +169,8 @@ class UpgradeSite:
                 for kind in ("configmaps", "secrets", "leases", "serviceaccounts", "roles", "rolebindings")
             )
         )
-        self.kube.forget("clusterroles/svc-", "clusterrolebindings/svc-", f"configmaps/{SYSTEM}/cni-config")
+        self.kube.forget("clusterroles/svc-", "clusterrolebindings/svc-")
+        self.kube.uproot(f"configmaps/{SYSTEM}/cni-config")
 
 
 @contextmanager
