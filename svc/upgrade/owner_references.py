@@ -74,7 +74,7 @@ def _kinds(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
     """Yield API version, kind and plural of all objects that can be listed, each group in its preferred version."""
     groups = cluster.client.get("/apis")["groups"]
     for api_version in ("v1", *(each["preferredVersion"]["groupVersion"] for each in groups)):
-        for each in cluster.client.get(root_of(api_version))["resources"]:
+        for each in (cluster.client.get_if_served(root_of(api_version)) or {}).get("resources") or ():
             if _LIST in each["verbs"] and "/" not in each["name"] and "get" in each["verbs"]:
                 yield api_version, each["kind"], each["name"]
 
@@ -89,7 +89,7 @@ class _ReferenceStep:
         self._writer = writer
         self._between = between
 
-    def progress(self) -> Progress:
+    def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
         """Return at once: nothing follows a reference."""
         return REACHED
 

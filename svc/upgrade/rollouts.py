@@ -19,8 +19,10 @@ _HASH: Final = {DAEMON_SET: "controller-revision-hash", "Deployment": "pod-templ
 _BUDGETS: Final = ("policy/v1", "policy/v1beta1")
 
 
-def rollout_of(cluster: Cluster, place: Place) -> Progress:
-    """Return whether all pods of a workload have its newest template, and are ready."""
+def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False) -> Progress:
+    """Return whether all pods of a workload have its newest template, and are ready.
+
+    With `detailed`, the reasons have the ends of logs, and budgets of disruptions."""
     live = cluster.find(place)
     if live is None:
         return Progress(False, (f"{place} does not exist",))
@@ -30,9 +32,9 @@ def rollout_of(cluster: Cluster, place: Place) -> Progress:
     stuck = [(pod, why) for pod in pods if (why := _why_not_ready(pod, live, newest))]
     if not missing and not stuck:
         return REACHED
-    named = [f"{_of(pod)}: {why}{_last_lines(cluster, pod, live)}" for pod, why in stuck[:MAX_REASONS]]
+    named = [f"{_of(pod)}: {why}{_last_lines(cluster, pod, live) if detailed else ''}" for pod, why in stuck[:MAX_REASONS]]
     more = [f"and {len(stuck) - MAX_REASONS} pods more"] if len(stuck) > MAX_REASONS else []
-    return Progress(False, (*missing, *named, *more, *blocking_budgets(cluster, live)))
+    return Progress(False, (*missing, *named, *more, *(blocking_budgets(cluster, live) if detailed else ())))
 
 
 def blocking_budgets(cluster: Cluster, workload: Json) -> Iterator[str]:
