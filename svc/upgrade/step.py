@@ -72,7 +72,7 @@ class Step(Protocol):
         """Write what the look says."""
 
     def progress(self, *, detailed: bool = False) -> Progress:
-        """Return whether the cluster has followed. With `detailed`, the reasons have what takes longer to find, such as logs."""
+        """Return whether the cluster has followed. With `detailed`, the reasons also have what takes time, such as logs."""
 
     def remains(self) -> bool:
         """Return whether undoing leaves something whose progress counts."""
