@@ -40,7 +40,7 @@ def try_pod(writer: Writer, agent: Json, pause: Callable[[float], None]) -> list
 
 
 def _node_of(writer: Writer, agent: Json) -> str:
-    """Return a node with a pod of the agent; empty if there is none."""
+    """Return a node with a pod of the agent; empty if no pod runs."""
     selector = agent["spec"]["selector"].get("matchLabels") or {}
     path = writer.folder(Place("v1", "Pod", agent["metadata"]["namespace"], "any"))
     text = ",".join(f"{name}={value}" for name, value in selector.items())

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -73,7 +74,7 @@ class Engine:
     def undo(self) -> bool:
         """Undo the steps of the last run, the last one first. Return whether there was something to undo. Raise Stopped."""
         with _stores_blocked():
-            run = self._record.load()
+            run = self._last_run()
             if run is None or run.state == UNDONE:
                 return False
             with self._lease.held(self._writer.names):
@@ -106,13 +107,13 @@ class Engine:
         self._record.turn(DONE)
 
     def _undo(self) -> None:
-        run = self._record.load()
+        run = self._last_run()
         assert run is not None
         backup = Backup(self._writer, self._options.folder, run.name)
         backup.load()
         middle = saved_steps(self._writer, run, backup)
         self._between.is_pending = any(not step.look_back(backup.of(step.saves_as)).is_done for step in middle)
-        self._record.turn(RUNNING)
+        self._record.save(replace(run, state=RUNNING))
         runner = StepRunner(self._record, backup, self._options, self._stop)
         for step in reversed(self._around(middle)):
             runner.undo(step)
@@ -123,6 +124,16 @@ class Engine:
         """Note that the references which were removed are restored."""
         if entry := end_of(backup.of(REMOVE)):
             backup.add([Entry(REMOVE, entry)])
+
+    def _last_run(self) -> Run | None:
+        """Return the run of the record; without a record, the last one that has a backup in the cluster."""
+        run = self._record.load()
+        names = runs_with_secrets(self._writer) if run is None else []
+        if not names:
+            return run
+        backup = Backup(self._writer, self._options.folder, names[-1])
+        backup.load()
+        return Run(names[-1], "", "", "", {}, RUNNING, dict.fromkeys((each.step for each in backup.entries), PENDING))
 
     def _survey(self, procedure: Procedure, backup: Backup) -> Plan:
         """Look at each step; at the references last, because they matter only if something else is to be done."""

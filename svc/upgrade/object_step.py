@@ -89,10 +89,10 @@ class ObjectStep:
             live = self._writer.patch(self.place, live, operations)
         self._writer.apply(look.content["document"], live)
 
-    def progress(self) -> Progress:
+    def progress(self, *, detailed: bool = False) -> Progress:
         """Return whether a workload has rolled out, and whether the kinds of a definition are served."""
         if self.place.kind in WORKLOADS:
-            return rollout_of(self._writer, self.place)
+            return rollout_of(self._writer, self.place, detailed=detailed)
         return self._definition_progress() if self.place.kind == DEFINITION else REACHED
 
     def remains(self) -> bool:

@@ -7,6 +7,7 @@ left while the API changes. They are restored with the UID that the owner has th
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from svc.datastore.orch.client import ApiError
 from svc.deploy.discovery import root_of
 from svc.model.object_metadata import bit_reversed_uid
 from svc.upgrade.object_states import digest
@@ -19,6 +20,7 @@ from svc.values import dataclass
 Json = dict[str, Any]
 
 REMOVE, RESTORE = "remove-references", "restore-references"
+_MISSING: Final = 404
 _LIST: Final = "list"
 _FIELD: Final = "/metadata/ownerReferences"
 
@@ -49,7 +51,7 @@ def scan(cluster: Cluster) -> Iterator[Reference]:
     """Yield the references to owners in the API group, in objects of all kinds. Raise Blocked if a kind cannot be listed."""
     group, seen = cluster.names.api_version.partition("/")[0], set[str]()
     for api_version, kind, plural in _kinds(cluster):
-        for item in cluster.items(f"{root_of(api_version)}/{plural}", metadata_only=True):
+        for item in _items(cluster, f"{root_of(api_version)}/{plural}"):
             metadata = item["metadata"]
             found = [each for each in metadata.get("ownerReferences") or () if _is_of(each, group)]
             if not found or metadata["uid"] in seen:
@@ -59,11 +61,20 @@ def scan(cluster: Cluster) -> Iterator[Reference]:
             yield from (Reference(place, metadata["uid"], each) for each in found)
 
 
+def _items(cluster: Cluster, path: str) -> Iterator[Json]:
+    """Yield the metadata of the objects of a kind; nothing if its definition is being deleted."""
+    try:
+        yield from cluster.items(path, metadata_only=True)
+    except ApiError as error:
+        if error.status != _MISSING:
+            raise
+
+
 def _kinds(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
     """Yield API version, kind and plural of all objects that can be listed, each group in its preferred version."""
     groups = cluster.client.get("/apis")["groups"]
     for api_version in ("v1", *(each["preferredVersion"]["groupVersion"] for each in groups)):
-        for each in cluster.client.get(root_of(api_version))["resources"]:
+        for each in (cluster.client.get_if_served(root_of(api_version)) or {}).get("resources") or ():
             if _LIST in each["verbs"] and "/" not in each["name"] and "get" in each["verbs"]:
                 yield api_version, each["kind"], each["name"]
 
@@ -78,7 +89,7 @@ class _ReferenceStep:
         self._writer = writer
         self._between = between
 
-    def progress(self) -> Progress:
+    def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
         """Return at once: nothing follows a reference."""
         return REACHED
 

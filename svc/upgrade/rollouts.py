@@ -19,20 +19,30 @@ _HASH: Final = {DAEMON_SET: "controller-revision-hash", "Deployment": "pod-templ
 _BUDGETS: Final = ("policy/v1", "policy/v1beta1")
 
 
-def rollout_of(cluster: Cluster, place: Place) -> Progress:
-    """Return whether all pods of a workload have its newest template, and are ready."""
+def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False) -> Progress:
+    """Return whether all pods of a workload have its newest template, and are ready.
+
+    With `detailed`, the reasons have the ends of logs, and budgets of disruptions."""
     live = cluster.find(place)
     if live is None:
         return Progress(False, (f"{place} does not exist",))
     missing = list(_status_reasons(place, live))
-    pods = list(_pods(cluster, live))
-    newest = _newest_hash(cluster, live)
-    stuck = [(pod, why) for pod in pods if (why := _why_not_ready(pod, live, newest))]
+    stuck, number = _stuck_pods(cluster, live)
     if not missing and not stuck:
         return REACHED
-    named = [f"{_of(pod)}: {why}{_last_lines(cluster, pod, live)}" for pod, why in stuck[:MAX_REASONS]]
-    more = [f"and {len(stuck) - MAX_REASONS} pods more"] if len(stuck) > MAX_REASONS else []
-    return Progress(False, (*missing, *named, *more, *blocking_budgets(cluster, live)))
+    named = [f"{_of(pod)}: {why}{_last_lines(cluster, pod, live) if detailed else ''}" for pod, why in stuck]
+    more = [f"and {number - len(stuck)} pods more"] if number > len(stuck) else []
+    return Progress(False, (*missing, *named, *more, *(blocking_budgets(cluster, live) if detailed else ())))
+
+
+def _stuck_pods(cluster: Cluster, live: Json) -> tuple[list[tuple[Json, str]], int]:
+    """Return the first pods that do not count as upgraded, each with the reason, and their number. Others are not kept."""
+    newest, found, number = _newest_hash(cluster, live), [], 0
+    for pod in _pods(cluster, live):
+        if why := _why_not_ready(pod, live, newest):
+            number += 1
+            found += [(pod, why)] if number <= MAX_REASONS else []
+    return found, number
 
 
 def blocking_budgets(cluster: Cluster, workload: Json) -> Iterator[str]:

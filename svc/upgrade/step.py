@@ -71,8 +71,8 @@ class Step(Protocol):
     def act(self, look: Look) -> None:
         """Write what the look says."""
 
-    def progress(self) -> Progress:
-        """Return whether the cluster has followed."""
+    def progress(self, *, detailed: bool = False) -> Progress:
+        """Return whether the cluster has followed. With `detailed`, the reasons also have what takes time, such as logs."""
 
     def remains(self) -> bool:
         """Return whether undoing leaves something whose progress counts."""

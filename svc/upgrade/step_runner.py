@@ -134,7 +134,7 @@ class StepRunner:
         waits = False
         while not (progress := step.progress()).is_reached:
             if time.monotonic() > self._until:
-                raise TimedOut(progress.reasons)
+                raise TimedOut(step.progress(detailed=True).reasons or progress.reasons)
             if not waits:
                 self._record.note(step.name, WAITING)
                 self._options.say(f"{step.name} waits: {progress.reasons[0]}")

@@ -214,6 +214,16 @@ def test_deleted_record_is_written_again(site: UpgradeSite, kubelets: FakeKubele
     assert site.state(old()) == before
 
 
+def test_undo_without_a_record(site: UpgradeSite) -> None:
+    """The Secrets are enough."""
+    before = site.state(old())
+    site.succeeds("apply")
+    site.kube.uproot("configmaps/kube-system/svc-upgrade")
+    site.succeeds("undo")
+    assert site.state(old()) == before
+    assert site.run("undo").stdout == "nothing to undo\n"
+
+
 def test_one_run_at_a_time(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:
     """A second run is refused while the first one waits."""
     kubelets.stuck["node2"] = ("ImagePullBackOff", "no such image")
