@@ -251,4 +251,4 @@ def test_missing_rights_for_an_installation_name_the_option(server: Kube, tmp_pa
     done = svcctl("installation", command, "-f", str(file), "--kubeconfig", str(kubeconfig))
     assert done.exit_code == 1
     assert "403" in done.output
-    assert done.output.endswith("use the kubeconfig of an administrator, with --kubeconfig\n")
+    assert "use the kubeconfig of an administrator, with --kubeconfig" in done.output
