@@ -38,7 +38,7 @@ class _HostEndpointStep:
         """Return False: nothing follows the undoing that the cluster would have to do first."""
         return False
 
-    def progress(self) -> Progress:
+    def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
         """Return that the cluster follows at once."""
         return REACHED
 
@@ -122,7 +122,7 @@ class Switch(_HostEndpointStep):
         """Write the value; create the configuration with its defaults if there is none."""
         self._write(look.content["live"], ENABLED)
 
-    def progress(self) -> Progress:
+    def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
         """Return which former host endpoints have no successor yet."""
         reasons = tuple(self._view.unreplaced().values())
         return Progress(not reasons, reasons)
