@@ -341,7 +341,7 @@ def run_with_faults(site: UpgradeSite, proxy: ApiProxy, names: Iterator[str]) ->
     print(f"{len(found)} faults, {found.count(3)} blocked the run")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy) -> None:
     """Each write gets one of the faults."""
     run_with_faults(site, proxy, itertools.cycle(FAULTS))
@@ -394,6 +394,7 @@ def test_large_backup_is_divided(site: UpgradeSite, tmp_path: Path) -> None:
     assert site.state(newer) == before
 
 
+@pytest.mark.long
 def test_next_run_removes_the_secrets_of_this_one(site: UpgradeSite) -> None:
     site.succeeds("apply")
     first = site.record()
