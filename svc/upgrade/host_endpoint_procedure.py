@@ -59,7 +59,7 @@ class HostEndpointProcedure:
         return []
 
     def _environment_problems(self) -> Iterator[str]:
-        """Yield why the controllers would not create host endpoints, whatever their configuration says."""
+        """Yield the variables that keep the controllers from creating host endpoints, against their configuration."""
         place = Place(_WORKLOADS, "Deployment", _NAMESPACE, self._writer.names.controllers)
         live = self._writer.find(place) if self._writer.served(place) else None
         if live is None:

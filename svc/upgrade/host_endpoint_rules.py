@@ -1,4 +1,4 @@
-"""What the move to automatic host endpoints has to do, and what stands in its way (specification, 9.7).
+"""The work of the move to automatic host endpoints, and its obstacles (specification, 9.7).
 
 Pure: it reads neither a datastore nor a clock. A former host endpoint is one for all interfaces of its node that the
 controllers have not created. Its labels go to its node, from which the controllers give them to the automatic one. The former
@@ -143,7 +143,7 @@ def _internal_addresses(node: Resource) -> list[str]:
 
 
 def _addresses(texts: object) -> list[str]:
-    """Return addresses in their usual form. Leave out what is none."""
+    """Return addresses in their usual form. Leave out other texts."""
     found = []
     for text in texts if isinstance(texts, list) else ():
         try:

@@ -74,7 +74,7 @@ class NodeLabels(_HostEndpointStep):
             self._change(node, lambda present, labels=labels: {**labels, **present})  # type: ignore[misc]
 
     def look_back(self, saved: Sequence[Json]) -> Look:
-        """Look for labels that the run has added, and nobody has changed."""
+        """Look for labels that still have the value which the run has given them."""
         added = _added(saved)
         left: dict[str, dict[str, str]] = {}
         for node, labels in added.items():
@@ -119,7 +119,7 @@ class Switch(_HostEndpointStep):
         return None if look.is_done or saved else {"value": _at(look.content["live"])}
 
     def act(self, look: Look) -> None:
-        """Write the value; create the configuration with its defaults if there is none."""
+        """Write the value; create a missing configuration with its defaults."""
         self._write(look.content["live"], ENABLED)
 
     def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002

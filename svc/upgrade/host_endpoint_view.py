@@ -9,6 +9,7 @@ from svc.model.host_endpoint import KIND
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
 from svc.upgrade.host_endpoint_rules import Findings, examine, former_endpoints, why_not_replaced
+from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
 
@@ -19,7 +20,7 @@ _POLICY_KIND: Final = "GlobalNetworkPolicy"
 
 
 class HostEndpointView:
-    """Reads of one cluster. Each method reads anew."""
+    """Reads of one cluster. Each method reads it again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -74,7 +75,10 @@ class HostEndpointView:
         found = {}
         for name, each in documents.items():
             codec = CustomResourceCodec(ApiGroup(self._cluster.names, each["apiVersion"]))
-            value = codec.decode(KIND, each)[1]
+            try:
+                value = codec.decode(KIND, each)[1]
+            except ValueError as error:
+                raise Blocked([f"host endpoint {name} cannot be read: {error}"], details="correct it, or delete it") from None
             assert isinstance(value, Resource)  # of this kind
             found[name] = value
         return found

@@ -110,7 +110,7 @@ def test_leaked_address_is_released(cli: Cli, store: Backend) -> None:
 def test_leaked_address_of_another_node_needs_force(
     site: Site, cli: Cli, store: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody may have deleted the endpoint of a live pod, whose node alone can tell: also if its agent has ended."""
+    """An administrator may have deleted the endpoint of a live pod. Only its node can tell, also if its agent has ended."""
     if not isinstance(site, EtcdSite):
         pytest.skip(f"{OTHER_STORES}the pod is the endpoint, or the store has one node")
     monkeypatch.setattr(living_agents, "WATCH_SECONDS", 0.5)

@@ -118,7 +118,7 @@ def test_address_without_endpoint_of_a_living_node_stays(
     claim.require_decided()
     targets = [ReleaseTarget(address) for address in leaked]
     try:
-        store.write([Delete(NodeClaimKey(NODE))])  # as somebody does who believes that the machine is gone
+        store.write([Delete(NodeClaimKey(NODE))])  # as an administrator does who believes that the machine is gone
         outcomes = examine(place(site, store), targets, [], elsewhere, is_forced=True)
         own = examine(place(site, store), targets, [], LocalUses(node=NODE, is_shared=True))
     finally:

@@ -187,6 +187,16 @@ def test_obstacle_blocks_before_the_first_write(hosts: Hosts, obstacle: Callable
     assert (hosts.content(), hosts.switch()) == (before, None)
 
 
+def test_damaged_host_endpoint_is_named(hosts: Hosts) -> None:
+    body = {"metadata": {"annotations": {DEFAULT.metadata_annotation: "{"}}}
+    path = f"/apis/{DEFAULT.crd_api_version}/hostendpoints/old-hep-a"
+    hosts.site.kube.call("PATCH", path, body, "application/merge-patch+json")
+    done = hosts.run("apply")
+    assert done.exit_code == 3, done.output
+    assert "host endpoint old-hep-a cannot be read" in done.output
+    assert "role" not in hosts.labels("hep-a")
+
+
 @pytest.mark.long
 def test_kill_at_each_write_is_survived(hosts: Hosts, tmp_path: Path) -> None:
     """The next run reaches the same end. Before and after each write."""

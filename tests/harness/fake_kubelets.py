@@ -1,6 +1,6 @@
 """Nodes without machines: they take pods, report them as running, and remove ended ones, by the API alone.
 
-There is no scheduler: a pod without a node gets the one that its affinity names, else the first one.
+No scheduler runs: a pod without a node gets the one that its affinity names, else the first one.
 """
 
 import threading

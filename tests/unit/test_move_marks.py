@@ -132,7 +132,7 @@ def test_a_predecessor_is_known_by_its_run(
     put(source, filled, is_ready=True)
     put(target, emptied, is_ready=False)
     assert marks.is_predecessor(marks.present(source), target) is expected
-    put(target, emptied, is_ready=True)  # somebody has used it since
+    put(target, emptied, is_ready=True)  # another program has used it since
     assert not marks.is_predecessor(marks.present(source), target)
 
 

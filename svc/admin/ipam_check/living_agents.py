@@ -15,7 +15,7 @@ from svc.model.keys import NodeClaimKey
 def nodes_with_agent(backend: Backend, nodes: Collection[str]) -> set[str]:
     """Return the nodes whose counter changes, or appears, within 15 s. Return before if all do. Raise StoreError.
 
-    A claim that somebody has deleted is written again by a living agent."""
+    A living agent writes a deleted claim again."""
     first = _claims(backend, nodes)
     alive: set[str] = set()
     until = time.monotonic() + WATCH_SECONDS
