@@ -1,11 +1,10 @@
 """Steps of a run as its backup has them, to undo it without the manifest."""
 
-from svc.upgrade import host_endpoint_steps
 from svc.upgrade.backup import Backup
 from svc.upgrade.bundle import Bundle
-from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.owner_references import REMOVE, RESTORE
+from svc.upgrade.procedures import special_steps
 from svc.upgrade.run_record import Run
 from svc.upgrade.step import Step
 from svc.upgrade.writer import Writer
@@ -14,7 +13,7 @@ from svc.upgrade.writer import Writer
 def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
     """Return the steps that have saved an object, in the order of the run."""
     found: list[Step] = []
-    special = _special(writer)
+    special = special_steps(writer)
     for name in run.steps:
         if name in (REMOVE, RESTORE):
             continue
@@ -26,10 +25,3 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
         if document is not None:
             found.append(ObjectStep(writer, document, Bundle([]), lambda _: None))
     return found
-
-
-def _special(writer: Writer) -> dict[str, Step]:
-    """Return the steps that are not about an object of a manifest, by name."""
-    view = HostEndpointView(writer)
-    parts = (host_endpoint_steps.NodeLabels, host_endpoint_steps.Switch, host_endpoint_steps.FormerEndpoints)
-    return {part.name: part(writer, view) for part in parts}

@@ -240,20 +240,11 @@ def _statuses() -> Iterator[None]:
         sys.exit(status)
 
 
-def _procedure(writer: "Writer", procedure: str, manifest: str, sha256: str, to: str) -> "Procedure":
-    if procedure != PROCEDURES[0]:
-        from svc.upgrade.host_endpoint_procedure import HostEndpointProcedure
+def _procedure(writer: "Writer", procedure: str, **given: str) -> "Procedure":
+    from svc.upgrade.procedures import procedure_of
+    from svc.upgrade.request import Request
 
-        if manifest or sha256 or to:
-            raise click.UsageError(f"--procedure {procedure} takes no manifest: everything follows from the cluster")
-        return HostEndpointProcedure(writer)
-    if not manifest:
-        raise click.UsageError("--manifest is missing: print one with `svcctl manifests`")
-    from svc.upgrade.manifest_procedure import ManifestProcedure
-    from svc.upgrade.manifest_source import read_manifest
-
-    documents, digest = read_manifest(manifest, sha256)
-    return ManifestProcedure(writer, documents, digest, to)
+    return procedure_of(procedure, writer, Request(**given))
 
 
 def _plan_text(made: "Plan") -> str:
