@@ -43,13 +43,13 @@ class CarriedSecret(ObjectStep):
         """Return that nothing follows. Raise Blocked if an entry is gone."""
         present = data_of(self._writer.find(self.place))
         if lost := [key for key in self._carried if key not in present]:
-            details = "`svcctl upgrade undo` restores it, or write it again"
+            details = "write it again, or look for it in the backup of the run"
             raise Blocked([f"{self.place} has lost {', '.join(lost)} during the run"], details=details)
         return REACHED
 
     def _change(self, live: Json, saved: Sequence[Json]) -> Look:
         """Compare with a document that has the entries of the object which is compared, so that an edit is never undone."""
-        self._carried = data_of(live)
+        self._carried |= data_of(live)  # also what an earlier look has found
         self._document = carried(self._shipped, live)
         found = super()._change(live, saved)
         notes = (*found.notes, f"{self.place}: {_SHOWN}") if saved and _is_edited(live, saved, self._writer) else found.notes
