@@ -57,7 +57,7 @@ class ManifestProcedure:
             known = ", ".join(agent_names(names))
             return Findings(self.name, {}, (f"the manifest has no DaemonSet of the agent ({known})",))
         live, blockers = live_agent(self._writer, agent)
-        problems = [*blockers, *self._kinds_missing()]
+        problems = [*blockers, *self._kinds_missing(), *self._method_problems()]
         if live is not None:
             problems += [*_flavour_problems(live, agent, names), *self._datastore_problems(live, agent)]
         noted = {} if problems else self._noted()
@@ -101,6 +101,11 @@ class ManifestProcedure:
     def _pattern(self) -> "re.Pattern[str]":
         """Return the form of the version of the cluster after the upgrade."""
         return pattern_of(self._writer.names, self._to)
+
+    def _method_problems(self) -> Iterator[str]:
+        """Yield why the manifest is that of another method of installation."""
+        if self._bundle.brings(Place(self._writer.names.operator_api_version, "Installation", "", "default")):
+            yield "the manifest is of flavour operator, and no operator has installed the cluster: give one of another flavour"
 
     def _datastore_problems(self, live: Json, agent: Json) -> Iterator[str]:
         """Yield why the datastore is none for this procedure."""

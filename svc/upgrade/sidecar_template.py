@@ -26,8 +26,8 @@ def template_of(documents: Sequence[Json]) -> str:
 
 
 def image_of(template: str, sidecar: str) -> str:
-    """Return the image of a container in a template; empty if it has none. Lines with directives are no YAML."""
-    lines = template.splitlines()
+    """Return the image of a container in a template; empty if it has none. Lines that are directives do not count."""
+    lines = [line for line in template.splitlines() if line.strip() and not line.lstrip().startswith("{{")]
     wanted = re.compile(rf"[ -]*name:\s*[\"']?{re.escape(sidecar)}[\"']?\s*(#.*)?")
     for number, line in enumerate(lines):
         if wanted.fullmatch(line) and (image := _image_beside(lines, number)):
@@ -52,10 +52,10 @@ def is_known(version: str) -> bool:
 def _image_beside(lines: Sequence[str], number: int) -> str:
     """Return the image in the item of a list that has a line."""
     column = _column(lines[number])
-    first = next((at for at in range(number, -1, -1) if lines[at].strip() and _begins(lines[at], column)), number)
+    first = next((at for at in range(number, -1, -1) if _begins(lines[at], column)), number)
     for at in range(first, len(lines)):
         line = lines[at]
-        if at > first and line.strip() and (_begins(line, column) or _column(line) < column):
+        if at > first and (_begins(line, column) or _column(line) < column):
             return ""
         if found := re.fullmatch(r"[ -]*image:\s*[\"']?([^\s\"'#]+)[\"']?\s*(#.*)?", line):
             return found[1] if _column(line) == column else ""

@@ -208,11 +208,12 @@ def test_kill_at_each_write(mesh: MeshSite, killer: Killer, step: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ["each in turn", *FAULTS])
 def test_every_fault_at_each_write(mesh: MeshSite, server: Kube, name: str) -> None:
     with ApiProxy(server) as proxy:
 
         def apply() -> Result:
             return run(mesh, "apply", server=proxy.url)
 
-        print(name, fail_writes(proxy, apply, lambda: _prepare(mesh), lambda: _check(mesh), itertools.repeat(name)))
+        faults = itertools.repeat(name) if name in FAULTS else itertools.cycle(FAULTS)
+        print(name, fail_writes(proxy, apply, lambda: _prepare(mesh), lambda: _check(mesh), faults))
