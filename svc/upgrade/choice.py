@@ -1,7 +1,7 @@
 """Which procedure fits a cluster: by how svc was installed, and by its datastore.
 
-A method that owns the objects of a cluster comes before one that has only applied them. Procedures that are no methods of
-installation are never chosen, and contradict nothing.
+A method that owns the objects of a cluster comes before one that has only applied them. Other procedures than
+those of installations are never chosen, and do not contradict anything.
 """
 
 from collections.abc import Callable, Sequence

@@ -24,7 +24,7 @@ def step_of(writer: Writer, document: Json, bundle: Bundle, former: Former) -> O
 
 
 class AgentOnly(ObjectStep):
-    """A DaemonSet whose pods pass if their agent is ready, whatever their other containers are."""
+    """A DaemonSet whose pods pass if their agent is ready. Their other containers do not count."""
 
     def progress(self, *, detailed: bool = False) -> Progress:
         """Return whether the DaemonSet has rolled out."""

@@ -30,7 +30,7 @@ _PATCH_END, _PLAIN_END = r"\.", r"(\.|$)"
 
 
 class ManifestProcedure:
-    """The procedure. `given` are the digest of the manifest, and whatever else a run is continued with.
+    """The procedure. `given` are the digest of the manifest, and all else that a run is continued with.
 
     `last` are steps after those of the documents, `to` is the version that the user gives, if any."""
 
@@ -108,7 +108,7 @@ class ManifestProcedure:
             yield "the manifest is of flavour operator, and no operator has installed the cluster: give one of another flavour"
 
     def _datastore_problems(self, live: Json, agent: Json) -> Iterator[str]:
-        """Yield why the datastore is none for this procedure."""
+        """Yield why this procedure is not for the datastore."""
         if uses_etcd(live, configs_of(self._writer, live)):
             yield "the datastore of the cluster is etcd: this procedure is for the Kubernetes API"
         elif uses_etcd(agent, self._bundle.of_kind("ConfigMap")):

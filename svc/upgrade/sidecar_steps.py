@@ -83,7 +83,7 @@ class FormerTemplate(Template):
         super().__init__(writer, "")
 
     def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
-        """Return that there is nothing to do before the run is undone."""
+        """Return that the step is done: it only acts when the run is undone."""
         return Look(True)
 
     def look_back(self, saved: Sequence[Json]) -> Look:
@@ -121,7 +121,7 @@ class Restart:
         self.name = self.saves_as = f"{RESTART}/{place}"
 
     def look(self, saved: Sequence[Json]) -> Look:
-        """Look for pods with an old sidecar, and whether the workload was told to replace them."""
+        """Look for pods with an old sidecar, and whether the run has already asked the workload to replace them."""
         live = self._writer.find(self.place)
         if live is None:
             return Look(True)

@@ -94,7 +94,7 @@ def test_plan_apply_and_undo(mesh: MeshSite) -> None:
 
 
 def test_bare_pod_is_reported(mesh: MeshSite) -> None:
-    """Nobody would make it again."""
+    """No workload would make it again."""
     containers = [{"name": DEFAULT.sidecar, "image": image("0.1.0")}]
     body = {"metadata": {"name": "alone"}, "spec": {"containers": containers, "nodeName": "node1"}}
     mesh.kube.call("POST", "/api/v1/namespaces/apps/pods", body)
