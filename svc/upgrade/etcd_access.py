@@ -150,7 +150,7 @@ def _listed(endpoints: str) -> list[str]:
 
 
 def _plugins(text: str) -> Iterator[Json]:
-    """Yield the plugins of a network list that name etcd. A template with tokens does not count: its values come from elsewhere."""
+    """Yield the plugins of a network list that name etcd. A template with tokens does not count."""
     if ENDPOINTS not in text:
         return
     try:
