@@ -36,6 +36,8 @@ class Method:
 
 def choose(cluster: Cluster, given: str, known: Sequence[str]) -> str:
     """Return the procedure: the given one, or that of the first method that is found. Raise Blocked if they contradict."""
+    if given and given not in _OF_METHODS:
+        return given
     try:
         found = [(method, reason) for method in _METHODS if (reason := method.reason(cluster))]
     except Stopped:
@@ -115,3 +117,4 @@ _METHODS: Final = (
     Method(MANIFESTS_ETCD, _etcd, (OPERATOR, CHART)),
     Method(MANIFESTS, _manifests, (OPERATOR, CHART)),
 )
+_OF_METHODS: Final = frozenset(method.procedure for method in _METHODS)

@@ -35,10 +35,12 @@ class EtcdProcedure(ManifestProcedure):
     datastore = "etcd"
 
     def unverified(self) -> list[str]:
-        """Return what is not as it should be after the last step."""
-        data, place = self._secret()
-        found = list(problems(accesses(self._live_configs()), place, data))
-        return [*found, *([] if found else super().unverified())]
+        """Return what is not as it should be after the last step; nothing if the manifest is bad, which `findings` say."""
+        (data, place), found = self._secret(), self._accesses()
+        if not found or list(problems(found, place, data)):
+            return []
+        wrong = list(problems(accesses(self._live_configs()), place, data))
+        return [*wrong, *([] if wrong else super().unverified())]
 
     def _step(self, document: Json, former: Former) -> ObjectStep:
         return step_of(self._writer, document, self._bundle, former)
@@ -96,8 +98,7 @@ class EtcdProcedure(ManifestProcedure):
     def _secret(self) -> tuple[dict[str, str], Place | None]:
         """Return the entries that the Secret will have, and its place."""
         agent = self._bundle.agent(self._writer.names)
-        assert agent is not None  # see `findings`
-        place = secret_place(agent)
+        place = secret_place(agent) if agent is not None else None
         shipped = next((each for each in self._bundle.documents if place_of(each) == place), {})
         live = self._writer.find(place) if place is not None else None
         return data_of(carried(shipped, live)), place

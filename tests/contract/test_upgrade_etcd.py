@@ -26,6 +26,7 @@ from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing
 from harness.upgrade_site import DAEMON_SET, SYSTEM, UpgradeSite, config, daemon_set, running_site
+from svc.netconf.names_profiles import load_profile
 from svc.upgrade.writer import Writer
 
 pytestmark = pytest.mark.server
@@ -262,6 +263,57 @@ def test_stuck_agent_is_named(site: UpgradeSite, secured: Cluster, kubelets: Fak
     assert "node node2, pod svc-node-" in late.stderr
     kubelets.stuck.clear()
     assert site.run("apply", documents=newer(secured)).exit_code == 0
+
+
+def test_verify_with_a_bad_manifest(site: UpgradeSite, secured: Cluster) -> None:
+    documents = _documents(_set(etcd_endpoints="http://<ETCD_IP>:<ETCD_PORT>"))(secured)
+    failed = site.run("verify", documents=documents)
+    assert failed.exit_code == 6, failed.output
+    assert "is not the URL of an etcd server" in failed.stderr
+    assert "has no DaemonSet of the agent" in site.run("verify", documents=documents[:2]).stderr
+
+
+def _calico(version: str, endpoints: str) -> list[Json]:
+    """Return the objects of Calico with etcd, as far as they matter here."""
+    labels = {"k8s-app": "calico-node"}
+    reference = {"configMapKeyRef": {"name": "calico-config", "key": "etcd_endpoints"}}
+    agent = {"name": "calico-node", "image": f"docker.io/calico/node:{version}"}
+    pod = {"containers": [agent | {"env": [{"name": "ETCD_ENDPOINTS", "valueFrom": reference}]}]}
+    volume = {"name": "etcd-certs", "secret": {"secretName": "calico-etcd-secrets", "defaultMode": 0o400}}
+    data = {
+        "etcd_endpoints": endpoints,
+        **NO_PATHS,
+        "cni_network_config": '{"etcd_endpoints": "__ETCD_ENDPOINTS__", "mtu": __MTU__}',
+    }
+    found: list[Json] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "calico-config"}, "data": data},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "calico-etcd-secrets"}, "type": "Opaque", "data": None},
+        {
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "calico-node"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod | {"volumes": [volume]}},
+            },
+        },
+    ]  # fmt: skip
+    for each in found:
+        each["metadata"]["namespace"] = SYSTEM
+    return found
+
+
+def test_calico(empty: UpgradeSite, tmp_path: Path) -> None:
+    """Its names, its ConfigMap with a template, and its version of two numbers."""
+    (tmp_path / "plain").mkdir()
+    kube = empty.kube
+    with cluster(tmp_path / "plain") as plain:
+        note_version(plain, "v3.29", tmp_path, {}, load_profile("calico"))
+        empty.install(_calico("v3.26.4", plain.endpoints))
+        documents = _calico("v3.29.1", plain.endpoints)
+        done = empty.call("--names", "calico", *empty.words("apply", documents=documents))
+        assert done.exit_code == 0, done.output
+        (agent,) = kube.call("GET", DAEMON_SET.replace("svc", "calico"))["spec"]["template"]["spec"]["containers"]
+        assert agent["image"] == "docker.io/calico/node:v3.29.1"
+    kube.forget(f"configmaps/{SYSTEM}/calico-", f"secrets/{SYSTEM}/calico-")
 
 
 @pytest.fixture(scope="module")

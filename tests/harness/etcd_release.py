@@ -13,7 +13,7 @@ from harness.upgrade_site import SYSTEM, UpgradeSite, config, container
 from svc.admin.resources import CLUSTER
 from svc.datastore.open import open_backend
 from svc.model.resource import Resource
-from svc.names import DEFAULT
+from svc.names import DEFAULT, Names
 
 Json = dict[str, Any]
 
@@ -66,7 +66,7 @@ class Certificates:
         return {name: base64.b64encode(file.read_bytes()).decode() for name, file in files.items()}
 
 
-def note_version(cluster: Cluster, version: str, folder: Path, data: Mapping[str, str]) -> None:
+def note_version(cluster: Cluster, version: str, folder: Path, data: Mapping[str, str], names: Names = DEFAULT) -> None:
     """Write ClusterInformation as a node does."""
     settings = {"kind": "etcdv3", "etcd_endpoints": cluster.endpoints}
     for option, key in {"etcd_ca_cert_file": "etcd-ca", "etcd_cert_file": "etcd-cert", "etcd_key_file": "etcd-key"}.items():
@@ -74,8 +74,8 @@ def note_version(cluster: Cluster, version: str, folder: Path, data: Mapping[str
             file = folder / f"note-{key}"
             file.write_bytes(base64.b64decode(data[key]))
             settings[option] = str(file)
-    with closing(open_backend(settings, folder, DEFAULT)) as store:
-        spec = {DEFAULT.version_field: version, "datastoreReady": True}
+    with closing(open_backend(settings, folder, names)) as store:
+        spec = {names.version_field: version, "datastoreReady": True}
         put(store, CLUSTER, Resource(CLUSTER.kind, {"name": CLUSTER.name}, spec))
 
 
