@@ -235,7 +235,9 @@ def test_etcd_is_another_procedure(site: UpgradeSite) -> None:
     body = {"metadata": {"name": "cni-config", "namespace": SYSTEM}, "data": {"config": text}}
     site.kube.call("POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", body)
     try:
-        assert "the datastore of the cluster is etcd" in blocked(site, [daemon_set("svc:0.1.1")])
+        documents = [daemon_set("svc:0.1.1")]
+        assert "the datastore of the cluster is etcd" in blocked(site, documents, "--procedure", "manifests")
+        assert "give the manifest for it" in blocked(site, documents)
     finally:
         site.kube.uproot(f"configmaps/{SYSTEM}/cni-config")
 
