@@ -44,7 +44,7 @@ Json = dict[str, Any]
 
 _NOT_COMPARED: Final[Json] = {
     "time": None, "seconds": 0.0, "attachments": 0, "findings": [], "unconfirmed": {}, "gone": 0, "torn_down": 0, "errors": [],
-    "complete": None,
+    "journal": "", "confirm_seconds": CONFIRM_SECONDS, "complete": None,
 }  # fmt: skip
 
 
@@ -117,6 +117,8 @@ class Reconciliation:
                 "gone": len(found.dead),
                 "torn_down": self._torn_down,
                 "errors": list(found.errors),
+                "journal": found.journal,
+                "confirm_seconds": CONFIRM_SECONDS,
                 "complete": self._report.get("complete") if found.errors else {"time": now.unix, "findings": len(shown)},
             }
             return self.report

@@ -80,7 +80,7 @@ def test_full_disk_is_reported_until_a_probe_succeeds() -> None:
     """The agent probes the files every 30 s only."""
     health = Health()
     free = Dependency("journal", "the journal", "free space", lambda _: None)
-    health.require_later([free], "net", may_lack_addresses=False)
+    health.require([free], "net", CallTrace("test"), may_lack_addresses=False)
     health.record("net", NoSpace("the disk is full"))
     assert [str(last.failure) for last in health.failures() if last.is_current] == ["the disk is full"]
     health.require([free], "net", CallTrace("test"), may_lack_addresses=False)
