@@ -77,6 +77,7 @@ class Reconciliation:
         self._torn_down = 0
         self._conflicts: frozenset[AttachmentId] = frozenset()  # at the last comparison
         self._report: Json = {}
+        self._logged: dict[tuple[str, str], str] = {}  # findings, by ID and object
 
     @property
     def report(self) -> Json:
@@ -133,7 +134,6 @@ class Reconciliation:
         yield from (("reconcile_findings", (("id", id_),), counts[id_]) for id_, kind in KINDS.items() if kind.source == AGENT)
 
     def _run(self, _job: Job) -> None:
-        before = self._found()
         self._due = time.monotonic() + RECONCILE_SECONDS
         try:
             self.reconcile()
@@ -143,7 +143,8 @@ class Reconciliation:
             return
         finally:
             self._in_flight = False
-        present = self._found()
+        before, present = self._logged, self._found()
+        self._logged = present
         for (id_, name), text in present.items():
             if (id_, name) not in before:
                 log.warning("%s: %s: %s", id_, name, text)
@@ -151,7 +152,7 @@ class Reconciliation:
             log.info("%s: %s: no longer found", id_, name)
 
     def _found(self) -> dict[tuple[str, str], str]:
-        findings = self._report.get("findings", ())
+        findings = self.report.get("findings", ())
         return {_name(each): f"{each['problem']}: {each['fix']}" for each in findings}
 
     def _unseen(self, found: "Comparison", findings: "list[Finding]") -> list[Json]:

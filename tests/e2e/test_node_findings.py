@@ -9,18 +9,23 @@ from typing import Any
 
 import pytest
 
+from harness.enter_netns import entered
+from harness.ipam_check import at_once
 from harness.netns import Netns
 from harness.node import Node, agent_with, netconf
 from harness.pod import Pod
 from harness.polling import wait_until
 from harness.scrape import path_of, restart, scrape
 from harness.state import edit_journal, given_away, remains, store_of
+from svc.admin.ipam_check.node import NodePlace, check_node
+from svc.admin.ipam_check.observation import Place
 from svc.agent import reconciliation, restoring
 from svc.attach.journal import Journal
 from svc.attach.record import DELETING
 from svc.dataplane.plan import HOST_MAC
 from svc.ipam.requests import Assign, ReleaseTarget
 from svc.ipam.service import IpamService
+from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
 
@@ -224,10 +229,11 @@ def test_lost_journal_is_named_with_its_findings(observed: Pod, is_damaged: bool
     assert "no installed network list names a datastore" in report["errors"][0]
     origin = "rebuilt at " if is_damaged else "made at "
     assert report["journal"].startswith(origin)
-    checked = json.loads(node.svcctl("ipam", "check", "--node", "-o", "json", check=False).stdout)[0]
-    assert [each["id"] for each in checked["findings"]] == ["link-unknown"]
-    assert checked["journal"] == report["journal"]
-    assert [each["problem"] for each in checked["findings"]] == [each["problem"] for each in report["findings"]]
+    with store_of(node) as store, entered(node.netns):
+        checked = check_node(NodePlace(Place(store, DEFAULT), {"kind": "embedded"}, HOST, node.state_dir), at_once)
+    expected = [(each["id"], each["object"], each["problem"]) for each in report["findings"]]
+    assert [(each.id, each.object, each.problem) for each in checked.findings] == expected
+    assert checked.observation.journal == report["journal"]
     shown = " ".join(node.svcctl("status", check=False).stdout.split())
     assert f"the agent's journal, which was {origin}" in shown
     assert ("kept as journal.db.damaged-" in shown) is is_damaged
