@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from svc.admin.agent_client import ask
 from svc.admin.datastore_view import datastores
+from svc.admin.installed_files import missing_files
 from svc.admin.sources import Source, read_all
 from svc.attach.journal_reader import count_rows, describe, read_nodes, read_origin, read_rows
 from svc.attach.record import DELETING
@@ -58,6 +59,7 @@ class NodeStatus:
         self.datastore = Source("the datastore", pools, load)
         self.named = Source("the network configuration", named)
         self.spool = Source("the spool", lambda: asdict(waiting(state_dir)))
+        self.missing = Source("the installed files", lambda: missing_files(state_dir))
 
     @property
     def is_complete(self) -> bool:
@@ -66,7 +68,7 @@ class NodeStatus:
 
     @property
     def _sources(self) -> tuple[Source, ...]:
-        return self.agent, self.journal, self.datastore, self.named, self.spool
+        return self.agent, self.journal, self.datastore, self.named, self.spool, self.missing
 
     def read(self, seconds: float) -> Json:
         """Return the status as a document, within this time."""
@@ -81,6 +83,7 @@ class NodeStatus:
             "pending_releases": _known(state, self.journal.value, "pending_releases"),
             "journal": (self.journal.value or {}).get("about"),
             "spool": self.spool.value,
+            "missing_files": self.missing.value,
             "datastore": self.datastore.value,
             "datastores": datastores(known, self.named.value, self.datastore.value, self.datastore.failure),
             "nodes": self._nodes(known),
@@ -108,6 +111,11 @@ class NodeStatus:
             yield _of(self.datastore.failure, NOTE if isinstance(self.datastore.failure, CallerError) else DEGRADED)
         elif document["datastore"] is not None:
             yield from pool_problems(document["datastore"]["pools"])
+        if missing := document["missing_files"]:
+            text = f"{', '.join(missing)} {'do' if len(missing) > 1 else 'does'} not exist any more: another program has removed it"
+            yield Problem(
+                DEGRADED, text, "repeat `svcctl install`: without the files the runtime can neither add nor delete pods"
+            )
         yield from journal_problems(document["journal"] or {})
         yield from spool_problems(document["spool"] or {}, document["time"])
         if releases := document["pending_releases"]:
