@@ -112,10 +112,8 @@ class NodeStatus:
         elif document["datastore"] is not None:
             yield from pool_problems(document["datastore"]["pools"])
         if missing := document["missing_files"]:
-            text = f"{', '.join(missing)} {'do' if len(missing) > 1 else 'does'} not exist any more: another program has removed it"
-            yield Problem(
-                DEGRADED, text, "repeat `svcctl install`: without the files the runtime can neither add nor delete pods"
-            )
+            text = f"files that `svcctl install` wrote do not exist any more: {', '.join(missing)}"
+            yield Problem(DEGRADED, text, "repeat it: without them the runtime can neither add nor delete pods")
         yield from journal_problems(document["journal"] or {})
         yield from spool_problems(document["spool"] or {}, document["time"])
         if releases := document["pending_releases"]:

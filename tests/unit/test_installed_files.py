@@ -1,11 +1,13 @@
 """Installed files that another program has removed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from svc.admin.installed_files import missing_files
 from svc.admin.node_status import DEGRADED, NodeStatus
+from svc.model.errors import CallerError
 from svc.netconf.installed import Installed, add_installed
 
 
@@ -27,9 +29,13 @@ def test_removed_executable_is_a_problem(installed: Installed, tmp_path: Path) -
     Path(installed.bin_dir, "svc").unlink()
     missing = str(Path(installed.bin_dir, "svc"))
     assert missing_files(tmp_path / "state") == [missing]
-    node = NodeStatus(tmp_path / "state", tmp_path / "agent.sock", dict, dict)
+    node = NodeStatus(tmp_path / "state", tmp_path / "agent.sock", _unknown, _unknown)
     (problem,) = [each for each in node.read(20)["problems"] if missing in each["text"]]
-    assert (problem["level"], problem["fix"].startswith("repeat `svcctl install`")) == (DEGRADED, True)
+    assert (problem["level"], problem["fix"].startswith("repeat it")) == (DEGRADED, True)
+
+
+def _unknown() -> dict[str, Any]:
+    raise CallerError("the networks of this node have several datastores", details="name one with --netconf")
 
 
 def test_list_on_the_host_counts_for_one_in_a_container(installed: Installed, tmp_path: Path) -> None:
