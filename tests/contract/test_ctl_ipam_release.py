@@ -133,7 +133,7 @@ def test_dry_run_and_an_answer_of_no_release_nothing(cli: Cli, store: Backend) -
 
 def test_address_in_use_is_refused(cli: Cli, store: Backend) -> None:
     printed = refused(cli, "--ip", WEB, "--yes")
-    assert printed.startswith(f"{WEB} refused: endpoint of default/web has it\n1 refused\n")
+    assert printed.startswith(f"{WEB} refused: endpoint of default/web has it: end that first\n1 refused\n")
     assert allocated(store) == BOTH
 
 
