@@ -18,11 +18,15 @@ def conflict_findings(conflicts: Mapping[AttachmentId, Conflict]) -> "list[Findi
     return [_finding(conflict) for conflict in list(conflicts.values())]
 
 
+def name_of(attachment: AttachmentId) -> str:
+    """Return the object of a finding about an attachment."""
+    return f"{attachment.network} {attachment.container_id} {attachment.ifname}"
+
+
 def _finding(conflict: Conflict) -> "Finding":
     from svc.admin.ipam_check.findings import candidate  # conflicts are rare, and it takes memory
 
-    record = conflict.record
-    name = f"{record.id.network} {record.id.container_id} {record.id.ifname}"
+    record, name = conflict.record, name_of(conflict.record.id)
     problem = f"another has its address: {conflict.refusal}"
     return candidate(
         "attachment-unallocated",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from svc import deadline
-from svc.agent.conflict_findings import conflict_findings
+from svc.agent.conflict_findings import conflict_findings, name_of
 from svc.agent.lanes import RECOVERY, Lane
 from svc.agent.queue import Job
 from svc.attach.context import Context
@@ -156,10 +156,17 @@ class Reconciliation:
         return {_name(each): f"{each['problem']}: {each['fix']}" for each in findings}
 
     def _unseen(self, found: "Comparison", findings: "list[Finding]") -> list[Json]:
-        """Return the earlier findings that need a datastore, if one could not be compared: they are not known to be mended."""
-        seen = {(each.id, each.object) for each in findings}
+        """Return the earlier findings that need a datastore, if one could not be compared: they are not known to be mended.
+
+        Leave out those of attachments that were deleted.
+        """
         earlier = self._report.get("findings", ()) if found.errors else ()
-        return [each for each in earlier if each["id"] in _OF_DATASTORES and _name(each) not in seen]
+        if not earlier:
+            return []
+        seen = {(each.id, each.object) for each in findings}
+        rows = {name_of(record.id) for record in self._context.journal.all()}
+        left = [each for each in earlier if each["id"] in _OF_DATASTORES and _name(each) not in seen]
+        return [each for each in left if each["id"] == "allocation-unattached" or each["object"] in rows]
 
     def _confirmed(self, found: "Comparison", now: _Moment) -> "list[Finding]":
         """Return the findings: what must be seen once, and what an earlier comparison showed as well."""

@@ -292,6 +292,18 @@ def test_findings_of_a_datastore_stay_while_it_fails(host: Host, look: Looks, sa
     assert (report["findings"], report["complete"]) == ([], {"time": report["time"], "findings": 0})
 
 
+def test_finding_of_a_deleted_attachment_ends_while_its_datastore_fails(host: Host, look: Looks, sandbox: Sandbox) -> None:
+    host.add(sandbox)
+    (row,) = host.context.journal.all()
+    free(IpamService(host.store, "node1"), row.handle)
+    assert set(look.twice()) == {("attachment-unallocated", "net c1 eth0")}
+    host.context.networks.note(("", "net"), WHERE)
+    host.context.journal.remove(row)
+    host.faults.arm(Kind.OUTAGE)
+    report = look(CONFIRM_SECONDS)
+    assert (len(report["errors"]), [each["id"] for each in report["findings"]]) == (1, [])
+
+
 def test_conflict_is_a_finding_at_once(host: Host, look: Looks, sandbox: Sandbox) -> None:
     """Before the first comparison, too. It ends with the comparison that its end calls for."""
     host.add(sandbox)
