@@ -56,6 +56,9 @@ class Names:
 
     upgrade_floor: str = "0.1"  # the oldest version that upgrades start from
     upgrade_target: str = "svcctl"  # the version it goes to; "svcctl" for its own
+    mesh_namespace: str = "istio-system"  # namespace of a service mesh, another program
+    mesh_injector: str = "istio-sidecar-injector"  # its ConfigMap with the template of sidecars
+    sidecar: str = "svc-sidecar"  # container of the policy agent in pods of the mesh
 
     endpoint_per_interface: bool = True  # every interface of a pod has an endpoint; else only its first one
     container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its ID, not in a hash

@@ -211,7 +211,8 @@ def _begun(made: Plan, name: str, before: Run | None) -> Run:
     known = before.steps if before is not None and same and before.state != UNDONE else {}
     states = {step.name: known.get(step.name, SKIPPED) if look.is_done else PENDING for step, look in made.looks}
     source = before.source if before is not None and same else made.findings.source
-    return Run(name, made.procedure, source, made.findings.target, made.inputs, RUNNING, states)
+    noted = before.noted if before is not None and same else made.findings.noted
+    return Run(name, made.procedure, source, made.findings.target, made.inputs, RUNNING, states, noted)
 
 
 def _new_name(suffix: str) -> str:

@@ -10,7 +10,7 @@ from svc.deploy.server_apply import DEFINITION, NAMESPACE
 from svc.upgrade import adoption
 from svc.upgrade.bundle import WORKLOADS, Bundle, kinds_of
 from svc.upgrade.manual_edits import Edit, find_edits, without_carried
-from svc.upgrade.object_states import Difference, differences, digest, essence, last_applied
+from svc.upgrade.object_states import Difference, digest, essence, last_applied, shown
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place, place_of
 from svc.upgrade.rollouts import blocking_budgets, rollout_of
@@ -111,11 +111,11 @@ class ObjectStep:
             return Look(True, before=now, after=wanted)
         if now not in {each["digest_after"] for each in saved}:
             made = saved[-1]["after"]
-            found = tuple(differences(made, essence(live, self._writer.names)))
+            found = shown(made, essence(live, self._writer.names))
             return Look(False, (f"{self.name} was changed since",), changes=found, before=now, after=wanted)
         if target is None and (note := self._why_kept()):
             return Look(True, notes=(note,), before=now, after=wanted)
-        changes = tuple(differences(essence(live, self._writer.names), essence(target, self._writer.names)))
+        changes = shown(essence(live, self._writer.names), essence(target, self._writer.names))
         return Look(False, changes=changes, before=now, after=wanted, content={"live": live, "target": target})
 
     def undo(self, look: Look) -> None:
@@ -152,7 +152,7 @@ class ObjectStep:
             before == after,
             asks=tuple(f"{self.name}: {edit}" for edit in edits if not edit.is_carried),
             notes=tuple(self._notes(live, edits)),
-            changes=tuple(differences(before, after)),
+            changes=shown(before, after),
             before=digest(before),
             after=digest(after),
             content={"before": live, "after": after, "base": base, "document": document},

@@ -7,8 +7,9 @@ from svc.values import dataclass
 class Request:
     """Inputs of a procedure. Each refuses those that it does not use. An empty one is not given.
 
-    `manifest` is a file or URL, `sha256` its digest, `to` a version."""
+    `manifest` is a file or URL, `sha256` its digest, `to` a version, `policies` a file."""
 
     manifest: str = ""
     sha256: str = ""
     to: str = ""
+    policies: str = ""

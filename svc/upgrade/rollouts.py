@@ -1,4 +1,4 @@
-"""Rollouts of DaemonSets and Deployments: how far they are, and why they do not go on."""
+"""Rollouts of workloads: how far they are, and why they do not go on."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -12,21 +12,23 @@ from svc.upgrade.writer import Cluster
 
 Json = dict[str, Any]
 
-DAEMON_SET: Final = "DaemonSet"
+DAEMON_SET, STATEFUL_SET = "DaemonSet", "StatefulSet"
 MAX_REASONS: Final = 10  # pods that are named
 _LOG_LINES: Final = 3
-_HASH: Final = {DAEMON_SET: "controller-revision-hash", "Deployment": "pod-template-hash"}
+_REVISION: Final = "controller-revision-hash"
+_HASH: Final = {DAEMON_SET: _REVISION, STATEFUL_SET: _REVISION, "Deployment": "pod-template-hash"}
 _BUDGETS: Final = ("policy/v1", "policy/v1beta1")
 
 
-def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False) -> Progress:
+def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False, one_container: bool = False) -> Progress:
     """Return whether all pods of a workload have its newest template, and are ready.
 
-    With `detailed`, the reasons have the ends of logs, and budgets of disruptions."""
+    With `detailed`, the reasons have the ends of logs, and budgets of disruptions. With `one_container`, only the container of
+    the program has to be ready, and not the pod."""
     live = cluster.find(place)
     if live is None:
         return Progress(False, (f"{place} does not exist",))
-    missing = list(_status_reasons(place, live))
+    missing = list(_status_reasons(place, live, one_container=one_container))
     stuck, number = _stuck_pods(cluster, live)
     if not missing and not stuck:
         return REACHED
@@ -59,7 +61,7 @@ def blocking_budgets(cluster: Cluster, workload: Json) -> Iterator[str]:
             yield f"PodDisruptionBudget/{namespace}/{budget['metadata']['name']} allows no disruption of its pods"
 
 
-def _status_reasons(place: Place, live: Json) -> Iterator[str]:
+def _status_reasons(place: Place, live: Json, *, one_container: bool) -> Iterator[str]:
     status, generation = live.get("status") or {}, live["metadata"]["generation"]
     if status.get("observedGeneration", 0) < generation:
         yield f"{place}: its controller has not seen generation {generation}"
@@ -69,8 +71,9 @@ def _status_reasons(place: Place, live: Json) -> Iterator[str]:
         updated, available = status.get("updatedNumberScheduled", 0), status.get("numberAvailable", 0)
     else:
         wanted = live["spec"].get("replicas", 1)
-        updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
-    if updated != wanted or available != wanted:
+        field = "readyReplicas" if place.kind == STATEFUL_SET else "availableReplicas"  # of releases before 1.22
+        updated, available = status.get("updatedReplicas", 0), status.get(field, 0)
+    if updated != wanted or (available != wanted and not one_container):
         yield f"{place}: {updated} of {wanted} pods are updated, {available} available"
 
 
@@ -88,6 +91,8 @@ def _newest_hash(cluster: Cluster, live: Json) -> str:
     """Return the hash of the newest template, as its pods have it; empty if it is not known."""
     metadata = live["metadata"]
     api_version, kind = live["apiVersion"], live["kind"]
+    if kind == STATEFUL_SET:
+        return str((live.get("status") or {}).get("updateRevision") or "")
     history = "ControllerRevision" if kind == DAEMON_SET else "ReplicaSet"
     owned = [
         each

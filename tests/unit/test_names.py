@@ -73,6 +73,9 @@ PLAIN = {
     "operator_plugin",
     "upgrade_floor",
     "upgrade_target",
+    "mesh_namespace",
+    "mesh_injector",
+    "sidecar",
 }
 
 

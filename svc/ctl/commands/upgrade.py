@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # its packages come with an extra
 Json = dict[str, Any]
 Command = Callable[..., Any]
 
-PROCEDURES: Final = ("manifests", "host-endpoints")
+PROCEDURES: Final = ("manifests", "manifests-etcd", "sidecars", "host-endpoints")
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
@@ -49,9 +49,14 @@ _timeout_option = click.option(
 )
 _OF_MANIFEST = (
     click.option(
-        "--procedure", type=click.Choice(PROCEDURES), default=PROCEDURES[0], show_default=True, help="What is to be done."
+        "--procedure",
+        type=click.Choice(PROCEDURES),
+        help="What is to be done.  [default: by what is found in the cluster]",
     ),
-    click.option("--manifest", default="", metavar="FILE|URL", help="Manifest of the release to go to, for `manifests`."),
+    click.option("--manifest", default="", metavar="FILE|URL", help="Manifest of the release, or template of sidecars."),
+    click.option(
+        "--policies", default="", metavar="FILE", help="Policies that replace `allow-all-upgrade`, which is deleted at the end."
+    ),
     click.option("--sha256", default="", metavar="DIGEST", help="Digest of the manifest; required for a URL."),
     click.option(
         "--to", default="", metavar="vX.Y.Z", help="Version to go to.  [default: that of svcctl, or of the names profile]"
@@ -240,11 +245,11 @@ def _statuses() -> Iterator[None]:
         sys.exit(status)
 
 
-def _procedure(writer: "Writer", procedure: str, **given: str) -> "Procedure":
+def _procedure(writer: "Writer", procedure: str | None, **given: str) -> "Procedure":
     from svc.upgrade.procedures import procedure_of
     from svc.upgrade.request import Request
 
-    return procedure_of(procedure, writer, Request(**given))
+    return procedure_of(procedure or "", writer, Request(**given))
 
 
 def _plan_text(made: "Plan") -> str:
