@@ -27,7 +27,6 @@ from svc.admin.install_records import (
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
 from svc.admin.netconf_tokens import completed
-from svc.admin.node_state import read_attachments
 from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
@@ -188,6 +187,8 @@ def _earlier_state_dir(wanted: Installation) -> Path:
     state_dir = Path(recorded.get("state_dir", wanted.state_dir))
     if is_same(state_dir, wanted.state_dir):
         return wanted.state_dir
+    from svc.admin.node_state import read_attachments  # few installations change the directory
+
     if attachments := read_attachments(state_dir, recorded.get("profile", "")):
         raise CallerError(
             f"executables in {str(wanted.bin_dir)!r} belong to state directory {str(state_dir)!r}, "
