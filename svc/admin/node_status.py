@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from svc.admin.agent_client import ask
 from svc.admin.datastore_view import datastores
+from svc.admin.install_records import damages
 from svc.admin.sources import Source, read_all
 from svc.attach.journal_reader import count_rows, describe, read_nodes, read_rows
 from svc.attach.record import DELETING
@@ -58,6 +59,7 @@ class NodeStatus:
         self.datastore = Source("the datastore", pools, load)
         self.named = Source("the network configuration", named)
         self.spool = Source("the spool", lambda: asdict(waiting(state_dir)))
+        self.records = Source("the install records", lambda: damages(state_dir))
 
     @property
     def is_complete(self) -> bool:
@@ -66,7 +68,7 @@ class NodeStatus:
 
     @property
     def _sources(self) -> tuple[Source, ...]:
-        return self.agent, self.journal, self.datastore, self.named, self.spool
+        return self.agent, self.journal, self.datastore, self.named, self.spool, self.records
 
     def read(self, seconds: float) -> Json:
         """Return the status as a document, within this time."""
@@ -97,6 +99,8 @@ class NodeStatus:
     def _problems(self, document: Json) -> Iterator[Problem]:
         if self.agent.failure is not None:
             yield _of(self.agent.failure, DOWN)
+        for damage in self.records.value or ():
+            yield Problem(DEGRADED, f"{damage.msg}: calls of the runtime fail", damage.details)
         for store in document["datastores"]:
             yield from datastore_problems(store)
         if document["state"] is not None:
