@@ -14,6 +14,7 @@ from svc.names import DEFAULT
 pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 UPDATES = 2
+_REFUSED = "FailedCreatePodSandBox"
 SOCKET = "/run/svc/agent.sock"  # /var/run is a symbolic link, which another root would resolve elsewhere
 
 
@@ -24,7 +25,7 @@ def test_no_call_fails(fresh: FreshCluster) -> None:
     fresh.await_address("before")
     fresh.await_svc("svc-node", "svc-controllers")
     churn = Churn(fresh.real, fresh.kube, DEFAULT.conflist, SOCKET)
-    begins = []
+    begins, refused = [], events(fresh.kube, _REFUSED)  # before the cluster is initialised
     with churn.running():
         for number in range(UPDATES):
             begins.append(time.time())
@@ -37,7 +38,7 @@ def test_no_call_fails(fresh: FreshCluster) -> None:
             fresh.await_address(f"during{number}")
     assert churn.failed == []
     assert len(churn.gaps) == UPDATES
-    assert events(fresh.kube, "FailedCreatePodSandBox") == []
+    assert events(fresh.kube, _REFUSED) == refused
     fresh.real.wait("the pod has ended", lambda: read_pod(fresh.kube, "before") is None)
     journal = fresh.real.library / "svc" / "journal.db"
     kept = {f"during{number}" for number in range(UPDATES)}
