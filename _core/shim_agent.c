@@ -304,7 +304,7 @@ static _Noreturn void give_up(const struct limit *limit, const struct limit *sen
              TEXT("start it, or see in its log why it does not start, and repeat the call; socket ", agent_socket));
     use_newest_layout();
     spool(request.data, request.end);
-    int fd = connect_agent(send_limit->ms);  // an agent that has started meantime may have read the spool before
+    int fd = connect_agent(LOOK_MS);  // an agent that has started meantime may have read the spool before
     if (fd >= 0)
         exchange(fd, now_ms(), send_limit);
     finish(STDOUT_FILENO, 0, TEXT(NULL));
