@@ -112,6 +112,13 @@ def damage_of(record: Path) -> PeerError | None:
     return None
 
 
+def repairs(bin_dir: Path, names: Names) -> Iterator[str]:
+    """Yield a warning for each damaged record of the executables, which an installation writes again."""
+    for damage in filter(None, map(damage_of, record_paths(bin_dir, names))):
+        source = "of this command, or of a record that is whole"
+        yield f"warning: {damage.msg}: it is written again, with the directories and --wait {source}"
+
+
 def damages(state_dir: Path) -> list[PeerError]:
     """Return the damage of each record of the installations for a state directory. Raise the errors of `read_installed`."""
     found = [damage_of(record) for record in OtherInstallations(read_installed(state_dir)).records]

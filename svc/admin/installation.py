@@ -16,7 +16,6 @@ from svc.admin.account_access import Access, kubeconfig_name
 from svc.admin.account_token import obtain_or_keep
 from svc.admin.install_records import (
     OtherInstallations,
-    damage_of,
     digest_of,
     is_same,
     known_files,
@@ -24,6 +23,7 @@ from svc.admin.install_records import (
     record_paths,
     recorded_settings,
     recorded_wait,
+    repairs,
 )
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
@@ -147,9 +147,8 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     Call `prepare` when all is valid, before the first file. Raise CallerError, or an error of `prepare`, before a file is
     written, PeerError if a file cannot be written."""
     names = wanted.names
-    for damage in filter(None, map(damage_of, record_paths(wanted.bin_dir, names))):
-        source = "of this command, or of a record that is whole"
-        warn(f"warning: {damage.msg}: it is written again, with the directories and --wait {source}")
+    for warning in repairs(wanted.bin_dir, names):
+        warn(warning)
     executable = wanted.executable or find_executable()
     earlier = _earlier_state_dir(wanted)
     others = other_installations(wanted.state_dir, wanted.profile, wanted.bin_dir)
