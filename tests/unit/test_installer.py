@@ -160,6 +160,12 @@ def test_every_cut_of_a_record_with_wait_is_refused_and_repaired(tmp_path: Path,
         record.write_bytes(text[:size])
         with pytest.raises(PeerError, match="it is damaged"):
             read_record(str(record), DEFAULT)
+    for each in (record, tmp_path / "bin/svc-ipam.install"):
+        each.write_bytes(text[: text.index(b"file=")])
+    changed = [File(tmp_path / "token", b"y", 0o600, renewed=True)]
+    outcomes = dict(installer.install(tmp_path / "bin", executable, DEFAULT, settings, changed))
+    assert ".replaced-" in outcomes[tmp_path / "token"]  # not an original, which `uninstall` would put back
+    assert record.read_bytes() == text
     record.write_bytes(text[: len(text) // 2])
     (damage,) = damages(tmp_path / "state")
     assert damage.msg == f"cannot use {record}: it is damaged"
