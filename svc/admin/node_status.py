@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from svc.admin.agent_client import ask
 from svc.admin.datastore_view import datastores
+from svc.admin.install_records import damages
 from svc.admin.installed_files import missing_files
 from svc.admin.sources import Source, read_all
 from svc.attach.journal_reader import count_rows, describe, read_nodes, read_origin, read_rows
@@ -59,6 +60,7 @@ class NodeStatus:
         self.datastore = Source("the datastore", pools, load)
         self.named = Source("the network configuration", named)
         self.spool = Source("the spool", lambda: asdict(waiting(state_dir)))
+        self.records = Source("the install records", lambda: damages(state_dir))
         self.missing = Source("the installed files", lambda: missing_files(state_dir))
 
     @property
@@ -68,7 +70,7 @@ class NodeStatus:
 
     @property
     def _sources(self) -> tuple[Source, ...]:
-        return self.agent, self.journal, self.datastore, self.named, self.spool, self.missing
+        return self.agent, self.journal, self.datastore, self.named, self.spool, self.missing, self.records
 
     def read(self, seconds: float) -> Json:
         """Return the status as a document, within this time."""
@@ -101,6 +103,8 @@ class NodeStatus:
     def _problems(self, document: Json) -> Iterator[Problem]:
         if self.agent.failure is not None:
             yield _of(self.agent.failure, DOWN)
+        for damage in self.records.value or ():
+            yield Problem(DEGRADED, f"{damage.msg}: calls of the runtime fail", damage.details)
         for store in document["datastores"]:
             yield from datastore_problems(store)
         if document["state"] is not None:

@@ -29,6 +29,7 @@ from svc.attach.journal import Journal
 from svc.ctl.commands import status
 from svc.ctl.commands.status import lines_of
 from svc.model.errors import CallerError, PeerError, SvcError
+from svc.netconf.installed import Installed, add_installed
 
 TIMEOUT_SECONDS = 20.0
 PLACE = "datastore etcdv3 (http://h:1)"
@@ -168,6 +169,17 @@ def test_verdict_is_that_of_the_worst_problem(node: NodeStatus) -> None:
     node.agent = Source("the agent", failing(PeerError("does not run", details="start it")))
     found = node.read(TIMEOUT_SECONDS)
     assert (found["verdict"], [problem["level"] for problem in found["problems"]]) == (DOWN, [DOWN, DEGRADED])
+
+
+def test_damaged_record_of_an_executable_is_a_problem(node: NodeStatus, tmp_path: Path) -> None:
+    """Calls of the runtime fail, although an agent answers."""
+    add_installed(tmp_path, Installed("", str(tmp_path), (str(tmp_path / "svc"),)))
+    (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/var/li")
+    found = node.read(TIMEOUT_SECONDS)
+    (problem,) = (each for each in found["problems"] if "svc.install" in each["text"])
+    assert problem["text"] == f"cannot use {tmp_path}/svc.install: it is damaged: calls of the runtime fail"
+    assert problem["fix"].startswith("repeat `svcctl install` with the same options")
+    assert found["verdict"] != GOOD
 
 
 def shown(node: NodeStatus, label: str) -> list[str]:
