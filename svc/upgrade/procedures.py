@@ -11,6 +11,9 @@ from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.manifest_procedure import NAME as MANIFESTS
 from svc.upgrade.manifest_procedure import ManifestProcedure
 from svc.upgrade.manifest_source import read_manifest
+from svc.upgrade.move_steps import move_steps
+from svc.upgrade.operator_procedure import NAME as TO_OPERATOR
+from svc.upgrade.operator_procedure import OperatorProcedure
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.request import Request
 from svc.upgrade.step import Step
@@ -28,7 +31,7 @@ def special_steps(writer: Writer) -> Mapping[str, Step]:
     """Return the steps that are not about an object of a manifest, by name, to undo them without the inputs of their run."""
     view = HostEndpointView(writer)
     parts = (host_endpoint_steps.NodeLabels, host_endpoint_steps.Switch, host_endpoint_steps.FormerEndpoints)
-    return {part.name: part(writer, view) for part in parts}
+    return {part.name: part(writer, view) for part in parts} | move_steps(writer)
 
 
 def _manifests(writer: Writer, request: Request) -> Procedure:
@@ -44,4 +47,14 @@ def _host_endpoints(writer: Writer, request: Request) -> Procedure:
     return HostEndpointProcedure(writer)
 
 
-_MAKERS: Final[Mapping[str, Maker]] = {MANIFESTS: _manifests, HOST_ENDPOINTS: _host_endpoints}
+def _to_operator(writer: Writer, request: Request) -> Procedure:
+    if request != Request():
+        raise CallerError(f"--procedure {TO_OPERATOR} takes no manifest", details="everything follows from the cluster")
+    return OperatorProcedure(writer)
+
+
+_MAKERS: Final[Mapping[str, Maker]] = {
+    MANIFESTS: _manifests,
+    HOST_ENDPOINTS: _host_endpoints,
+    TO_OPERATOR: _to_operator,
+}

@@ -2,6 +2,7 @@
 
 from svc.upgrade.backup import Backup
 from svc.upgrade.bundle import Bundle
+from svc.upgrade.node_turns import TURN, NodeTurn
 from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.owner_references import REMOVE, RESTORE
 from svc.upgrade.procedures import special_steps
@@ -19,6 +20,9 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
             continue
         if name in special:
             found.append(special[name])
+            continue
+        if name.startswith(TURN):
+            found.append(NodeTurn(writer, name))
             continue
         saved = backup.of(name)
         document = next((each[key] for each in reversed(saved) for key in ("after", "before") if each[key]), None)
