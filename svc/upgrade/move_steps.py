@@ -4,6 +4,7 @@ from svc.upgrade.former_steps import ACCOUNTS, WORKLOADS, FormerSubjects, HoldFo
 from svc.upgrade.node_turns import MarkNodes, UnmarkNodes
 from svc.upgrade.pool_labels import PoolLabels
 from svc.upgrade.step import Step
+from svc.upgrade.takeover_steps import FormerControllers, PolicyAgent, Restorer, RestorerEnd
 from svc.upgrade.writer import Writer
 
 
@@ -17,6 +18,10 @@ def move_steps(writer: Writer) -> dict[str, Step]:
         RemoveFormer(writer, WORKLOADS),
         FormerSubjects(writer),
         RemoveFormer(writer, ACCOUNTS),
+        PolicyAgent(writer),
+        RestorerEnd(writer),
+        Restorer(writer),
+        FormerControllers(writer),
         UnmarkNodes(writer),
     ]
     return {step.name: step for step in steps}

@@ -36,7 +36,6 @@ Json = dict[str, Any]
 NAME: Final = "to-operator"
 _BINDINGS: Final = ("ClusterRoleBinding", "RoleBinding")
 _LATER: Final = (KIND, DEPLOYMENT, BUDGET)  # with the Installation, the operator begins to change pools
-_RBAC: Final = "rbac.authorization.k8s.io/v1"
 
 
 class OperatorAgent(ObjectStep):
@@ -144,6 +143,7 @@ class OperatorProcedure:
 
     def _former(self, view: OperatorView, bundle: Bundle) -> list[Step]:
         """Return the steps that remove the former deployment, whose namespace stays."""
+        bindings = [place_of(each) for each in bundle.documents if each["kind"] in _BINDINGS]
         names = self._writer.names
         found = [
             (DAEMON_SET, names.daemon_set, APPS),
@@ -153,9 +153,8 @@ class OperatorProcedure:
         ]
         accounts = [
             *(("ServiceAccount", name, "v1") for name in self._accounts()),
-            *((kind, rbac.installer_name(names), _RBAC) for kind in ("RoleBinding", "Role")),
+            *((kind, rbac.installer_name(names), bindings[0].api_version) for kind in ("RoleBinding", "Role")),
         ]
-        bindings = [place_of(each) for each in bundle.documents if each["kind"] in _BINDINGS]
         namespace = self._left_namespace(view, bindings)
         return [
             RemoveFormer(

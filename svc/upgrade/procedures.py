@@ -17,6 +17,8 @@ from svc.upgrade.operator_procedure import OperatorProcedure
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.request import Request
 from svc.upgrade.step import Step
+from svc.upgrade.takeover_procedure import NAME as TAKEOVER
+from svc.upgrade.takeover_procedure import TakeoverProcedure
 from svc.upgrade.writer import Writer
 
 Maker = Callable[[Writer, Request], Procedure]
@@ -53,8 +55,17 @@ def _to_operator(writer: Writer, request: Request) -> Procedure:
     return OperatorProcedure(writer)
 
 
+def _takeover(writer: Writer, request: Request) -> Procedure:
+    if not request.manifest:
+        raise CallerError("--manifest is missing", details="print one: `svcctl manifests --names PROFILE`")
+    if request.to:
+        raise CallerError(f"--procedure {TAKEOVER} takes no --to", details="the manifest has the version")
+    return TakeoverProcedure(writer, *read_manifest(request.manifest, request.sha256))
+
+
 _MAKERS: Final[Mapping[str, Maker]] = {
     MANIFESTS: _manifests,
     HOST_ENDPOINTS: _host_endpoints,
     TO_OPERATOR: _to_operator,
+    TAKEOVER: _takeover,
 }

@@ -39,11 +39,14 @@ def controllers(namespace: str) -> str:
 class OperatorSite:
     """The cluster, and svcctl of its administrator."""
 
+    key = KEY
+    selector = "app.kubernetes.io/name=svc-node"
+
     def __init__(self, kube: Kube, folder: Path) -> None:
         self.kube = kube
         self.site = OrchSite(kube, folder)
         self.upgrades = UpgradeSite(kube, folder)
-        self.words_of = ("--procedure", "to-operator")
+        self.words_of = ["--procedure", "to-operator"]
 
     def install(self, flavour: str = NETWORKING, namespace: str = SYSTEM, **more: Any) -> None:
         """Apply the manifests."""
@@ -73,11 +76,11 @@ class OperatorSite:
         return done
 
     def labels(self) -> dict[str, str | None]:
-        return {name: self.kube.call("GET", f"/api/v1/nodes/{name}")["metadata"]["labels"].get(KEY) for name in NODES}
+        return {name: self.kube.call("GET", f"/api/v1/nodes/{name}")["metadata"]["labels"].get(self.key) for name in NODES}
 
     def agents_of_nodes(self) -> Counter[str]:
         """Return how many pods of an agent run on each node, ending ones left out."""
-        pods = self.kube.call("GET", "/api/v1/pods?labelSelector=app.kubernetes.io/name=svc-node")["items"]
+        pods = self.kube.call("GET", f"/api/v1/pods?labelSelector={self.selector}")["items"]
         alive = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
         return Counter(each["spec"]["nodeName"] for each in alive if each["spec"].get("nodeName"))
 
@@ -137,5 +140,5 @@ class OperatorSite:
             self.kube.forget(f"{kind}/{NEW}/", f"{kind}/{SYSTEM}/svc-")
         for name in NODES:
             path = f"/api/v1/nodes/{name}"
-            self.kube.call("PATCH", path, {"metadata": {"labels": {KEY: None}}}, "application/merge-patch+json")
+            self.kube.call("PATCH", path, {"metadata": {"labels": {self.key: None}}}, "application/merge-patch+json")
         self.kube.forget("operator.svc.internal/", "crd.svc.internal/")
