@@ -20,7 +20,7 @@ _PER_NODE: Final = frozenset({"nodename"})  # what the operator leaves to the in
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the operator would add to the network list, and what it would change, which forbids the move."""
+    """What the operator would add to the network list, and what it would change. A change forbids the move."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]

@@ -115,7 +115,7 @@ class TakeoverProcedure:
         if self._agent() is None:
             yield f"the manifest has no DaemonSet {names.daemon_set}: print it with `svcctl manifests`, with the same --names"
         if policy is None:
-            yield f"no DaemonSet {names.node_agent} is in the cluster: there is nothing to take over"
+            yield f"no DaemonSet {names.node_agent} is in the cluster: the other product was not installed by manifests"
             return
         owners = [each["kind"] for each in policy["metadata"].get("ownerReferences") or ()]
         if owners:
