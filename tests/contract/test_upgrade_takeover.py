@@ -21,7 +21,7 @@ from svc.upgrade.takeover_steps import restorer, turn_of
 
 pytestmark = pytest.mark.server
 
-_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption")
+_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption", "garbagecollector")
 _SVC = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/svc-node"
 
 

@@ -21,7 +21,7 @@ from svc.deploy.manifests.settings import OVERLAY
 
 pytestmark = pytest.mark.server
 
-_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption")
+_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption", "garbagecollector")
 _ENVIRONMENT = {"ENABLED_CONTROLLERS": "operator", "DATASTORE_TYPE": "orch", "OPERATOR_NAMESPACE": NEW}
 
 
