@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,9 +107,9 @@ def test_takeover_and_undo(installed: TakeoverSite) -> None:
     assert site.upgrades.get(f"{_SVC}-restore") is None
 
 
-def _installers(site: TakeoverSite) -> list[dict[str, list[str]]]:
+def _installers(site: TakeoverSite) -> list[dict[str, Any]]:
     spec = site.kube.call("GET", _SVC)["spec"]["template"]["spec"]
-    found: list[dict[str, list[str]]] = [*spec["initContainers"], *spec["containers"]]
+    found: list[dict[str, Any]] = [*spec["initContainers"], *spec["containers"]]
     return found
 
 
