@@ -88,14 +88,19 @@ def installer_name(names: Names) -> str:
     return f"{names.plugin}-install"
 
 
-def controllers_roles(names: Names, controllers: Collection[str], api_version: str) -> list[Json]:
-    """Return the ClusterRole of svc-controllers, and its Role for objects of one namespace.
+def controllers_roles(
+    names: Names, controllers: Collection[str], api_version: str, namespace: str = LEASE_NAMESPACE
+) -> list[Json]:
+    """Return the ClusterRole of svc-controllers, its Role for objects of one namespace, and a second one for its workloads.
 
-    `api_version` is empty if etcd is the datastore."""
+    `api_version` is empty if etcd is the datastore. The second Role is needed if `namespace` has the workloads of svc, and
+    the controller `operator` changes them."""
     found = list(controller_rights.rules(names, controllers, api_version))
     wide = [rule for rule in found if not rule.is_local]
     local = [rule for rule in found if rule.is_local]
-    return [_role(names.controllers, _merged(wide)), _local_role(names.controllers, local)]
+    roles = [_role(names.controllers, _merged(wide)), _local_role(names.controllers, local)]
+    own = [rule for rule in local if rule.group != LEASES_GROUP]
+    return roles if namespace == LEASE_NAMESPACE or not own else [*roles, _role(names.controllers, _merged(own), namespace)]
 
 
 def binding(names: Names, *subjects: Json) -> Json:

@@ -54,6 +54,9 @@ class Names:
     overlay_agent: str = "svc-node-agent"  # the same where addresses come from pod CIDRs
     data_path_proxy: str = "svc-data-path-proxy"  # Deployment of the data-path proxy, another program
 
+    manage_cni: str = "SVC_MANAGE_CNI"  # variable by which another product's node agent leaves CNI alone
+    cni_installer: str = "install-cni"  # container of that agent that installs its plugin
+
     upgrade_floor: str = "0.1"  # the oldest version that upgrades start from
     upgrade_target: str = "svcctl"  # the version it goes to; "svcctl" for its own
     mesh_namespace: str = "istio-system"  # namespace of a service mesh, another program

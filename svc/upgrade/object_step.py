@@ -109,6 +109,8 @@ class ObjectStep:
         wanted = digest(essence(target, self._writer.names))
         if now == wanted or (live is not None and target is None and _is_ending(live)):
             return Look(True, before=now, after=wanted)
+        if target is None and live is not None and _selector(live) != _selector(saved[-1]["after"]):
+            return Look(True, before=now, after=wanted)  # a selector cannot be changed: another object was put in its place
         if now not in {each["digest_after"] for each in saved}:
             made = saved[-1]["after"]
             found = shown(made, essence(live, self._writer.names))
@@ -218,6 +220,11 @@ def _origin(saved: Sequence[Json]) -> Json | None:
 
 def _is_ending(live: Json) -> bool:
     return "deletionTimestamp" in live["metadata"]
+
+
+def _selector(workload: Json | None) -> Any:
+    selector = ((workload or {}).get("spec") or {}).get("selector")
+    return selector if workload is not None and workload.get("kind") in WORKLOADS else None
 
 
 def _at(applied: Json, live: Json) -> Json:

@@ -14,12 +14,17 @@ from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.manifest_procedure import NAME as MANIFESTS
 from svc.upgrade.manifest_procedure import ManifestProcedure
 from svc.upgrade.manifest_source import read_manifest
+from svc.upgrade.move_steps import move_steps
+from svc.upgrade.operator_procedure import NAME as TO_OPERATOR
+from svc.upgrade.operator_procedure import OperatorProcedure
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.request import Request
 from svc.upgrade.sidecar_procedure import NAME as SIDECARS
 from svc.upgrade.sidecar_procedure import SidecarProcedure
 from svc.upgrade.sidecar_steps import FormerTemplate, Template
 from svc.upgrade.step import Step
+from svc.upgrade.takeover_procedure import NAME as TAKEOVER
+from svc.upgrade.takeover_procedure import TakeoverProcedure
 from svc.upgrade.temporary_policy import TemporaryPolicy, require_policies
 from svc.upgrade.writer import Writer
 
@@ -39,7 +44,7 @@ def special_steps(writer: Writer) -> Mapping[str, Step]:
     parts = (host_endpoint_steps.NodeLabels, host_endpoint_steps.Switch, host_endpoint_steps.FormerEndpoints)
     own = {part.name: part(writer, view) for part in parts}
     others = (Template(writer, ""), FormerTemplate(writer), TemporaryPolicy(writer))
-    return {**own, **{step.name: step for step in others}}
+    return {**own, **{step.name: step for step in others}, **move_steps(writer)}
 
 
 def _manifests(writer: Writer, request: Request) -> Procedure:
@@ -81,9 +86,25 @@ def _host_endpoints(writer: Writer, request: Request) -> Procedure:
     return HostEndpointProcedure(writer)
 
 
+def _to_operator(writer: Writer, request: Request) -> Procedure:
+    if request != Request():
+        raise CallerError(f"--procedure {TO_OPERATOR} takes no manifest", details="everything follows from the cluster")
+    return OperatorProcedure(writer)
+
+
+def _takeover(writer: Writer, request: Request) -> Procedure:
+    if not request.manifest:
+        raise CallerError("--manifest is missing", details="print one: `svcctl manifests --names PROFILE`")
+    if request.to:
+        raise CallerError(f"--procedure {TAKEOVER} takes no --to", details="the manifest has the version")
+    return TakeoverProcedure(writer, *read_manifest(request.manifest, request.sha256))
+
+
 _MAKERS: Final[Mapping[str, Maker]] = {
     MANIFESTS: _manifests,
     MANIFESTS_ETCD: _manifests_etcd,
     SIDECARS: _sidecars,
     HOST_ENDPOINTS: _host_endpoints,
+    TO_OPERATOR: _to_operator,
+    TAKEOVER: _takeover,
 }

@@ -40,7 +40,9 @@ def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False, one_co
 def _stuck_pods(cluster: Cluster, live: Json) -> tuple[list[tuple[Json, str]], int]:
     """Return the first pods that do not count as upgraded, each with the reason, and their number. Others are not kept."""
     newest, found, number = _newest_hash(cluster, live), [], 0
-    for pod in _pods(cluster, live):
+    for pod in pods_of(cluster, live):
+        if "deletionTimestamp" in pod["metadata"]:
+            continue
         if why := _why_not_ready(pod, live, newest):
             number += 1
             found += [(pod, why)] if number <= MAX_REASONS else []
@@ -77,14 +79,17 @@ def _status_reasons(place: Place, live: Json, *, one_container: bool) -> Iterato
         yield f"{place}: {updated} of {wanted} pods are updated, {available} available"
 
 
-def _pods(cluster: Cluster, live: Json) -> Iterator[Json]:
-    """Yield the pods of a workload that are not ending."""
+def pods_of(cluster: Cluster, live: Json, **params: str) -> Iterator[Json]:
+    """Yield the pods with the labels of a workload."""
     selector = live["spec"]["selector"].get("matchLabels") or {}
     path = cluster.folder(Place("v1", "Pod", live["metadata"]["namespace"], "any"))
     text = ",".join(f"{name}={value}" for name, value in selector.items())
-    for pod in cluster.items(path, labelSelector=text, limit=str(SMALL_PAGE)):
-        if "deletionTimestamp" not in pod["metadata"]:
-            yield pod
+    yield from cluster.items(path, labelSelector=text, metadata_only=False, **{"limit": str(SMALL_PAGE), **params})
+
+
+def why_not_ready(pod: Json, live: Json) -> str:
+    """Return why the program of a pod is not ready, whichever template the pod has; empty if it is."""
+    return _why_not_ready(pod, live, "")
 
 
 def _newest_hash(cluster: Cluster, live: Json) -> str:

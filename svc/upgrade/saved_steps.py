@@ -4,6 +4,7 @@ from svc.upgrade.backup import Backup
 from svc.upgrade.bundle import Bundle
 from svc.upgrade.etcd_procedure import NAME as ETCD
 from svc.upgrade.etcd_steps import step_of
+from svc.upgrade.node_turns import TURN, NodeTurn
 from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.owner_references import REMOVE, RESTORE
 from svc.upgrade.procedures import special_steps
@@ -23,6 +24,9 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
             continue
         if step := special.get(name) or restart_of(writer, name):
             found.append(step)
+            continue
+        if name.startswith(TURN):
+            found.append(NodeTurn(writer, name))
             continue
         saved = backup.of(name)
         document = next((each[key] for each in reversed(saved) for key in ("after", "before") if each[key]), None)

@@ -5,7 +5,7 @@
 3. A missing kind, a missing right and every other refusal raise Blocked, with a sentence that names the object.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -99,10 +99,15 @@ class Cluster:
 
 
 class Writer(Cluster):
-    """Writes of a run. `permit` returns for how many seconds the run may write, and raises if it may not."""
+    """Writes of a run. `permit` returns for how many seconds the run may write, and raises if it may not.
 
-    def __init__(self, client: Client, names: Names, permit: Callable[[], float]) -> None:
+    `settings` are those by which the API server was opened, for sessions with the datastore behind it."""
+
+    def __init__(
+        self, client: Client, names: Names, permit: Callable[[], float], settings: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(client, names)
+        self.settings = dict(settings or {})
         self._permit = permit
 
     def create(self, document: Json) -> Json:

@@ -65,10 +65,7 @@ def settings(flavour: str, datastore: str = ORCH, **more: Any) -> Settings:
 
 PAIRS = [pair for pair in product(FLAVOURS, DATASTORES) if pair not in ((POLICY_ONLY, ETCD), (OPERATOR, ETCD))]
 DEPLOYMENTS = [settings(*pair) for pair in PAIRS]
-DEPLOYMENTS += [
-    settings(*pair, names=CALICO, profile="calico", crds=NONE, **({} if pair[0] == OPERATOR else {"namespace": "net"}))
-    for pair in PAIRS
-]
+DEPLOYMENTS += [settings(*pair, names=CALICO, profile="calico", crds=NONE, namespace="net") for pair in PAIRS]
 EVERY_DEPLOYMENT = pytest.mark.parametrize(
     "deployment", DEPLOYMENTS, ids=[f"{each.flavour}-{each.datastore}-{each.names.plugin}" for each in DEPLOYMENTS]
 )
@@ -366,7 +363,6 @@ def test_pools_are_created_on_request() -> None:
         (NETWORKING, ORCH, {"names": CALICO, "profile": "calico"}, "belong to another product"),
         (NETWORKING, ORCH, {"profile": "/etc/svc/names.toml"}, "is a file of this machine"),
         (NETWORKING, ORCH, {"namespace": "Net"}, "--namespace 'Net'"),
-        (OPERATOR, ORCH, {"namespace": "net"}, "flavour 'operator' is not for another namespace"),
         (NETWORKING, ORCH, {"pools": ("10.0.0.0",)}, "--pool '10.0.0.0'"),
         (NETWORKING, ORCH, {"pools": ("10.0.0.0/30",)}, "--pool '10.0.0.0/30' is smaller than one block of /26"),
         (NETWORKING, ORCH, {"pools": ("127.0.0.0/8",)}, "--pool '127.0.0.0/8' is loopback (127.0.0.0/8)"),

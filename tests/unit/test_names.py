@@ -71,6 +71,8 @@ PLAIN = {
     "environment_prefix",
     "operator_network",
     "operator_plugin",
+    "manage_cni",
+    "cni_installer",
     "upgrade_floor",
     "upgrade_target",
     "mesh_namespace",

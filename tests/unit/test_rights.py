@@ -132,3 +132,11 @@ def test_documented_rights_are_those_of_the_roles() -> None:
             for verb in rule["verbs"]
         }
         assert rights == rows_of(name)
+
+
+def test_operator_changes_workloads_of_another_namespace() -> None:
+    """Its second Role has the rights of the first one, but for the Leases, which stay in one namespace."""
+    _, first, second = rbac.controllers_roles(DEFAULT, ("node", "operator"), DEFAULT.crd_api_version, "net")
+    assert (first["metadata"]["namespace"], second["metadata"]["namespace"]) == ("kube-system", "net")
+    assert second["rules"] == [rule for rule in first["rules"] if rule["resources"] != ["leases"]]
+    assert len(rbac.controllers_roles(DEFAULT, ("node",), DEFAULT.crd_api_version, "net")) == 2

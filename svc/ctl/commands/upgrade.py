@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # its packages come with an extra
 Json = dict[str, Any]
 Command = Callable[..., Any]
 
-PROCEDURES: Final = ("manifests", "manifests-etcd", "sidecars", "host-endpoints")
+PROCEDURES: Final = ("manifests", "manifests-etcd", "sidecars", "host-endpoints", "to-operator", "takeover")
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
@@ -208,7 +208,8 @@ def status(context: CliContext, kubeconfig: Path) -> None:
 @contextmanager
 def _engine(context: CliContext, kubeconfig: Path, options: Json) -> "Iterator[tuple[Engine, Writer]]":
     """Open the cluster. Exit with the status of an error in the block."""
-    with _statuses(), closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
+    settings = {"kubeconfig": str(kubeconfig)}
+    with _statuses(), closing(open_client(settings)) as client:
         from svc.upgrade.engine import Engine
         from svc.upgrade.run_lease import RunLease
         from svc.upgrade.step_runner import Options, Stop
@@ -220,7 +221,7 @@ def _engine(context: CliContext, kubeconfig: Path, options: Json) -> "Iterator[t
             stop.check()
             return lease.seconds()
 
-        writer = Writer(client, context.names, permit)
+        writer = Writer(client, context.names, permit, settings)
         chosen = Options(context.state_dir / _FOLDER, say=lambda text: echo(text, err=True), **options)
         with announced_interrupt(stop.request):
             yield Engine(writer, lease, chosen, stop), writer

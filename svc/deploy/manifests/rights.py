@@ -49,4 +49,4 @@ def _of_installer(settings: Settings) -> list[Json]:
 
 
 def _of_controllers(settings: Settings) -> list[Json]:
-    return rbac.controllers_roles(settings.names, controllers_of(settings), settings.store_api_version)
+    return rbac.controllers_roles(settings.names, controllers_of(settings), settings.store_api_version, settings.namespace)

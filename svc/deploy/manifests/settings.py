@@ -113,9 +113,6 @@ def _problems(settings: Settings) -> list[Problem]:
     if not _NAMESPACE.fullmatch(settings.namespace):
         rule = "give up to 63 lower-case letters, digits and '-', a letter or digit first and last"
         found.append((f"--namespace {settings.namespace!r} is not the name of a namespace", rule))
-    if settings.flavour == OPERATOR and settings.namespace != SYSTEM_NAMESPACE:
-        rule = f"leave --namespace out: the operator looks in {SYSTEM_NAMESPACE}"
-        found.append((f"flavour {OPERATOR!r} is not for another namespace", rule))
     if "/" in settings.profile:
         rule = "give a shipped profile: the image has no other"
         found.append((f"--names {settings.profile!r} is a file of this machine", rule))
