@@ -73,6 +73,7 @@ class Context:
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
         self.networks = NetworkStores(self.journal)
         self.conflicts: dict[AttachmentId, str] = {}  # live attachments with an address that another handle has allocated
+        self.left_behind: dict[AttachmentId, str] = {}  # rows that did not follow a move to another datastore, and why
         self._gates: GateMonitor | None = None
         self._status_files: EndpointStatusFiles | None = None
         self._lock = threading.Lock()
