@@ -123,6 +123,11 @@ class Client:
     def place(self) -> str:
         return self._auth.place
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of the session."""
+        return dict(self._auth.settings)
+
     def token_expires(self) -> float | None:
         """Return the Unix time at which the token expires; None without a token, or if the token does not name its end."""
         return self._auth.token_expires()
