@@ -9,10 +9,10 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from harness.datastores import EtcdSite, OrchSite
+from harness.ipam import put
 from harness.kube import Refused
 from harness.move_sites import NETWORK, NODES, PODS, Sites, furnish, open_sites
 from svc.ctl.main import main
-from svc.datastore.api import Create
 from svc.model.claim import Claimant, NodeClaim
 from svc.model.keys import NodeClaimKey
 
@@ -20,7 +20,8 @@ Json = dict[str, Any]
 
 SYSTEM = "kube-system"
 STEPS = (
-    "lock-source", "calls-in-flight", "admit-target", "documents", "endpoints", "compare", "enable-pools", "switch-over", "nodes",
+    "lock-source", "calls-in-flight", "admit-target", "documents", "endpoints", "compare", "enable-pools", "switch-over",
+    "nodes",
 )  # fmt: skip
 
 
@@ -36,7 +37,8 @@ class MoveProcedure:
 
     def _file(self, name: str, config: Json) -> Path:
         file = self.folder / f"{name}.json"
-        file.write_text(json.dumps({"cniVersion": "1.1.0", "name": NETWORK, "type": "svc", "ipam": {"type": "svc-ipam"}, **config}))
+        plugin = {"cniVersion": "1.1.0", "name": NETWORK, "type": "svc", "ipam": {"type": "svc-ipam"}}
+        file.write_text(json.dumps(plugin | config))
         return file
 
     def words(self, verb: str, *arguments: str, back: bool = False, server: str = "") -> list[str]:
@@ -75,18 +77,18 @@ class MoveProcedure:
         """Claim the names of all nodes in the new datastore."""
         place = self.sites.etcd if back else self.sites.kube
         for etcd, kube in NODES.items():
-            claimant = Claimant("machine", "boot", f"state of {kube}")
-            place.backend.update(
-                NodeClaimKey(etcd if back else kube),
-                lambda found, made=claimant: NodeClaim(made, found.counter + 1 if isinstance(found, NodeClaim) else 1),
-            )
+            key = NodeClaimKey(etcd if back else kube)
+            found = place.backend.find(key)
+            counter = found.value.counter + 1 if found else 1
+            put(place.backend, key, NodeClaim(Claimant("machine", "boot", f"state of {kube}"), counter))
 
     def record(self) -> Json | None:
         try:
             live = self.kube.call("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/svc-upgrade")
         except Refused:
             return None
-        return live["data"] | {"steps": json.loads(live["data"]["steps"])}
+        data: Json = live["data"]
+        return data | {"steps": json.loads(data["steps"])}
 
     def forget(self) -> None:
         """Delete what runs have left in the cluster."""

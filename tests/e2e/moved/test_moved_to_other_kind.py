@@ -1,9 +1,10 @@
 """A datastore that moves by the procedure: the pods, pending releases and spooled DELs of a node follow it."""
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,15 @@ from harness.netns import Netns
 from harness.node import POOL4, agent_with
 from harness.pod import Pod
 from harness.polling import wait_until
+from svc._core.cidr import Address
 from svc.agent import maintenance, rehoming, server, spool
 from svc.attach import teardown
 from svc.attach.journal import Journal
-from svc.attach.record import DELETING
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
 from svc.cni.spool_file import NAME, file_name, pack, read
 from svc.ipam.blocks import allocations
-from svc.ipam.requests import Release
+from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
 from svc.model.keys import BlockQuery
 from svc.move import marks
@@ -96,9 +97,7 @@ class MovingNode:
 
 
 @pytest.fixture
-def moving(
-    etcd_site: EtcdSite, orch_site: OrchSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[MovingNode]:
+def moving(etcd_site: EtcdSite, orch_site: OrchSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MovingNode]:
     monkeypatch.setattr(marks, "IN_FLIGHT_SECONDS", 0.0)
     monkeypatch.setattr("svc.upgrade.step_runner.POLL_SECONDS", 0.1)
     with open_sites(etcd_site, orch_site, tmp_path) as sites:
@@ -176,10 +175,102 @@ def test_everything_of_a_node_follows(moving: MovingNode, pod_on: MakePod) -> No
         assert checked.status == 0, checked
     by_new(moving, other).delete()
     assert moving.allocated() == {*live.addresses}
-    valid = [{"containerID": live.container, "ifname": "eth0"}]
-    assert by_new(moving, live).call("GC", **{"cni.dev/valid-attachments": valid}).status == 0
-    assert moving.allocated() == {*live.addresses}
-    assert by_new(moving, live).call("GC", **{"cni.dev/valid-attachments": []}).status == 0
-    assert moving.allocated() == set()
+    for valid in ([{"containerID": live.container, "ifname": "eth0"}], []):
+        listed: dict[str, Any] = {"cni.dev/valid-attachments": valid}
+        assert by_new(moving, live).call("GC", **listed).status == 0
+        assert moving.allocated() == ({*live.addresses} if valid else set())
     assert moving.rows() == {}
     assert moving.allocated(etcd=True) == before, "nothing is written to the former datastore"
+
+
+def test_running_agent_follows_without_a_restart(moving: MovingNode, pod_on: MakePod) -> None:
+    """Until it has the new configuration, calls are refused, and the error names the successor and the next step."""
+    pod, late = pod_on("web"), pod_on("late")
+    moving.move()
+    for call in (pod.copy(container="container-new").call("ADD"), late.call("DEL")):
+        assert call.status != 0
+        assert call.output["code"] == 105, call
+        assert f"has moved to {moving.sites.kube.backend.place}" in call.output["msg"]
+        assert "svcctl install" in call.output["details"]
+    assert moving.rows().keys() == {"container-web", "container-late"}
+    moving.install(moving.new)
+    wait_until(lambda: {row[:2] for row in moving.rows().values()} == {("orch", KUBE_NODE)})
+    moving.procedure.succeeds("apply")
+    assert by_new(moving, pod).check().status == 0
+    pod.delete()  # by the former configuration, which a runtime may have kept
+    by_new(moving, late).delete()
+    assert moving.allocated() == set()
+
+
+def test_pods_follow_there_and_back(moving: MovingNode, pod_on: MakePod) -> None:
+    pod = pod_on("web")
+    moving.move()
+    moving.install(moving.new)
+    wait_until(lambda: {row[:2] for row in moving.rows().values()} == {("orch", KUBE_NODE)})
+    moving.procedure.succeeds("apply")
+    moving.move(back=True)
+    moving.install(moving.old)
+    wait_until(lambda: {row[:2] for row in moving.rows().values()} == {("etcdv3", ETCD_NODE)})
+    moving.procedure.succeeds("apply", back=True)
+    assert pod.check().status == 0
+    pod.delete()
+    assert moving.allocated(etcd=True) == set()
+
+
+def test_row_without_its_address_stays_and_is_reported(moving: MovingNode, pod_on: MakePod) -> None:
+    """The log, STATUS and svcctl status name it. It follows when the datastore has its address."""
+    lost, kept = pod_on("lost"), pod_on("kept")
+    with session(moving.procedure.etcd_site) as store:
+        IpamService(store, ETCD_NODE).release(Release("net.container-lost"))
+    moving.move()
+    moving.install(moving.new)
+    told = f"does not have {lost.addresses[0]} under the handle net.container-lost"
+    wait_until(lambda: told in moving.node.log.read_text())
+    assert moving.rows()["container-lost"][0] == "etcdv3"
+    assert moving.rows()["container-kept"][0] == "orch"
+    assert told in by_new(moving, kept).call("STATUS").stderr
+    assert told in moving.node.svcctl("status", check=False).stdout
+    with session(moving.procedure.orch_site) as store:
+        ipam = IpamService(store, KUBE_NODE)
+        owner = {"node": KUBE_NODE, "pod": "lost", "namespace": "default"}
+        ipam.assign(Assign("net.container-lost", owner, addresses=(Address(lost.addresses[0]),)))
+    wait_until(lambda: moving.rows()["container-lost"][0] == "orch")
+    assert told not in by_new(moving, kept).call("STATUS").stderr
+
+
+def test_calls_without_an_agent_follow(moving: MovingNode, pod_on: MakePod) -> None:
+    checked, deleted = pod_on("checked"), pod_on("deleted")
+    moving.node.stop_agent()
+    moving.move()
+    by_new(moving, deleted).delete()
+    assert moving.allocated() == {*checked.addresses}
+    assert by_new(moving, checked).check().status == 0
+    by_new(moving, checked).delete()
+    assert moving.rows() == {}
+    assert moving.allocated() == set()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "place", ["svc.attach.journal:Journal.change_settings", "svc.agent.spool_directory:SpoolDirectory.remove"]
+)
+def test_agent_is_killed_while_it_follows(moving: MovingNode, pod_on: MakePod, place: str, when: str) -> None:
+    """A write of the journal, and the removal of a file of the spool: the next agent goes on."""
+    live, spooled = pod_on("live"), pod_on("spooled")
+    moving.node.stop_agent()
+    forget_row(moving, spooled)
+    write_del(moving, spooled)
+    moving.move()
+    moving.install(moving.new)
+    program = Path(kill_point.__file__).read_text().replace('if __name__ == "__main__":', "if True:")
+    quick = "\n".join(f"import {name.rpartition('.')[0]}; {name} = {value}" for name, value in QUICK.items())
+    arguments = ["svc-agent", place, when, "svc.agent.main"]
+    code = f"import svc.agent.main\n{quick}\nimport sys\nsys.argv = {arguments!r} + sys.argv[1:]\n{program}"
+    with suppress(RuntimeError):  # it ends before it has answered
+        moving.node.start_agent(sys.executable, "-c", code, recovered=False)
+        assert moving.node.wait_agent() == -9
+    moving.node.start_agent(recovered=False)
+    wait_until(lambda: not moving.spooled())
+    wait_until(lambda: moving.rows() == {"container-live": ("orch", KUBE_NODE, "added")})
+    assert moving.allocated() == {*live.addresses}
+    assert by_new(moving, live).check().status == 0
