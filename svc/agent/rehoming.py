@@ -1,7 +1,8 @@
 """After a move of the datastore: rows of the journal follow it, and spooled DELs are carried out in the new one.
 
-A row moves in a job of its container, so that no call works on it meanwhile. One that cannot follow stays as it is, is tried
-again, and is reported by STATUS, `svcctl status` and the log.
+A row moves in a job of its container, so that no call works on it at the same time. One that cannot follow stays as it is, is
+tried again, and is reported by STATUS, `svcctl status` and the log. Sessions with a datastore that all have left are closed, so
+that the node does not keep its claim there.
 """
 
 import logging
@@ -18,6 +19,7 @@ from svc import deadline
 from svc.agent.lanes import Lane
 from svc.agent.queue import Job
 from svc.attach.context import Context
+from svc.attach.network_stores import Network
 from svc.attach.places import datastore_place
 from svc.attach.record import WAITING, AttachmentId, Record, SessionKey
 from svc.attach.rehoming import is_elsewhere, rehome, why_no_successor
@@ -31,6 +33,7 @@ from svc.netconf.netconf import parse
 LOOK_SECONDS: Final = 2.0  # between looks at the journal and at the datastores of the networks
 RETRY_SECONDS = 30.0  # before a row that could not follow is tried again
 JOB_SECONDS: Final = 10.0  # for one row
+CLOSE_SECONDS = 30.0  # after the last use of a datastore that all have left; longer than a call takes
 _OF_CALL: Final = ("cniVersion", "name", "prevResult", "runtimeConfig", "args")  # what a spooled DEL keeps of its own
 
 log = logging.getLogger("svc.agent")
@@ -45,13 +48,18 @@ class Rehoming:
         self._seen: object = None
         self._retry_at = 0.0
         self._in_flight: set[AttachmentId] = set()
+        self._networks: dict[Network, SessionKey] = {}
+        self._left: set[SessionKey] = set()  # datastores that networks or rows have left
 
     def look(self) -> None:
         """Queue a job for each row whose network has a datastore of another kind than the row."""
+        self._close_left()
         seen = self._context.journal.changes, dict(self._context.networks.present)
         if seen == self._seen and (not self._context.left_behind or time.monotonic() < self._retry_at):
             return
         self._seen, self._retry_at = seen, time.monotonic() + RETRY_SECONDS
+        self._left |= {old for network, old in self._networks.items() if is_elsewhere(old, seen[1].get(network, old))}
+        self._networks = seen[1]
         rows = {record.id: where for record in self._context.journal.all() if (where := self._present(record))}
         for key in self._context.left_behind.keys() - rows.keys():
             self._context.left_behind.pop(key, None)
@@ -64,6 +72,16 @@ class Rehoming:
         """Return the present datastore of the row's network if the row has to follow it."""
         where = self._context.networks.present.get((record.profile, record.id.network))
         return where if where and record.state != WAITING and is_elsewhere(record.session_key, where) else None
+
+    def _close_left(self) -> None:
+        """Close the sessions with datastores that neither a row nor a network has any more."""
+        if not self._left:
+            return
+        used = {where.store for _, where in self._context.journal.datastores()}
+        used |= {where.store for where in self._context.networks.present.values()}
+        for key in [key for key in self._left if key.store not in used]:
+            if self._context.close_former(key, CLOSE_SECONDS):
+                self._left.discard(key)
 
     def _follow(self, key: AttachmentId, where: SessionKey, _job: Job) -> None:
         record = None
@@ -80,13 +98,15 @@ class Rehoming:
             self._in_flight.discard(key)
 
     def _carry_over(self, record: Record, where: SessionKey) -> None:
-        before, session = datastore_place(record.settings), self._context.session(where)
+        old, session = record.session_key, self._context.session(where)
         if reason := rehome(self._context, record, session):
             session.ipam.avoid(record.address_list())  # the row may be of a live container
             self._report(record.id, record, reason)
             return
         self._context.left_behind.pop(record.id, None)
-        log.info("%s of %s follows its datastore from %s to %s", record.handle, record.id.ifname, before, session.backend.place)
+        self._left.add(old)
+        places = datastore_place(old.datastore), datastore_place(session.settings)
+        log.info("%s (%s) follows its datastore from %s to %s", record.handle, record.id.ifname, *places)
 
     def _report(self, key: AttachmentId, record: Record | None, reason: str) -> None:
         told = f"{record.handle if record else key.container_id} ({key.ifname}) does not follow its datastore: {reason}"

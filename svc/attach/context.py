@@ -113,6 +113,10 @@ class Context:
         self.sessions.close_idle(seconds, keep)
         self.orchestrators.close_idle(seconds)
 
+    def close_former(self, key: SessionKey, seconds: float) -> bool:
+        """Close a datastore that nothing uses, after this time without a call. Return whether it is closed."""
+        return self.sessions.close_store(store_key(self.names_of(key.profile), self.tokens.with_token(key.datastore)), seconds)
+
     def token_expires(self) -> float | None:
         """Return the Unix time at which the first token for a Kubernetes API expires; None if no token names its end."""
         sessions = [session.backend.token_expires() for session in self.sessions.open_sessions()]

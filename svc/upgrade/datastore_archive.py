@@ -23,7 +23,7 @@ def archived(place: Place) -> str:
 
 @contextmanager
 def unpacked(text: str | None) -> Iterator[Path]:
-    """Yield a file with the documents of a text; the file does not exist if there is none."""
+    """Yield a file with the documents of a text, if there is one."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / _FILE
         if text is not None:

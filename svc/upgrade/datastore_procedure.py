@@ -96,4 +96,4 @@ def _unheld(target: Place) -> Iterator[str]:
         for text in endpoint.spec.get("ipNetworks") or () if container else ():
             pool, handle = ipam.pool_and_handle(Cidr(text).first)
             if pool and not handle.endswith(f".{container}"):
-                yield f"endpoint {endpoint.name}: {text} is allocated to {handle or 'nobody'}, and not to its container"
+                yield f"endpoint {endpoint.name}: {text} is allocated to {handle or 'no handle'}, not to its container"

@@ -250,7 +250,7 @@ class MoveEndpoints(MoveStep):
 
 
 class Compare(MoveStep):
-    """Read both datastores again and compare them. What was written to the source meanwhile is imported, too."""
+    """Read both datastores again and compare them. What was written to the source since is imported, too."""
 
     name = "compare"
 

@@ -169,7 +169,7 @@ def test_undo_after_the_switch_over_names_the_reverse_move(procedure: MoveProced
 
 
 def test_program_that_does_not_read_the_lock(procedure: MoveProcedure, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it writes until the comparison is imported, and the run says so."""
+    """The comparison finds it and imports it, and the run says so."""
     carry_out = StepRunner.carry_out
 
     def writing(self: StepRunner, step: Step) -> None:

@@ -26,13 +26,16 @@ from svc._core.cidr import Address
 from svc.agent import maintenance, rehoming, server, spool
 from svc.attach import teardown
 from svc.attach.journal import Journal
+from svc.attach.node_claim import RENEW_SECONDS
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
 from svc.cni.spool_file import NAME, file_name, pack, read
+from svc.datastore.api import Delete
 from svc.ipam.blocks import allocations
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
-from svc.model.keys import BlockQuery
+from svc.model.endpoint import KIND as ENDPOINT
+from svc.model.keys import BlockQuery, NodeClaimKey, ResourceQuery
 from svc.move import marks
 from svc.netconf.installed import Installed, add_installed
 
@@ -42,6 +45,7 @@ QUICK = {
     f"{server.__name__}.PERIOD_SECONDS": 0.5,
     f"{rehoming.__name__}.LOOK_SECONDS": 0.2,
     f"{rehoming.__name__}.RETRY_SECONDS": 0.5,
+    f"{rehoming.__name__}.CLOSE_SECONDS": 0.5,
     f"{maintenance.__name__}.RETRY_SECONDS": 0.5,
     f"{spool.__name__}.RETRY_SECONDS": 0.5,
     f"{teardown.__name__}.ANSWER_SECONDS": 2.0,
@@ -202,12 +206,21 @@ def test_running_agent_follows_without_a_restart(moving: MovingNode, pod_on: Mak
     assert moving.allocated() == set()
 
 
+def claim_grows(moving: MovingNode) -> bool:
+    """Return whether the agent renews its claim in etcd."""
+    with session(moving.procedure.etcd_site) as store:
+        first = store.get(NodeClaimKey(ETCD_NODE)).value
+        time.sleep(RENEW_SECONDS + 0.5)
+        return store.get(NodeClaimKey(ETCD_NODE)).value != first
+
+
 def test_pods_follow_there_and_back(moving: MovingNode, pod_on: MakePod) -> None:
     pod = pod_on("web")
     moving.move()
     moving.install(moving.new)
     wait_until(lambda: {row[:2] for row in moving.rows().values()} == {("orch", KUBE_NODE)})
     moving.procedure.succeeds("apply")
+    wait_until(lambda: not claim_grows(moving))
     moving.move(back=True)
     moving.install(moving.old)
     wait_until(lambda: {row[:2] for row in moving.rows().values()} == {("etcdv3", ETCD_NODE)})
@@ -222,6 +235,8 @@ def test_row_without_its_address_stays_and_is_reported(moving: MovingNode, pod_o
     lost, kept = pod_on("lost"), pod_on("kept")
     with session(moving.procedure.etcd_site) as store:
         IpamService(store, ETCD_NODE).release(Release("net.container-lost"))
+        (endpoint,) = [each for each in store.list(ResourceQuery(ENDPOINT)) if each.value.spec["pod"] == "lost"]
+        store.write([Delete(endpoint.key)])
     moving.move()
     moving.install(moving.new)
     told = f"does not have {lost.addresses[0]} under the handle net.container-lost"
