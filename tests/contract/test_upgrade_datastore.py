@@ -83,15 +83,16 @@ def test_wrong_inputs_are_refused(procedure: MoveProcedure) -> None:
 
 
 def test_findings_need_consent(procedure: MoveProcedure) -> None:
-    """The check of the source has one. With it, the move has the same contradiction in the target."""
-    put(procedure.sites.etcd.backend, HandleKey("net.nobody"), Handle({"10.65.0.0/28": 1}))
+    """The check of the source has one. With consent, the move has the same contradiction in the target."""
+    IpamService(procedure.sites.etcd.backend, "node-a.etcd").release(Release("net.c-web"))
     waits = procedure.run("apply")
     assert waits.exit_code == 4, waits.output
     assert "--ack lock-source" in waits.output
     assert "[ipam-check]" in waits.output
     assert not is_locked(procedure.sites.etcd)
     assert procedure.run("apply", "--ack", "lock-source", "--timeout", "0s").exit_code == 5
-    assert procedure.sites.kube.backend.find(HandleKey("net.nobody")) is not None
+    procedure.roll()
+    procedure.succeeds("apply")
 
 
 def test_target_that_is_not_empty_blocks(procedure: MoveProcedure) -> None:
@@ -192,7 +193,7 @@ def test_pod_changes_during_the_move(procedure: MoveProcedure, monkeypatch: pyte
 
     def changing(self: StepRunner, each: Step) -> None:
         if each.name == step:
-            procedure.kube.forget("pods/default/web")
+            procedure.kube.uproot("pods/default/web")
             if change != "deleted":
                 procedure.orch_site.add_pod("web", "node2" if change == "moved" else "node1")
                 status = {"status": {"podIP": "10.65.0.99", "podIPs": [{"ip": "10.65.0.99"}]}}

@@ -92,7 +92,7 @@ class MoveProcedure:
 
     def forget(self) -> None:
         """Delete what runs have left in the cluster."""
-        self.kube.forget(*(f"{kind}/{SYSTEM}/svc-upgrade" for kind in ("configmaps", "secrets", "leases")))
+        self.kube.forget(*(f"{kind}/{SYSTEM}/svc-" for kind in ("configmaps", "secrets", "leases")))
 
 
 @contextmanager
