@@ -114,7 +114,7 @@ class Client:
 
     def __init__(self, auth: ApiAuth, right_remedy: str = "") -> None:
         self.meter = StoreMeter()
-        self._auth = auth
+        self._auth, self.settings = auth, auth.settings
         self._right_remedy = right_remedy
         self._metering = threading.Lock()
         self._closed = threading.Event()
@@ -122,11 +122,6 @@ class Client:
     @property
     def place(self) -> str:
         return self._auth.place
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The settings of the session."""
-        return dict(self._auth.settings)
 
     def token_expires(self) -> float | None:
         """Return the Unix time at which the token expires; None without a token, or if the token does not name its end."""
