@@ -23,7 +23,7 @@ class Nodes(MoveStep):
 
     Claims that were there before the run, in a predecessor, do not count."""
 
-    name = "nodes"
+    name = "moved-nodes"
     can_undo = False
 
     def __init__(self, sites: Sites) -> None:

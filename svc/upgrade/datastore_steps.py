@@ -215,7 +215,7 @@ class AdmitTarget(MoveStep):
 class ImportDocuments(MoveStep):
     """Make the target equal to the source, with its pools disabled, and read every object back."""
 
-    name = "documents"
+    name = "import-documents"
 
     def _look(self) -> Look:
         if not self.is_arriving:
@@ -232,7 +232,7 @@ class ImportDocuments(MoveStep):
 class MoveEndpoints(MoveStep):
     """Write the endpoints of pods that are still the same."""
 
-    name = "endpoints"
+    name = "pod-endpoints"
 
     def __init__(self, sites: Sites) -> None:
         super().__init__(sites)
@@ -252,7 +252,7 @@ class MoveEndpoints(MoveStep):
 class Compare(MoveStep):
     """Read both datastores again and compare them. What was written to the source since is imported, too."""
 
-    name = "compare"
+    name = "compare-datastores"
 
     def _look(self) -> Look:
         if not self.is_arriving:

@@ -147,7 +147,7 @@ def test_undo_restores_a_predecessor_on_another_machine(procedure: MoveProcedure
     IpamService(procedure.sites.kube.backend, "node1").release(Release("net.c-web"))
     after = contents(procedure.sites.kube)
     with monkeypatch.context() as patch:
-        stop_at(patch, "compare")
+        stop_at(patch, "compare-datastores")
         assert procedure.run("apply", back=True).exit_code == 3
     assert contents(procedure.sites.etcd) != before
     procedure.state_dir = procedure.folder / "another"
@@ -174,7 +174,7 @@ def test_program_that_does_not_read_the_lock(procedure: MoveProcedure, monkeypat
     carry_out = StepRunner.carry_out
 
     def writing(self: StepRunner, step: Step) -> None:
-        if step.name == "compare":
+        if step.name == "compare-datastores":
             IpamService(procedure.sites.etcd.backend, "node-a.etcd").assign(Assign("net.c-stray", {"node": "node-a.etcd"}))
         carry_out(self, step)
 
@@ -186,7 +186,7 @@ def test_program_that_does_not_read_the_lock(procedure: MoveProcedure, monkeypat
 
 
 @pytest.mark.parametrize("change", ["deleted", "created again", "moved"])
-@pytest.mark.parametrize("step", ["endpoints", "compare"])
+@pytest.mark.parametrize("step", ["pod-endpoints", "compare-datastores"])
 def test_pod_changes_during_the_move(procedure: MoveProcedure, monkeypatch: pytest.MonkeyPatch, step: str, change: str) -> None:
     """Its endpoint is left out, and its address stays allocated until the check finds it."""
     carry_out = StepRunner.carry_out

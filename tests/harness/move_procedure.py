@@ -20,8 +20,8 @@ Json = dict[str, Any]
 
 SYSTEM = "kube-system"
 STEPS = (
-    "lock-source", "calls-in-flight", "admit-target", "documents", "endpoints", "compare", "enable-pools", "switch-over",
-    "nodes",
+    "lock-source", "calls-in-flight", "admit-target", "import-documents", "pod-endpoints", "compare-datastores",
+    "enable-pools", "switch-over", "moved-nodes",
 )  # fmt: skip
 
 
