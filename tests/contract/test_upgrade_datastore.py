@@ -1,8 +1,10 @@
 """svcctl moves a datastore by the procedure: real etcd and a real API server."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +24,7 @@ from svc.move import marks
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.step import Step
 from svc.upgrade.step_runner import StepRunner
+from svc.upgrade.writer import MANAGER
 
 pytestmark = pytest.mark.server
 
@@ -207,3 +210,29 @@ def test_pod_changes_during_the_move(procedure: MoveProcedure, monkeypatch: pyte
     pods = [entry.value.spec["pod"] for entry in procedure.sites.kube.backend.list(ResourceQuery(ENDPOINT))]
     assert sorted(pods) == ["api", "db-0"]
     assert "net.c-web" in holdings(procedure.sites.kube.backend)
+
+
+CONFIG = "/api/v1/namespaces/kube-system/configmaps"
+
+
+def config(text: str) -> dict[str, Any]:
+    metadata = {"name": "svc-settings", "namespace": "kube-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"network": text}}
+
+
+def test_manifest_brings_the_new_configuration_to_the_nodes(procedure: MoveProcedure) -> None:
+    """It is applied after the switch-over. An undo then stops before it, so that no node gets its former configuration."""
+    procedure.kube.call("POST", f"{CONFIG}?fieldManager={MANAGER}", config("etcd"))
+    procedure.manifest = procedure.folder / "new.json"
+    procedure.manifest.write_text(json.dumps(config("kube")))
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, "switch-over")
+        assert procedure.run("apply").exit_code == 3
+    assert procedure.kube.call("GET", f"{CONFIG}/svc-settings")["data"] == {"network": "etcd"}
+    procedure.move()
+    assert procedure.kube.call("GET", f"{CONFIG}/svc-settings")["data"] == {"network": "kube"}
+    record = procedure.record()
+    assert record
+    assert [*record["steps"]][-4:] == ["switch-over", "ConfigMap/kube-system/svc-settings", "moved-nodes", "restore-references"]
+    assert procedure.run("undo").exit_code == 3
+    assert procedure.kube.call("GET", f"{CONFIG}/svc-settings")["data"] == {"network": "kube"}

@@ -33,6 +33,7 @@ class MoveProcedure:
         self.etcd_site, self.orch_site = etcd_site, orch_site
         self.kubeconfig = orch_site.administrator
         self.state_dir = folder / "state"
+        self.manifest: Path | None = None
         self.files = {"etcd": self._file("etcd", etcd_site.config), "kube": self._file("kube", orch_site.config)}
 
     def _file(self, name: str, config: Json) -> Path:
@@ -52,6 +53,7 @@ class MoveProcedure:
             words += ["--timeout", "60s"]
         if verb in ("undo", "status"):
             return words
+        words += ["--manifest", str(self.manifest)] if self.manifest else []
         source, target = ("kube", "etcd") if back else ("etcd", "kube")
         return [*words, "--procedure", "datastore", "--source", str(self.files[source]), "--target", str(self.files[target])]
 
