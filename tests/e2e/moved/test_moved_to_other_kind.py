@@ -254,10 +254,15 @@ def test_row_without_its_address_stays_and_is_reported(moving: MovingNode, pod_o
 
 
 def test_calls_without_an_agent_follow(moving: MovingNode, pod_on: MakePod) -> None:
-    checked, deleted = pod_on("checked"), pod_on("deleted")
+    checked, deleted, pending = (pod_on(name) for name in ("checked", "deleted", "pending"))
     moving.node.stop_agent()
+    with moving.node.cut_off(moving.procedure.etcd_site):
+        pending.delete()
     moving.move()
     by_new(moving, deleted).delete()
+    assert moving.allocated() == {*checked.addresses, *pending.addresses}
+    listed: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": checked.container, "ifname": "eth0"}]}
+    assert by_new(moving, checked).call("GC", **listed).status == 0
     assert moving.allocated() == {*checked.addresses}
     assert by_new(moving, checked).check().status == 0
     by_new(moving, checked).delete()
