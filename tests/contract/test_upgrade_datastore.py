@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from harness.datastores import EtcdSite, OrchSite
 from harness.ipam import holdings, put
+from harness.ipam_check import put_endpoint
 from harness.move_procedure import STEPS, MoveProcedure, furnished
-from harness.move_sites import contents
+from harness.move_sites import ETCD_NODE, contents
 from svc.admin.ipam_check.observation import Place
 from svc.ctl.main import main
 from svc.ipam.requests import Assign, Release
@@ -87,7 +88,8 @@ def test_wrong_inputs_are_refused(procedure: MoveProcedure) -> None:
 
 def test_findings_need_consent(procedure: MoveProcedure) -> None:
     """The check of the source has one. With consent, the move has the same contradiction in the target."""
-    IpamService(procedure.sites.etcd.backend, "node-a.etcd").release(Release("net.c-web"))
+    store = procedure.sites.etcd.backend
+    put_endpoint(procedure.etcd_site, store, "web", "c-web", "10.65.0.200", ifname="net1", node=ETCD_NODE)
     waits = procedure.run("apply")
     assert waits.exit_code == 4, waits.output
     assert "--ack lock-source" in waits.output
@@ -178,7 +180,7 @@ def test_program_that_does_not_read_the_lock(procedure: MoveProcedure, monkeypat
 
     def writing(self: StepRunner, step: Step) -> None:
         if step.name == "compare-datastores":
-            IpamService(procedure.sites.etcd.backend, "node-a.etcd").assign(Assign("net.c-stray", {"node": "node-a.etcd"}))
+            IpamService(procedure.sites.etcd.backend, ETCD_NODE).assign(Assign("net.c-stray", {"node": ETCD_NODE}))
         carry_out(self, step)
 
     monkeypatch.setattr(StepRunner, "carry_out", writing)
