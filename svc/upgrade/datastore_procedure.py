@@ -67,7 +67,7 @@ class DatastoreProcedure:
 
     def prove(self, pause: Callable[[float], None]) -> list[str]:  # noqa: ARG002
         """Return the sample pods whose addresses the target does not have."""
-        return list(islice(_unheld(self._sites.target), MAX_FINDINGS))
+        return list(islice(_unheld(self._sites.source, self._sites.target), MAX_FINDINGS))
 
 
 def is_reverse(run: Mapping[str, str], inputs: Mapping[str, str]) -> bool:
@@ -87,13 +87,14 @@ def _findings(place: Place) -> dict[str, str]:
     return {f"{each.id}: {each.object}": each.problem for each in findings}
 
 
-def _unheld(target: Place) -> Iterator[str]:
-    """Yield the sample endpoints one of whose addresses of the pools is not allocated to their container."""
-    ipam = IpamService(target.backend, "")
+def _unheld(source: Place, target: Place) -> Iterator[str]:
+    """Yield the sample endpoints one of whose addresses of the pools is not allocated to their container, unless it was so."""
+    before, ipam = IpamService(source.backend, ""), IpamService(target.backend, "")
     for entry in islice(target.backend.list(ResourceQuery(ENDPOINT)), MAX_SAMPLES):
         endpoint: Resource = entry.value
         container = str(endpoint.spec.get("containerID") or "")
         for text in endpoint.spec.get("ipNetworks") or () if container else ():
             pool, handle = ipam.pool_and_handle(Cidr(text).first)
-            if pool and not handle.endswith(f".{container}"):
+            is_held = not pool or handle.endswith(f".{container}")
+            if not is_held and before.pool_and_handle(Cidr(text).first)[1] != handle:
                 yield f"endpoint {endpoint.name}: {text} is allocated to {handle or 'no handle'}, not to its container"
