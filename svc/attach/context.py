@@ -74,6 +74,7 @@ class Context:
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
         self.networks = NetworkStores(self.journal)
         self.conflicts: dict[AttachmentId, Conflict] = {}
+        self.left_behind: dict[AttachmentId, str] = {}  # rows that did not follow a move to another datastore, and why
         self._gates: GateMonitor | None = None
         self._status_files: EndpointStatusFiles | None = None
         self._lock = threading.Lock()
@@ -112,6 +113,10 @@ class Context:
                 keep.add(store_key(self.names_of(profile), self.tokens.with_token(dict(settings))))
         self.sessions.close_idle(seconds, keep)
         self.orchestrators.close_idle(seconds)
+
+    def close_former(self, key: SessionKey, seconds: float) -> bool:
+        """Close a datastore that nothing uses, after this time without a call. Return whether it is closed."""
+        return self.sessions.close_store(store_key(self.names_of(key.profile), self.tokens.with_token(key.datastore)), seconds)
 
     def token_expires(self) -> float | None:
         """Return the Unix time at which the first token for a Kubernetes API expires; None if no token names its end."""

@@ -4,8 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from svc.model.errors import CallerError
-from svc.upgrade import host_endpoint_steps
+from svc.upgrade import datastore_procedure, host_endpoint_steps
 from svc.upgrade.choice import choose
+from svc.upgrade.datastore_procedure import NAME as DATASTORE
+from svc.upgrade.datastore_procedure import DatastoreProcedure
+from svc.upgrade.datastore_sites import read_ends
 from svc.upgrade.etcd_procedure import NAME as MANIFESTS_ETCD
 from svc.upgrade.etcd_procedure import EtcdProcedure
 from svc.upgrade.host_endpoint_procedure import NAME as HOST_ENDPOINTS
@@ -15,8 +18,6 @@ from svc.upgrade.manifest_procedure import NAME as MANIFESTS
 from svc.upgrade.manifest_procedure import ManifestProcedure
 from svc.upgrade.manifest_source import read_manifest
 from svc.upgrade.move_steps import move_steps
-from svc.upgrade.operator_procedure import NAME as TO_OPERATOR
-from svc.upgrade.operator_procedure import OperatorProcedure
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.request import Request
 from svc.upgrade.sidecar_procedure import NAME as SIDECARS
@@ -26,9 +27,15 @@ from svc.upgrade.step import Step
 from svc.upgrade.takeover_procedure import NAME as TAKEOVER
 from svc.upgrade.takeover_procedure import TakeoverProcedure
 from svc.upgrade.temporary_policy import TemporaryPolicy, require_policies
+from svc.upgrade.to_operator_procedure import NAME as TO_OPERATOR
+from svc.upgrade.to_operator_procedure import ToOperatorProcedure
 from svc.upgrade.writer import Writer
 
+Json = dict[str, Any]
 Maker = Callable[[Writer, Request], Procedure]
+
+_MANIFEST: Final = ("manifest", "sha256")
+_PRINT: Final = "print one: `svcctl manifests`"
 
 
 def procedure_of(name: str, writer: Writer, request: Request) -> Procedure:
@@ -44,60 +51,59 @@ def special_steps(writer: Writer) -> Mapping[str, Step]:
     parts = (host_endpoint_steps.NodeLabels, host_endpoint_steps.Switch, host_endpoint_steps.FormerEndpoints)
     own = {part.name: part(writer, view) for part in parts}
     others = (Template(writer, ""), FormerTemplate(writer), TemporaryPolicy(writer))
-    return {**own, **{step.name: step for step in others}, **move_steps(writer)}
+    of_moves = {**move_steps(writer), **datastore_procedure.special_steps(writer)}
+    return {**own, **{step.name: step for step in others}, **of_moves}
 
 
 def _manifests(writer: Writer, request: Request) -> Procedure:
-    return _of_manifest(ManifestProcedure, writer, request)
-
-
-def _manifests_etcd(writer: Writer, request: Request) -> Procedure:
-    if request.policies:
-        raise CallerError("--policies is for a cluster whose datastore is the Kubernetes API", details="leave it out")
-    return _of_manifest(EtcdProcedure, writer, request)
-
-
-def _of_manifest(kind: type[ManifestProcedure], writer: Writer, request: Request) -> Procedure:
-    documents, digest = _read(request, "print one: `svcctl manifests`")
+    request.require_only(MANIFESTS, *_MANIFEST, "to", "policies")
+    documents, digest = _read(request, _PRINT)
     if not request.policies:
-        return kind(writer, documents, {"manifest": digest}, request.to)
+        return ManifestProcedure(writer, documents, {"manifest": digest}, request.to)
     policies, own = read_manifest(request.policies, "")
     require_policies(policies)
     given = {"manifest": digest, "policies": own}
-    return kind(writer, [*documents, *policies], given, request.to, [TemporaryPolicy(writer)])
+    return ManifestProcedure(writer, [*documents, *policies], given, request.to, [TemporaryPolicy(writer)])
+
+
+def _manifests_etcd(writer: Writer, request: Request) -> Procedure:
+    request.require_only(MANIFESTS_ETCD, *_MANIFEST, "to")
+    documents, digest = _read(request, _PRINT)
+    return EtcdProcedure(writer, documents, {"manifest": digest}, request.to)
 
 
 def _sidecars(writer: Writer, request: Request) -> Procedure:
-    if request.policies:
-        raise CallerError(f"--procedure {SIDECARS} takes no --policies", details="leave it out")
+    request.require_only(SIDECARS, *_MANIFEST, "to")
     documents, digest = _read(request, "give the template for your mesh, a file with data.config")
     return SidecarProcedure(writer, documents, digest, request.to)
 
 
-def _read(request: Request, remedy: str) -> tuple[list[dict[str, Any]], str]:
-    if not request.manifest:
-        raise CallerError("--manifest is missing", details=remedy)
-    return read_manifest(request.manifest, request.sha256)
-
-
 def _host_endpoints(writer: Writer, request: Request) -> Procedure:
-    if request != Request():
-        raise CallerError(f"--procedure {HOST_ENDPOINTS} takes no manifest", details="everything follows from the cluster")
+    request.require_only(HOST_ENDPOINTS)
     return HostEndpointProcedure(writer)
 
 
+def _datastore(writer: Writer, request: Request) -> Procedure:
+    request.require_only(DATASTORE, *_MANIFEST, "source", "target")
+    ends = read_ends(writer, request.source, request.target)
+    documents, digest = read_manifest(request.manifest, request.sha256) if request.manifest else ((), "")
+    return DatastoreProcedure(writer, ends, documents, digest)
+
+
 def _to_operator(writer: Writer, request: Request) -> Procedure:
-    if request != Request():
-        raise CallerError(f"--procedure {TO_OPERATOR} takes no manifest", details="everything follows from the cluster")
-    return OperatorProcedure(writer)
+    request.require_only(TO_OPERATOR)
+    return ToOperatorProcedure(writer)
 
 
 def _takeover(writer: Writer, request: Request) -> Procedure:
+    request.require_only(TAKEOVER, *_MANIFEST)
+    return TakeoverProcedure(writer, *_read(request, "print one: `svcctl manifests --names PROFILE`"))
+
+
+def _read(request: Request, remedy: str) -> tuple[list[Json], str]:
     if not request.manifest:
-        raise CallerError("--manifest is missing", details="print one: `svcctl manifests --names PROFILE`")
-    if request.to:
-        raise CallerError(f"--procedure {TAKEOVER} takes no --to", details="the manifest has the version")
-    return TakeoverProcedure(writer, *read_manifest(request.manifest, request.sha256))
+        raise CallerError("--manifest is missing", details=remedy)
+    return read_manifest(request.manifest, request.sha256)
 
 
 _MAKERS: Final[Mapping[str, Maker]] = {
@@ -105,6 +111,7 @@ _MAKERS: Final[Mapping[str, Maker]] = {
     MANIFESTS_ETCD: _manifests_etcd,
     SIDECARS: _sidecars,
     HOST_ENDPOINTS: _host_endpoints,
+    DATASTORE: _datastore,
     TO_OPERATOR: _to_operator,
     TAKEOVER: _takeover,
 }

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from svc import deadline
@@ -37,6 +37,8 @@ class Cluster:
         self.client = client
         self.names = names
         self.discovery = Discovery(client)
+        self.resources = ExitStack()
+        """What procedures have opened. The caller closes it at the end."""
 
     def served(self, place: Place) -> ServedKind | None:
         """Return the kind of a place; None if the server does not serve it."""
@@ -108,7 +110,7 @@ class Writer(Cluster):
     ) -> None:
         super().__init__(client, names)
         self.settings = dict(settings or {})
-        self._permit = permit
+        self.permit = permit
 
     def create(self, document: Json) -> Json:
         """Create an object. Raise Changed if it exists."""
@@ -152,7 +154,7 @@ class Writer(Cluster):
     @contextmanager
     def _sending(self, place: Place, verb: str, stale: Sequence[int] = (_CONFLICT,)) -> Iterator[None]:
         """Send a write in the block, in the time that the run has."""
-        seconds = self._permit()
+        seconds = self.permit()
         try:
             with deadline.limit(seconds), _refused(place, verb, passing=(*stale, _MISSING)):
                 yield

@@ -14,6 +14,7 @@ from harness.forks import ForkServer
 
 MODULES = (
     "svc.datastore.orch.store",
+    "svc.datastore.etcd.store",
     "svc.ctl.commands.upgrade",
     "svc.upgrade.engine",
     "svc.upgrade.manifest_procedure",

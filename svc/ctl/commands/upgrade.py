@@ -30,7 +30,9 @@ if TYPE_CHECKING:  # its packages come with an extra
 Json = dict[str, Any]
 Command = Callable[..., Any]
 
-PROCEDURES: Final = ("manifests", "manifests-etcd", "sidecars", "host-endpoints", "to-operator", "takeover")
+PROCEDURES: Final = (
+    "manifests", "manifests-etcd", "operator", "chart", "sidecars", "host-endpoints", "datastore", "to-operator", "takeover",
+)  # fmt: skip
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
@@ -61,6 +63,8 @@ _OF_MANIFEST = (
     click.option(
         "--to", default="", metavar="vX.Y.Z", help="Version to go to.  [default: that of svcctl, or of the names profile]"
     ),
+    click.option("--source", default="", metavar="FILE", help="Network configuration of the datastore to move from."),
+    click.option("--target", default="", metavar="FILE", help="Network configuration of the datastore to move to."),
 )
 
 
@@ -223,7 +227,7 @@ def _engine(context: CliContext, kubeconfig: Path, options: Json) -> "Iterator[t
 
         writer = Writer(client, context.names, permit, settings)
         chosen = Options(context.state_dir / _FOLDER, say=lambda text: echo(text, err=True), **options)
-        with announced_interrupt(stop.request):
+        with writer.resources, announced_interrupt(stop.request):
             yield Engine(writer, lease, chosen, stop), writer
 
 

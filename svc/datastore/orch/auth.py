@@ -91,7 +91,7 @@ class ApiAuth:
     """Current credentials. Thread-safe. Raise CallerError if the settings are invalid."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._lock = threading.Lock()
         self._credentials = _read(settings)
         self._reporting = threading.Lock()
@@ -125,7 +125,7 @@ class ApiAuth:
             raise CallerError("the credentials are being renewed", details=_SLOW_PROGRAM, code=Code.TRY_AGAIN)
         try:
             if self._credentials is refused:
-                self._credentials = _read(self._settings)
+                self._credentials = _read(self.settings)
                 refused.pool.clear()
             return self._credentials
         finally:

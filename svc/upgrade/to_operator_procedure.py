@@ -55,7 +55,7 @@ class OperatorAgent(ObjectStep):
         return super().progress(detailed=detailed)
 
 
-class OperatorProcedure:
+class ToOperatorProcedure:
     """The procedure. It has no input: everything follows from the cluster."""
 
     name = NAME
