@@ -13,6 +13,7 @@ from svc import deadline
 from svc.datastore.orch.client import METADATA_ONLY, ApiError, Client, Unreachable
 from svc.deploy.discovery import Discovery, ServedKind
 from svc.names import Names
+from svc.upgrade.helm import Helm
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place, place_of
 
@@ -101,9 +102,14 @@ class Cluster:
 class Writer(Cluster):
     """Writes of a run. `permit` returns for how many seconds the run may write, and raises if it may not."""
 
-    def __init__(self, client: Client, names: Names, permit: Callable[[], float]) -> None:
+    def __init__(self, client: Client, names: Names, permit: Callable[[], float], helm: Helm = Helm()) -> None:  # noqa: B008
         super().__init__(client, names)
         self._permit = permit
+        self.helm = helm
+
+    def require(self) -> None:
+        """Raise Blocked if the run may not let another program write."""
+        self._permit()
 
     def create(self, document: Json) -> Json:
         """Create an object. Raise Changed if it exists."""
