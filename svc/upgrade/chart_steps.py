@@ -122,7 +122,7 @@ class FormerReleases(ChartStep):
             not places,
             found.blockers,
             asks=self._asks(found, places),
-            notes=tuple(f"{each} has the labels of the release, but is no revision of it: it stays" for each in found.others),
+            notes=tuple(f"{each} has the labels of the release, and is not a revision of it: it stays" for each in found.others),
             changes=tuple((str(each), "present", None) for each in places),
             before=digest({"secrets": sorted(map(str, places))}),
             after=digest({"secrets": []}),
@@ -160,7 +160,7 @@ class FormerReleases(ChartStep):
             self._writer.create({key: value for key, value in each.items() if key != "metadata"} | {"metadata": metadata})
 
     def _asks(self, found: Situation, places: Sequence[Place]) -> tuple[str, ...]:
-        """Return what will be deleted, once the new release is there. Before that, there is nothing to consent to."""
+        """Return what will be deleted, once the new release is there. Before that, the user has nothing to consent to."""
         if not places or not self._view.is_done(found):
             return ()
         return tuple(f"{place} will be deleted" for place in places)

@@ -1,4 +1,4 @@
-"""What a cluster has of a release of helm, and what a chart makes of it (specification, 9.3)."""
+"""A release of helm in a cluster, and the objects that a chart makes of it (specification, 9.3)."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -186,7 +186,7 @@ class ChartView:
 
     def _missing(self, records: Records) -> str:
         known = ", ".join(records.known[:_MAX_NAMED]) or "none"
-        return f"there is no release {self.wish.release}; releases are: {known}"
+        return f"release {self.wish.release} does not exist; the cluster has: {known}"
 
 
 def _is_old_layout(release: Release) -> bool:

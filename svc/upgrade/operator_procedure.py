@@ -144,7 +144,7 @@ class OperatorProcedure:
         if self._writer.served(place) is None:
             yield not_served(place)
         elif installation is None:
-            yield f"{place} does not exist: there is nothing that the operator would upgrade"
+            yield f"{place} does not exist: the operator has nothing to upgrade"
 
     def _kinds_missing(self) -> Iterator[str]:
         """Yield a sentence for each document whose kind neither the server nor the manifest has."""

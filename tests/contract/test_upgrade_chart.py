@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -188,7 +189,7 @@ def blocked(site: ChartSite, release: str = RELEASE, status: int = 3) -> str:
 
 def test_wrong_name_of_the_release(site: ChartSite) -> None:
     site.install_own()
-    assert f"there is no release wrong; releases are: {OWN}/{RELEASE}" in blocked(site, "wrong")
+    assert f"release wrong does not exist; the cluster has: {OWN}/{RELEASE}" in blocked(site, "wrong")
 
 
 def test_object_of_another_release(site: ChartSite) -> None:
@@ -223,7 +224,7 @@ def test_secret_that_only_looks_like_a_revision(site: ChartSite) -> None:
     for name, kind in (("mine", "Opaque"), ("sh.helm.release.v1.other.v1", "helm.sh/release.v1")):
         site.kube.call("POST", SECRETS.format(FORMER), {"metadata": {"name": name, "labels": labels}, "type": kind})
     output = site.upgrades("apply", *ACK)
-    assert "Secret/default/mine has the labels of the release, but is no revision of it: it stays" in output
+    assert "Secret/default/mine has the labels of the release, and is not a revision of it: it stays" in output
     left = {each["metadata"]["name"] for each in site.kube.call("GET", SECRETS.format(FORMER))["items"]}
     assert left == {"mine", "sh.helm.release.v1.other.v1"}
 
@@ -359,12 +360,12 @@ def test_kill_while_helm_is_at_work(site: ChartSite, proxy: ApiProxy, layout: st
         process = subprocess.Popen(
             [sys.executable, "-m", "svc.ctl.main", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        wait_until(lambda: any("pending" in status for status in site.releases().values()), seconds=60)
+        wait_until(lambda: any("pending" in status for status in site.releases().values()))
         time.sleep(0.5)
         (helm,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         process.send_signal(signal.SIGKILL)
         process.wait()
-        wait_until(lambda: not Path(f"/proc/{helm}").exists() or is_zombie(helm))
+        wait_until(partial(has_ended, helm))
         proxy.disarm()
         assert any("pending" in status for status in site.releases().values())
         if verb == "apply":
@@ -375,8 +376,9 @@ def test_kill_while_helm_is_at_work(site: ChartSite, proxy: ApiProxy, layout: st
         assert site.substance() == before
 
 
-def is_zombie(pid: str) -> bool:
-    return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+def has_ended(pid: str) -> bool:
+    file = Path(f"/proc/{pid}/status")
+    return not file.exists() or "State:\tZ" in file.read_text()
 
 
 def test_helm_that_is_cut_off(site: ChartSite, proxy: ApiProxy) -> None:

@@ -187,7 +187,7 @@ class ChartSite(UpgradeSite):
     def reset(self) -> None:
         """Delete everything but the definitions."""
         self.clear()
-        self.kube.forget(f"secrets/{SYSTEM}/sh.helm", f"secrets/{FORMER}/", "podsecuritypolicy/", "operator.svc.internal/")
+        self.kube.forget(f"secrets/{SYSTEM}/sh.", f"secrets/{FORMER}/", "podsecuritypolicy/", "operator.svc.internal/")
         self.kube.forget(f"serviceaccounts/{SYSTEM}/svc-", "crd.svc.internal/", "leases/kube-system/svc-")
         body = {"apiVersion": "crd.svc.internal/v1", "kind": "ClusterInformation", "metadata": {"name": "default"}}
         self.kube.call("POST", INFORMATION, body | {"spec": {"svcVersion": "0.1.0", "datastoreReady": True}})
