@@ -122,7 +122,7 @@ class FormerReleases(ChartStep):
             not places,
             found.blockers,
             asks=self._asks(found, places),
-            notes=tuple(f"{each} has the labels of the release, and is not a revision of it: it stays" for each in found.others),
+            notes=tuple(f"{each} has the labels of the release, and is not a revision: it stays" for each in found.others),
             changes=tuple((str(each), "present", None) for each in places),
             before=digest({"secrets": sorted(map(str, places))}),
             after=digest({"secrets": []}),
