@@ -208,7 +208,7 @@ def _open_entry(saved: Sequence[Json]) -> Json | None:
 
 
 def _changed_since(entry: Json, newest: Release) -> tuple[str, ...]:
-    """Return whether another program has made a release since, as a sentence. A pending or failed one is what this run has left."""
+    """Return the sentence about a release that another program has made since. A pending or failed one may be of this run."""
     is_own = newest.chart_name == entry["chart"] and newest.config == entry["config"]
     return () if is_own or newest.status != DEPLOYED else (f"{newest} was made since, from chart {newest.chart_name}",)
 
