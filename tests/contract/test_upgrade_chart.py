@@ -32,13 +32,14 @@ from harness.chart_site import (
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import ADMIN_TOKEN, Kube, running
 from harness.polling import wait_until
-from harness.upgrade_faults import FAULTS, WRITES, Killer, fault_at, killing
+from harness.upgrade_faults import FAULTS, Killer, fault_at, killing
 
 pytestmark = pytest.mark.server
 
 ACK = ("--ack", "former-releases")
 SECRETS = "/api/v1/namespaces/{}/secrets"
-OF_HELM = r"^(POST|PUT|PATCH) /(api/v1|apis/(apps|rbac)[^ ]*)/(?!.*(svc-upgrade|/leases|dryRun))"
+BY_HELM = "fieldManager=helm"
+MAIN = "from svc.ctl.main import main; main()"
 _CONTROLLERS = ("daemonset", "deployment", "replicaset")
 _MERGE = "application/merge-patch+json"
 
@@ -335,10 +336,10 @@ def test_pending_release_of_another_program(site: ChartSite) -> None:
     assert f"revision 2 of release {OWN}/{RELEASE} is pending-upgrade: helm is at work, or was killed" in blocked(site)
 
 
-def numbered(number: int) -> list[Order]:
+def cut_off(number: int) -> list[Order]:
     """Return the orders that let writes of helm pass, and then none until the end."""
-    dead = Order(Fate.NEVER_SENT, WRITES, times=10_000)
-    return [Order(Fate.LATE, OF_HELM, times=number - 1), dead]
+    dead = Order(Fate.NEVER_SENT, rf"^(?!GET).*({BY_HELM}|/sh\.helm)", times=10_000)
+    return [Order(Fate.LATE, BY_HELM, times=number - 1), dead]
 
 
 def prepared(site: ChartSite, layout: str) -> None:
@@ -355,11 +356,9 @@ def test_kill_while_helm_is_at_work(site: ChartSite, proxy: ApiProxy, layout: st
     for verb in ("apply", "undo"):
         prepared(site, layout)
         before = site.substance()
-        proxy.arm(Order(Fate.LATE, r"^PATCH .*/deployments/svc-controllers", seconds=4.0))
+        proxy.arm(Order(Fate.LATE, r"^(POST|PATCH) .*/daemonsets", seconds=4.0))
         words = site.chart_words("apply", *ACK, server=proxy.url)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "svc.ctl.main", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen([sys.executable, "-c", MAIN, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(lambda: any("pending" in status for status in site.releases().values()))
         time.sleep(0.5)
         (helm,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -385,7 +384,7 @@ def test_helm_that_is_cut_off(site: ChartSite, proxy: ApiProxy) -> None:
     """All its writes fail from the third one on."""
     site.install_old_layout()
     before = site.substance()
-    for order in numbered(3):
+    for order in cut_off(3):
         proxy.arm(order)
     failed = site.upgrade("apply", *ACK, server=proxy.url)
     proxy.disarm()
