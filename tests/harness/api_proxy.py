@@ -168,7 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
             connection.close()
 
     def _forward(self, connection: http.client.HTTPSConnection, body: bytes) -> http.client.HTTPResponse:
-        headers = {name: text for name, text in self.headers.items() if name not in ("Host", "Content-Length")}
+        headers = {
+            name: text for name, text in self.headers.items() if name not in ("Host", "Content-Length", "Accept-Encoding")
+        }
         if self.proxy.token:
             headers["Authorization"] = f"Bearer {self.proxy.token}"
         connection.request(self.command, self.path, body or None, headers)
