@@ -1,6 +1,5 @@
 """Charts, runs of helm, and marks of releases, without a cluster."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -128,6 +127,6 @@ def test_helm_dies_with_its_parent(tmp_path: Path) -> None:
 def is_running(pid: int) -> bool:
     """Return whether a process runs. One that nobody has waited for does not."""
     try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text() and os.kill(pid, 0) is None
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
