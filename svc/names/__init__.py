@@ -49,6 +49,10 @@ class Names:
     operator_network: str = "svcNetwork"  # its section of network settings
     operator_plugin: str = "Svc"  # value of the operator for this plugin and for its IPAM
     operator_manager: str = "svc-operator"  # value of the label `managed-by` on its pools
+    operator: str = "svc-controllers"  # Deployment of the operator
+    operator_namespace: str = "kube-system"  # its namespace
+    operator_status: str = "Installation"  # kind of its group whose object has the conditions of the whole
+    installation_version: str = "version"  # field of the status of its Installation
     daemon_set: str = "svc-node"  # DaemonSet of svc
     node_agent: str = "svc-node-agent"  # DaemonSet of the node agent, another program
     overlay_agent: str = "svc-node-agent"  # the same where addresses come from pod CIDRs

@@ -24,7 +24,7 @@ Former = Callable[[str], Json | None]
 
 _ATTEMPTS: Final = 10
 _CREATED: Final[tuple[Difference, ...]] = (("", None, "created"),)
-_OF_SERVER: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "ownerReferences")
+OF_SERVER: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "ownerReferences")
 
 
 class ObjectStep:
@@ -127,7 +127,7 @@ class ObjectStep:
             self._writer.delete(self.place, live)
             return
         body = copy.deepcopy(target)
-        for field in _OF_SERVER:
+        for field in OF_SERVER:
             body["metadata"].pop(field, None)
         if owners := live["metadata"].get("ownerReferences"):  # they have steps of their own
             body["metadata"]["ownerReferences"] = owners

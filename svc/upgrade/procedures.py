@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from svc.model.errors import CallerError
-from svc.upgrade import datastore_procedure, host_endpoint_steps
+from svc.upgrade import chart_steps, datastore_procedure, host_endpoint_steps, release_step
+from svc.upgrade.chart_procedure import NAME as CHART
+from svc.upgrade.chart_procedure import chart_procedure
 from svc.upgrade.choice import choose
 from svc.upgrade.datastore_procedure import NAME as DATASTORE
 from svc.upgrade.datastore_procedure import DatastoreProcedure
@@ -18,6 +20,8 @@ from svc.upgrade.manifest_procedure import NAME as MANIFESTS
 from svc.upgrade.manifest_procedure import ManifestProcedure
 from svc.upgrade.manifest_source import read_manifest
 from svc.upgrade.move_steps import move_steps
+from svc.upgrade.operator_procedure import NAME as OPERATOR
+from svc.upgrade.operator_procedure import OperatorProcedure
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.request import Request
 from svc.upgrade.sidecar_procedure import NAME as SIDECARS
@@ -50,7 +54,8 @@ def special_steps(writer: Writer) -> Mapping[str, Step]:
     view = HostEndpointView(writer)
     parts = (host_endpoint_steps.NodeLabels, host_endpoint_steps.Switch, host_endpoint_steps.FormerEndpoints)
     own = {part.name: part(writer, view) for part in parts}
-    others = (Template(writer, ""), FormerTemplate(writer), TemporaryPolicy(writer))
+    of_charts = (chart_steps.AdoptObjects(writer), release_step.HelmRelease(writer), chart_steps.FormerReleases(writer))
+    others = (*of_charts, Template(writer, ""), FormerTemplate(writer), TemporaryPolicy(writer))
     of_moves = {**move_steps(writer), **datastore_procedure.special_steps(writer)}
     return {**own, **{step.name: step for step in others}, **of_moves}
 
@@ -70,6 +75,16 @@ def _manifests_etcd(writer: Writer, request: Request) -> Procedure:
     request.require_only(MANIFESTS_ETCD, *_MANIFEST, "to")
     documents, digest = _read(request, _PRINT)
     return EtcdProcedure(writer, documents, {"manifest": digest}, request.to)
+
+
+def _operator(writer: Writer, request: Request) -> Procedure:
+    request.require_only(OPERATOR, *_MANIFEST, "to")
+    return OperatorProcedure(writer, *_read(request, _PRINT), request.to)
+
+
+def _chart(writer: Writer, request: Request) -> Procedure:
+    request.require_only(CHART, *_MANIFEST, "to", "chart", "release", "values", "external_install")
+    return chart_procedure(writer, request)
 
 
 def _sidecars(writer: Writer, request: Request) -> Procedure:
@@ -109,6 +124,8 @@ def _read(request: Request, remedy: str) -> tuple[list[Json], str]:
 _MAKERS: Final[Mapping[str, Maker]] = {
     MANIFESTS: _manifests,
     MANIFESTS_ETCD: _manifests_etcd,
+    OPERATOR: _operator,
+    CHART: _chart,
     SIDECARS: _sidecars,
     HOST_ENDPOINTS: _host_endpoints,
     DATASTORE: _datastore,

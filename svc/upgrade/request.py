@@ -30,4 +30,4 @@ class Request:
         given = [each.name for each in fields(self) if getattr(self, each.name) and each.name not in used]
         if given:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise CallerError(f"--procedure {procedure} takes no {options}", details="leave that out, or give another procedure")
+            raise CallerError(f"--procedure {procedure} takes no {options}", details="leave it out, or give another procedure")

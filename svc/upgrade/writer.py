@@ -13,6 +13,7 @@ from svc import deadline
 from svc.datastore.orch.client import METADATA_ONLY, ApiError, Client, Unreachable
 from svc.deploy.discovery import Discovery, ServedKind
 from svc.names import Names
+from svc.upgrade.helm import Helm
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place, place_of
 
@@ -106,11 +107,17 @@ class Writer(Cluster):
     `settings` are those by which the API server was opened, for sessions with the datastore behind it."""
 
     def __init__(
-        self, client: Client, names: Names, permit: Callable[[], float], settings: Mapping[str, str] | None = None
+        self,
+        client: Client,
+        names: Names,
+        permit: Callable[[], float],
+        settings: Mapping[str, str] | None = None,
+        helm: Helm = Helm(),  # noqa: B008  # immutable
     ) -> None:
         super().__init__(client, names)
         self.settings = dict(settings or {})
         self.permit = permit
+        self.helm = helm
 
     def create(self, document: Json) -> Json:
         """Create an object. Raise Changed if it exists."""

@@ -12,7 +12,7 @@ from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.move_faults import fault_each, kill_each, kill_on_and_on
-from harness.operator_site import NODES
+from harness.operator_move_site import NODES
 from harness.polling import wait_until
 from harness.takeover_site import CALICO, CONTROLLERS, POLICY_AGENT, TakeoverSite, manifest
 from harness.upgrade_faults import FAULTS, Killer, killing

@@ -13,7 +13,7 @@ from harness.controllers import cluster
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.move_faults import fault_each, kill_each, kill_on_and_on
-from harness.operator_site import NEW, NODES, POOL, OperatorSite, agents, controllers
+from harness.operator_move_site import NEW, NODES, POOL, OperatorMoveSite, agents, controllers
 from harness.polling import wait_until
 from harness.upgrade_faults import FAULTS, Killer, killing
 from harness.upgrade_site import SYSTEM
@@ -38,10 +38,10 @@ def kubelets(server: Kube) -> Iterator[FakeKubelets]:
 
 
 @pytest.fixture(scope="module")
-def base(server: Kube, kubelets: FakeKubelets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorSite]:
+def base(server: Kube, kubelets: FakeKubelets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorMoveSite]:
     """Yield the site, whose controllers run all the time: they do nothing without an Installation."""
     folder = tmp_path_factory.mktemp("site")
-    made = OperatorSite(server, folder)
+    made = OperatorMoveSite(server, folder)
     (folder / "controllers").mkdir()
     with cluster(server, folder / "controllers", _ENVIRONMENT) as processes:
         processes.start().await_lead()
@@ -49,7 +49,9 @@ def base(server: Kube, kubelets: FakeKubelets, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def site(base: OperatorSite, kubelets: FakeKubelets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OperatorSite]:
+def site(
+    base: OperatorMoveSite, kubelets: FakeKubelets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OperatorMoveSite]:
     monkeypatch.setattr("svc.upgrade.step_runner.POLL_SECONDS", 0.05)
     monkeypatch.setattr("svc.upgrade.step_runner.PAUSE_SECONDS", 0.05)
     kubelets.stuck.clear()
@@ -61,7 +63,7 @@ def site(base: OperatorSite, kubelets: FakeKubelets, tmp_path: Path, monkeypatch
 
 
 @pytest.fixture
-def installed(site: OperatorSite) -> OperatorSite:
+def installed(site: OperatorMoveSite) -> OperatorMoveSite:
     site.install()
     wait_for_agents(site)
     return site
@@ -79,11 +81,11 @@ def proxy(server: Kube) -> Iterator[ApiProxy]:
         yield made
 
 
-def wait_for_agents(site: OperatorSite) -> None:
+def wait_for_agents(site: OperatorMoveSite) -> None:
     wait_until(lambda: site.agents_of_nodes() == dict.fromkeys(NODES, 1))
 
 
-def test_move_and_undo(installed: OperatorSite) -> None:
+def test_move_and_undo(installed: OperatorMoveSite) -> None:
     """No node is without an agent, or has two, but at its own turn."""
     site, before = installed, installed.state()
     planned = site.run("plan", "-o", "json")
@@ -115,7 +117,7 @@ def test_move_and_undo(installed: OperatorSite) -> None:
 
 
 @pytest.mark.parametrize("change", ["variable", "argument", "network list", "controllers", "container"])
-def test_what_the_installation_has_no_field_for_is_named(installed: OperatorSite, change: str) -> None:
+def test_what_the_installation_has_no_field_for_is_named(installed: OperatorMoveSite, change: str) -> None:
     """Nothing is written then."""
     site = installed
     agent = {"spec": {"template": {"spec": {"containers": [{"name": "agent", "env": [{"name": "MINE", "value": "1"}]}]}}}}
@@ -147,7 +149,7 @@ def test_what_the_installation_has_no_field_for_is_named(installed: OperatorSite
     assert site.labels() == dict.fromkeys(NODES)
 
 
-def test_network_settings_become_fields(site: OperatorSite) -> None:
+def test_network_settings_become_fields(site: OperatorMoveSite) -> None:
     """MTU and log level are those of the network list, and addresses of pod CIDRs stay so."""
     site.install(OVERLAY)
     path = f"/api/v1/namespaces/{SYSTEM}/configmaps/cni-config"
@@ -164,7 +166,7 @@ def test_network_settings_become_fields(site: OperatorSite) -> None:
     assert (spec["svcNetwork"]["mtu"], spec["logging"]["cni"]["logSeverity"]) == (1400, "Debug")
 
 
-def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorSite, kubelets: FakeKubelets) -> None:
+def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorMoveSite, kubelets: FakeKubelets) -> None:
     kubelets.stuck["node1"] = ("ImagePullBackOff", "no such image")
     late = installed.run("apply", "--timeout", "4s")
     assert late.exit_code == 5, late.output
@@ -176,7 +178,7 @@ def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorSite, 
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
 @pytest.mark.parametrize("stride", [pytest.param(8, marks=pytest.mark.long), pytest.param(25, marks=pytest.mark.slow)])
-def test_killed_again_and_again(installed: OperatorSite, killer: Killer, verb: str, stride: int) -> None:
+def test_killed_again_and_again(installed: OperatorMoveSite, killer: Killer, verb: str, stride: int) -> None:
     """Each run goes on where the one before was killed, and no node is without an agent, or has two, but at its turn."""
     before = installed.state()
     if verb == "undo":
@@ -190,7 +192,7 @@ def test_killed_again_and_again(installed: OperatorSite, killer: Killer, verb: s
     assert {name: after[name] for name in before} == before
 
 
-def prepare(site: OperatorSite) -> None:
+def prepare(site: OperatorMoveSite) -> None:
     site.clear()
     site.install()
     wait_for_agents(site)
@@ -198,7 +200,7 @@ def prepare(site: OperatorSite) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["apply", "undo"])
-def test_kill_at_each_write(site: OperatorSite, killer: Killer, verb: str) -> None:
+def test_kill_at_each_write(site: OperatorMoveSite, killer: Killer, verb: str) -> None:
     def ready() -> None:
         prepare(site)
         if verb == "undo":
@@ -208,7 +210,7 @@ def test_kill_at_each_write(site: OperatorSite, killer: Killer, verb: str) -> No
 
 
 @pytest.mark.parametrize("start", [pytest.param(1, marks=pytest.mark.long), pytest.param(30, marks=pytest.mark.slow)])
-def test_fault_at_writes(site: OperatorSite, proxy: ApiProxy, start: int) -> None:
+def test_fault_at_writes(site: OperatorMoveSite, proxy: ApiProxy, start: int) -> None:
     """Each write gets one of the faults; without `long`, some writes."""
     numbers = itertools.count(1) if start == 1 else iter(range(start, 200, 25))
     assert fault_each(site, proxy, itertools.cycle(FAULTS), lambda: prepare(site), numbers) > 1

@@ -4,13 +4,13 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from harness.api_proxy import ApiProxy
-from harness.operator_site import OperatorSite
+from harness.operator_move_site import OperatorMoveSite
 from harness.upgrade_faults import Killer, fault_at
 
 MOST = 400  # runs
 
 
-def kill_on_and_on(site: OperatorSite, killer: Killer, verb: str, stride: int) -> int:
+def kill_on_and_on(site: OperatorMoveSite, killer: Killer, verb: str, stride: int) -> int:
     """Kill each run after some writes that the runs before have not made, until one ends well. Return the number of kills.
 
     A run repeats the writes about its Lease, and what it notes, before it goes on: the stride must be larger than that.
@@ -28,7 +28,7 @@ def kill_on_and_on(site: OperatorSite, killer: Killer, verb: str, stride: int) -
     return kills
 
 
-def kill_each(site: OperatorSite, killer: Killer, verb: str, prepare: Callable[[], None], stride: int) -> int:
+def kill_each(site: OperatorMoveSite, killer: Killer, verb: str, prepare: Callable[[], None], stride: int) -> int:
     """Kill a whole run before and after each write, and let the next one end it. Return the number of kills."""
     prepare()
     done = killer.run(*site.words(verb))
@@ -50,7 +50,7 @@ def kill_each(site: OperatorSite, killer: Killer, verb: str, prepare: Callable[[
 
 
 def fault_each(
-    site: OperatorSite, proxy: ApiProxy, names: Iterator[str], prepare: Callable[[], None], numbers: Iterator[int]
+    site: OperatorMoveSite, proxy: ApiProxy, names: Iterator[str], prepare: Callable[[], None], numbers: Iterator[int]
 ) -> int:
     """Let writes of a run fail, one after the other. Each run ends well or is blocked, and the next one ends well."""
     prepare()

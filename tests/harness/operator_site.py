@@ -1,144 +1,99 @@
-"""A cluster with a deployment by manifests, and the controllers of the operator beside it, for tests of moves."""
+"""A cluster whose svc is run by the operator, which is the real program in the version of its Deployment."""
 
-import json
+import sys
 import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
-
-from harness.datastores import OrchSite, session, set_ready
-from harness.ipam import put_pool
-from harness.kube import Kube
+from harness.controllers import Process, cluster
+from harness.installations import MERGE, document
+from harness.kube import Kube, Refused
+from harness.polling import eventually
 from harness.upgrade_site import SYSTEM, UpgradeSite
 from svc.datastore.open import open_client
 from svc.deploy.manifests.objects import objects
-from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, POLICY_V1BETA1, Settings
+from svc.deploy.manifests.settings import OPERATOR, ORCH, POLICY_V1BETA1, Settings
 from svc.deploy.server_apply import apply
-from svc.names import DEFAULT
 
 Json = dict[str, Any]
 
-NEW = f"{DEFAULT.plugin}-system"
-NODES = ("node1", "node2")
-KEY = f"{DEFAULT.label_prefix}/operator-node-migration"
-POOL = "10.65.0.0/16"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/svc-controllers"
+INSTALLATIONS = "/apis/operator.svc.internal/v1/installations"
+INFORMATION = "/apis/crd.svc.internal/v1/clusterinformations"
+_PROGRAM = (
+    "import sys, svc; svc.__version__ = sys.argv.pop(1); from svc.controllers import main as program; sys.exit(program.main())"
+)
 
 
-def agents(namespace: str) -> str:
-    return f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{DEFAULT.daemon_set}"
+def release(version: str) -> list[Json]:
+    """Return the manifest of the operator in a version."""
+    return objects(Settings(OPERATOR, ORCH, f"svc:{version}", policy_api=POLICY_V1BETA1))
 
 
-def controllers(namespace: str) -> str:
-    return f"/apis/apps/v1/namespaces/{namespace}/deployments/{DEFAULT.controllers}"
-
-
-class OperatorSite:
-    """The cluster, and svcctl of its administrator."""
-
-    key = KEY
-    selector = "app.kubernetes.io/name=svc-node"
+class OperatorSite(UpgradeSite):
+    """The cluster. `starts` is false while no other version of the operator is started."""
 
     def __init__(self, kube: Kube, folder: Path) -> None:
-        self.kube = kube
-        self.site = OrchSite(kube, folder)
-        self.upgrades = UpgradeSite(kube, folder)
-        self.words_of = ["--procedure", "to-operator"]
+        super().__init__(kube, folder)
+        self.starts = True
 
-    def install(self, flavour: str = NETWORKING, namespace: str = SYSTEM, **more: Any) -> None:
-        """Apply the manifests."""
-        with session(self.site) as store:
-            set_ready(store)
-            put_pool(store, "pool-v4", POOL, ipipMode="Always", natOutgoing=True)
-        settings = Settings(flavour, ORCH, "svc:0.1.0", namespace=namespace, crds=NONE, policy_api=POLICY_V1BETA1, **more)
-        client = open_client({"kubeconfig": str(self.upgrades.kubeconfig)})
-        try:
-            for _ in apply(client, objects(settings), "svcctl"):
+    def install_release(self, documents: Sequence[Json]) -> None:
+        """Apply documents as `kubectl apply --server-side` does."""
+        with closing(open_client({"kubeconfig": str(self.kubeconfig)})) as client:
+            for _ in apply(client, documents, "kubectl"):
                 pass
-        finally:
-            client.close()
 
-    def words(self, verb: str, *arguments: str, server: str = "") -> list[str]:
-        found = self.upgrades.words(verb, *arguments, server=server)
-        return found if verb in ("undo", "status") else [*found[: found.index("--manifest")], *self.words_of]
+    def prepare(self) -> None:
+        """Install the former release, and wait until its operator is content."""
+        self.clear()
+        self.install_release(release("0.1.0"))
+        body = {"apiVersion": "crd.svc.internal/v1", "kind": "ClusterInformation", "metadata": {"name": "default"}}
+        with suppress(Refused):  # it exists
+            self.kube.call("POST", INFORMATION, body | {"spec": {"svcVersion": "0.1.0", "datastoreReady": True}})
+        with suppress(Refused):
+            self.kube.call("POST", INSTALLATIONS, document({"ipPools": [{"cidr": "10.65.0.0/16"}]}))
+        eventually(self.version, lambda version: version == "0.1.0")
 
-    def run(self, verb: str, *arguments: str, server: str = "") -> Result:
-        from svc.ctl.main import main
+    def version(self) -> str:
+        """Return the version of which the Installation is, if it is ready."""
+        status = self.kube.call("GET", f"{INSTALLATIONS}/default").get("status") or {}
+        ready = {each["type"]: each["status"] for each in status.get("conditions") or ()}.get("Ready")
+        return str(status.get("version")) if ready == "True" else ""
 
-        return CliRunner().invoke(main, self.words(verb, *arguments, server=server))
-
-    def succeeds(self, verb: str, *arguments: str) -> Result:
-        done = self.run(verb, *arguments)
-        assert done.exit_code == 0, done.output
-        return done
-
-    def labels(self) -> dict[str, str | None]:
-        return {name: self.kube.call("GET", f"/api/v1/nodes/{name}")["metadata"]["labels"].get(self.key) for name in NODES}
-
-    def agents_of_nodes(self) -> Counter[str]:
-        """Return how many pods of an agent run on each node, ending ones left out."""
-        pods = self.kube.call("GET", f"/api/v1/pods?labelSelector={self.selector}")["items"]
-        alive = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
-        return Counter(each["spec"]["nodeName"] for each in alive if each["spec"].get("nodeName"))
-
-    def state(self) -> Json:
-        """Return everything that a move may change, without what servers write."""
-        found: Json = {"labels": self.labels()}
-        paths = ["/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments", "/api/v1/configmaps", "/api/v1/serviceaccounts"]
-        paths += [
-            f"/apis/rbac.authorization.k8s.io/v1/{kind}"
-            for kind in ("clusterrolebindings", "rolebindings", "roles", "clusterroles")
-        ]
-        paths += ["/apis/crd.svc.internal/v1/ippools"]
-        for path in paths:
-            for each in self.kube.call("GET", path)["items"]:
-                name, namespace = each["metadata"]["name"], each["metadata"].get("namespace", "")
-                if name.startswith(("svc", "cni-config", "pool-")) and name != "svc-upgrade":
-                    content = {key: each.get(key) for key in ("spec", "data", "subjects", "rules")}
-                    notes = each["metadata"].get("annotations", {}).get("svc.internal/metadata")
-                    found[f"{path}/{namespace}/{name}"] = json.dumps([content, notes], sort_keys=True)
-        return found
+    def upgrade_words(self, verb: str, *arguments: str, documents: Sequence[Json] | None = None, server: str = "") -> list[str]:
+        words = self.words(verb, *arguments, documents=documents or release("0.1.1"), server=server)
+        return words if verb in ("undo", "status") else [*words, "--procedure", "operator"]
 
     @contextmanager
-    def watched(self) -> Iterator[list[tuple[Json, Json]]]:
-        """Watch the agents: yield moments at which a node had none or two, with the labels at that time."""
-        over, found = threading.Event(), list[tuple[Json, Json]]()
-        other = OperatorSite.__new__(OperatorSite)
-        other.kube = self.kube.connected_again()
+    def operating(self, kube: Kube) -> Iterator[None]:
+        """Run the operator in the block, in the version that its Deployment has."""
+        ended = threading.Event()
+        with ExitStack() as stack:
+            folder = self.folder / "operator"
+            folder.mkdir()
+            made = stack.enter_context(cluster(kube, folder, {"DATASTORE_TYPE": "orch", "ENABLED_CONTROLLERS": "operator"}))
+            thread = threading.Thread(target=self._operate, args=(made.start, kube, ended))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(ended.set)
+            yield
 
-        def watch() -> None:
-            while not over.wait(0.03):
-                before, counts, after = other.labels(), other.agents_of_nodes(), other.labels()
-                if before == after and (wrong := {name: counts[name] for name in NODES if counts[name] != 1}):
-                    found.append((wrong, before))
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield found
-        finally:
-            over.set()
-            thread.join()
-            other.kube.stop()
-
-    def clear(self) -> None:
-        self.upgrades.clear()
-        for kind in (
-            "daemonsets",
-            "deployments",
-            "replicasets",
-            "controllerrevisions",
-            "pods",
-            "poddisruptionbudgets",
-            "configmaps",
-        ):
-            self.kube.forget(f"{kind}/{NEW}/")
-        for kind in ("serviceaccounts", "roles", "rolebindings"):
-            self.kube.forget(f"{kind}/{NEW}/", f"{kind}/{SYSTEM}/svc-")
-        for name in NODES:
-            path = f"/api/v1/nodes/{name}"
-            self.kube.call("PATCH", path, {"metadata": {"labels": {self.key: None}}}, "application/merge-patch+json")
-        self.kube.forget("operator.svc.internal/", "crd.svc.internal/")
+    def _operate(self, start: Any, kube: Kube, ended: threading.Event) -> None:
+        process: Process | None = None
+        running = ""
+        while not ended.wait(0.1):
+            try:
+                image = kube.call("GET", DEPLOYMENT)["spec"]["template"]["spec"]["containers"][0]["image"]
+            except Refused:
+                continue
+            version = image.rpartition(":")[2]
+            if version == running or not self.starts:
+                continue
+            if process is not None:
+                process.kill()
+                kube.uproot(f"leases/{SYSTEM}/svc-controllers")
+            process, running = start(program=(sys.executable, "-c", _PROGRAM, version, "run")), version
+            with suppress(Refused):  # an agent writes the version when it starts
+                kube.call("PATCH", f"{INFORMATION}/default", {"spec": {"svcVersion": version}}, MERGE)

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.datastores import OrchSite, session, set_ready
 from harness.kube import Kube
-from harness.operator_site import NODES, OperatorSite
+from harness.operator_move_site import NODES, OperatorMoveSite
 from harness.upgrade_site import SYSTEM, UpgradeSite
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, POLICY_V1BETA1, Settings
@@ -59,7 +59,7 @@ def manifest() -> list[Json]:
     return objects(settings)
 
 
-class TakeoverSite(OperatorSite):
+class TakeoverSite(OperatorMoveSite):
     """The cluster, and svcctl of its administrator."""
 
     key = f"{CALICO.label_prefix}/svc-takeover"

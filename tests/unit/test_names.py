@@ -56,6 +56,9 @@ ALLOWED = {
     "svc/datastore/orch/auth.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # the path in every pod
 }  # fmt: skip
 PLAIN = {
+    "operator_namespace",
+    "operator_status",
+    "installation_version",
     "orch_section",
     "orch_api_root",
     "orch_policy",
