@@ -42,7 +42,7 @@ class Follower:
         self._seen: set[Key] | None = None  # of the first listing of a watch; None after it
         self._refused_since: float | None = None
         self.is_complete = False
-        self._thread = threading.Thread(target=self._run, name=f"watch-{type(query).__name__}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"copies-{type(query).__name__}", daemon=True)
 
     @property
     def interrupted_since(self) -> float | None:
@@ -131,7 +131,7 @@ class Copies:
         self._threads: list[threading.Thread] = []
         if not use_pod_cidr:
             self._followers.append(Follower(backend, AffinityQuery(), self._take, self._listed))
-            self._threads.append(threading.Thread(target=self._follow_blocks, name="blocks", daemon=True))
+            self._threads.append(threading.Thread(target=self._follow_blocks, name="copies-settings", daemon=True))
 
     def start(self) -> None:
         for follower in self._followers:
