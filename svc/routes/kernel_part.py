@@ -55,7 +55,7 @@ class KernelPart:
         self._notifications.ignore(self._socket.fileno())
 
     def apply(self, wanted: Wanted, *, may_delete: bool) -> Applied:
-        """Bring the kernel to what is wanted, additions first; delete the other own routes, peers and devices with `may_delete`.
+        """Bring the kernel to what is wanted, additions first; delete other own routes, peers and devices with `may_delete`.
 
         A changed way is one replacement, in both cases. After a change by others, this is a full comparison of devices and
         routes, after `forget` also of the NAT table. Otherwise only the differences to the last state are written. A tunnel
@@ -71,9 +71,8 @@ class KernelPart:
         self._bring_nat(wanted.nat, may_delete=may_delete)
         self._networks = {key_of(network) for network in wanted.routes}
         self._is_full = False
-        return self._applied(
-            wanted, outcome, failures, [*problems, *self._nat_problem, *self._policies, *self._forwarding_problems(wanted)]
-        )
+        problems += [*self._nat_problem, *self._policies, *_forwarding_problems(wanted)]
+        return self._applied(wanted, outcome, failures, problems)
 
     def own_routes(self) -> int:
         """Return the number of own routes in the kernel. Raise PeerError."""

@@ -43,8 +43,8 @@ def of_routes(foreign: Mapping[Key, list[dict[str, Any]]], links: Links, pools: 
             counts[protocol] = counts.get(protocol, 0) + 1
             examples.setdefault(protocol, f"{network_of(key)} {foreign_route(route, names).text}")
     for protocol, count in sorted(counts.items()):
-        routes = "route" if count == 1 else "routes"
-        yield f"{count} {routes} of protocol {protocol} to addresses of the pools: {examples[protocol]}"
+        noun = "route" if count == 1 else "routes"
+        yield f"{count} {noun} of protocol {protocol} to addresses of the pools: {examples[protocol]}"
 
 
 def of_chains(names: Names, chains: Iterable[Chain]) -> Iterator[str]:
