@@ -54,6 +54,14 @@ class Names:
     overlay_agent: str = "svc-node-agent"  # the same where addresses come from pod CIDRs
     data_path_proxy: str = "svc-data-path-proxy"  # Deployment of the data-path proxy, another program
 
+    route_protocol: int = 83  # of the routes of svc-routes, by which it knows them
+    vxlan_device: str = "vxlan.svc"  # tunnels of svc-routes
+    vxlan6_device: str = "vxlan-v6.svc"
+    ipip_device: str = "ipip.svc"
+    nat_table: str = "svc-nat"  # of nftables, family inet
+    foreign_devices: tuple[str, ...] = ("vxlan.calico", "vxlan-v6.calico", "flannel.1", "flannel-v6.1", "cilium_host")
+    foreign_chains: tuple[str, ...] = ("cali-", "nat-cali-", "FLANNEL-", "CILIUM_", "KIND-MASQ-")  # starts of names, in NAT tables
+
     upgrade_floor: str = "0.1"  # the oldest version that upgrades start from
     upgrade_target: str = "svcctl"  # the version it goes to; "svcctl" for its own
 

@@ -71,6 +71,10 @@ PLAIN = {
     "environment_prefix",
     "operator_network",
     "operator_plugin",
+    "vxlan_device",
+    "vxlan6_device",
+    "ipip_device",
+    "nat_table",
     "upgrade_floor",
     "upgrade_target",
 }
