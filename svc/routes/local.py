@@ -9,10 +9,8 @@ from svc.routes.inputs import Inputs, NodeFacts, needed_tunnels
 from svc.routes.interfaces import Interface, interface_with, own_addresses
 from svc.routes.planning import Local, tunnel_mac
 from svc.routes.settings import Settings
+from svc.routes.tunnel_values import OVERHEAD
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Tunnel
-
-HEADERS: Final = {VXLAN_V4: 50, VXLAN_V6: 70, IPIP: 20}
-"""Bytes that each kind of tunnel adds to a packet."""
 
 _DEFAULT_MTU: Final = 1500
 
@@ -54,7 +52,7 @@ def pod_mtu(settings: Settings, interfaces: tuple[Interface, ...], local: Local)
 
 def device_name(names: Names, kind: str) -> str:
     """Return the name of the device of a kind of tunnel."""
-    return {VXLAN_V4: f"{names.plugin}-vxlan", VXLAN_V6: f"{names.plugin}-vxlan-v6", IPIP: f"{names.plugin}-ipip"}[kind]
+    return {VXLAN_V4: names.vxlan_device, VXLAN_V6: names.vxlan6_device, IPIP: names.ipip_device}[kind]
 
 
 def _tunnel(
@@ -65,6 +63,6 @@ def _tunnel(
     parent = None if underlay is None else interface_with(interfaces, underlay)
     if underlay is None or parent is None:
         return None
-    mtu = (settings.mtu or parent.mtu or _DEFAULT_MTU) - HEADERS[kind]
+    mtu = (settings.mtu or parent.mtu or _DEFAULT_MTU) - OVERHEAD[kind]
     mac = b"" if kind == IPIP else tunnel_mac(settings.node, kind)
     return Tunnel(kind, device_name(settings.names, kind), parent.name, underlay, address, mtu, mac)

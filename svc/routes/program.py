@@ -173,9 +173,8 @@ class Program:
         self._tunnels.want(self._needed(inputs), own if self._registers else {})
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
         plan = planning.plan(inputs, local, self._kernel.connected_device)
-        now = time.monotonic()
-        if is_full or plan.wanted != self._wanted or self._is_due(now):
-            self._apply(plan.wanted, changed_at, now)
+        if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
+            self._apply(plan.wanted, changed_at, is_full=is_full)
         problems = [*self._mtu_problems(local), *self._tunnels.problems.values(), *self._copies.unreadable.values()]
         self._show(plan, tuple(problems))
         return COMPARE_SECONDS
@@ -200,19 +199,20 @@ class Program:
             return {}
         return {kind: tuple(pool.name for pool in pools) for kind, pools in needed_tunnels(inputs.pools).items()}
 
-    def _apply(self, wanted: Wanted, changed_at: float | None, now: float) -> None:
-        routes = self._refusals.due_routes(wanted.routes, {} if self._applied is None else self._applied.routes, now)
+    def _apply(self, wanted: Wanted, changed_at: float | None, *, is_full: bool) -> None:
+        """Have the kernel part add, then delete what may be deleted."""
+        now = time.monotonic()
+        before = {} if self._applied is None else self._applied.routes
+        routes = self._refusals.due_routes(wanted.routes, before, now)
         tried = replace(wanted, routes=routes)
-        if self._applied is None:  # what an earlier process has left is not known
-            applied = self._kernel.apply(tried, may_delete=False)
-            present = sum(network in routes for network in applied.routes)
-            doomed, own = self._kernel.own_routes() - present, self._kernel.own_routes()
-            if self._may_delete(own, doomed, now):
-                applied = self._kernel.apply(tried, may_delete=True)
-        else:
-            doomed = sum(network not in routes for network in self._applied.routes)
-            applied = self._kernel.apply(tried, may_delete=self._may_delete(len(self._applied.routes), doomed, now))
+        applied = self._kernel.apply(tried, may_delete=False)
         self._refusals.record(routes, applied, now)
+        own = self._kernel.own_routes()
+        doomed = own - len(applied.routes)
+        rest = (wanted.peers, wanted.tunnels, wanted.nat)
+        has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
+        if self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
+            applied = self._kernel.apply(tried, may_delete=True)
         self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
 
@@ -236,8 +236,8 @@ class Program:
         self._telemetry.report = report
         missing = Counter(reason.name for _, reason, _ in report.missing())
         listed = ", ".join(f"{number} {name}" for name, number in sorted(missing.items()))
-        without = f"{sum(missing.values())} networks without one"
-        self._log(f"{len(applied.routes)} routes, {without} ({listed})" if listed else f"{len(applied.routes)} routes, {without}")
+        without = f"{sum(missing.values())} networks without one{f' ({listed})' if listed else ''}"
+        self._log(f"{len(applied.routes)} routes, {without}")
         for problem in every:
             log.debug("%s", problem)
 

@@ -159,7 +159,8 @@ def test_a_pool_that_becomes_unreadable_keeps_its_routes(clean_site: Site) -> No
 def test_the_address_of_a_tunnel(clean_site: Site, kind: str) -> None:
     """It comes from the pool of the tunnel, is announced, assigned once, and released in the end."""
     add_node(clean_site, "node1", "192.168.0.1")
-    cidr, mode = ("fd00::/64", "vxlanMode") if kind == VXLAN_V6 else ("10.0.0.0/16", "ipipMode" if kind == IPIP else "vxlanMode")
+    cidr = "fd00::/64" if kind == VXLAN_V6 else "10.0.0.0/16"
+    mode = "ipipMode" if kind == IPIP else "vxlanMode"
     with session(clean_site) as store:
         put_pool(store, "pool", cidr, **{mode: "Always"})
         put_pool(store, "other", "10.9.0.0/16")
@@ -223,7 +224,8 @@ def test_a_locked_datastore_gets_no_write(clean_site: Site) -> None:
     with session(clean_site) as store:
         put_pool(store, "pool", "10.0.0.0/16", vxlanMode="Always")
         cluster = {"name": "default", "uid": "default"}
-        put(store, ResourceKey("ClusterInformation", "default"), Resource("ClusterInformation", cluster, {"datastoreReady": False}))
+        locked = Resource("ClusterInformation", cluster, {"datastoreReady": False})
+        put(store, ResourceKey("ClusterInformation", "default"), locked)
     with closing(plugin_store(clean_site)) as store, pytest.raises(StoreError, match="locked for a migration"):
         OwnNode(store, clean_site.names, "node1").assign(VXLAN_V4, ["pool"])
 

@@ -174,7 +174,8 @@ def test_an_announced_mac_is_used() -> None:
 def test_nat_knows_all_pools() -> None:
     """Pools of load balancers are in neither set."""
     pools = (pool(masquerades=True), pool(6, name="b"), pool(name="c", cidr=Cidr("10.9.0.0/24"), is_for_load_balancers=True))
-    assert plan(inputs(pools=pools), local(), connected).wanted.nat == Nat(frozenset(POOL_CIDR.values()), frozenset({POOL_CIDR[4]}))
+    expected = Nat(frozenset(POOL_CIDR.values()), frozenset({POOL_CIDR[4]}))
+    assert plan(inputs(pools=pools), local(), connected).wanted.nat == expected
     assert plan(inputs(pools=pools), local(use_nat=False), connected).wanted.nat is None
 
 
