@@ -35,7 +35,8 @@ class World:
         for name, (subnet, number) in PLACES.items():
             site.add_node(name)
             node = RoutedNode(folder / name, name, site, self.fabric, subnet, number)
-            self.nodes[name] = stack.enter_context(node)
+            stack.enter_context(node)
+            self.nodes[name] = node
         for number, (name, node) in enumerate(self.nodes.items()):
             sandbox = stack.enter_context(Netns("pod"))
             self.pods[name] = node.pod(sandbox, f"{number:016x}", ipam={"assign_ipv6": "true"})
