@@ -24,6 +24,12 @@ STOP_SECONDS = 20.0
 MEBIBYTES = 10
 
 
+def addresses_of(subnet: str, number: int) -> dict[int, str]:
+    """Return the addresses of a node, by IP version."""
+    v4, v6 = SUBNETS[subnet]
+    return {4: f"{v4}.{number}", 6: f"{v6}:{number}"}
+
+
 class Fabric:
     """The subnets, and the router between them, which knows no pods."""
 
@@ -58,7 +64,7 @@ class RoutedNode(ClusterNode):
         self._uplink = (fabric, subnet, number)
         self._routes: subprocess.Popen[bytes] | None = None
         self.routes_log = directory / "routes.log"
-        self.addresses = {4: f"{SUBNETS[subnet][0]}.{number}", 6: f"{SUBNETS[subnet][1]}:{number}"}
+        self.addresses = addresses_of(subnet, number)
         super().__init__(directory, name, site)
 
     def _give_uplink(self) -> None:
