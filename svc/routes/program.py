@@ -60,6 +60,7 @@ class Program:
         self._changed_at: float | None = None  # of the first change that is not applied yet
         self._compare_at = 0.0
         self._compared_at = 0.0
+        self._not_before = 0.0  # after a failure
         self._backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
         self._interfaces: tuple[Interface, ...] = ()
         self._wanted: Wanted | None = None
@@ -118,7 +119,7 @@ class Program:
         except SvcError as failure:
             log.warning("cannot compare, and will try again: %s", failure)
             self._telemetry.report = replace(self._telemetry.report, problems=(str(failure),))
-            self._compare_at = time.monotonic() + self._backoff.next()
+            self._compare_at = self._not_before = time.monotonic() + self._backoff.next()
 
     def _close(self) -> None:
         self._copies.close()
@@ -155,9 +156,9 @@ class Program:
 
     def _due(self) -> float:
         """Return when the next step is due."""
-        changed = None if self._changed_at is None else self._changed_at + BATCH_SECONDS
-        others = [time for time in (changed, self._refusals.next_due, self._guard.ends_at) if time is not None]
-        return min([self._compare_at, *others])
+        changed_at, retry_at = self._changed_at, self._refusals.next_due
+        due = self._compare_at if changed_at is None else min(self._compare_at, changed_at + BATCH_SECONDS)
+        return max(self._not_before, due if retry_at is None else min(due, retry_at))
 
     def _round(self, *, is_full: bool, changed_at: float | None) -> float:
         """Plan and apply. Return the seconds until the next full comparison."""
@@ -180,7 +181,8 @@ class Program:
         return COMPARE_SECONDS
 
     def _is_due(self, now: float) -> bool:
-        return any(due is not None and due <= now for due in (self._refusals.next_due, self._guard.ends_at))
+        due = self._refusals.next_due
+        return due is not None and due <= now
 
     def _may_work(self, inputs: Inputs) -> bool:
         """Look for traces of another program, if that is due. Return whether this one may change anything."""
@@ -190,6 +192,7 @@ class Program:
         if self._mode.works(now):
             return True
         self._wanted = self._applied = None
+        self._refusals = Refusals()
         self._telemetry.report = Report(IDLE, traces=self._mode.traces)
         self._log("another program routes: nothing is changed")
         return False

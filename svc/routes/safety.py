@@ -32,11 +32,6 @@ class DeletionGuard:
         self.held = 0 if is_over else doomed
         return is_over
 
-    @property
-    def ends_at(self) -> float | None:
-        """When held deletions are allowed; None if none are held."""
-        return None if self._since is None or not self.held else self._since + HOLD_SECONDS
-
 
 @dataclass(slots=True)
 class _Refusal:

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -11,7 +10,7 @@ from svc.model.errors import SvcError
 from svc.retry import Backoff
 from svc.routes.own_node import HANDLES, OwnNode
 
-CHECK_SECONDS: Final = 300.0  # between checks that the address is still assigned and announced
+CHECK_SECONDS: Final = 1800.0  # between checks that the address is still assigned and announced
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 _JOIN_SECONDS: Final = 5.0
 
@@ -30,6 +29,7 @@ class TunnelAddresses:
         self._ended = threading.Event()
         self._needed: Needed | None = None
         self._own: Mapping[int, Address] = {}  # to register
+        self._released: set[str] = set()
         self.addresses: dict[str, Address] = {}
         self.problems: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="tunnel-addresses", daemon=True)
@@ -53,7 +53,7 @@ class TunnelAddresses:
 
     def attempt_needed(self) -> bool:
         """Carry out the last `want` in this thread, in place of `start`. Return whether that made a difference."""
-        before = dict(self.addresses)
+        before = self.addresses
         return self._needed is not None and self.attempt(self._needed) and before != self.addresses
 
     def _run(self) -> None:
@@ -74,15 +74,16 @@ class TunnelAddresses:
 
     def attempt(self, needed: Needed) -> bool:
         """Bring all tunnels and the Node to what is needed. Return whether that succeeded."""
-        began = time.monotonic()
-        before, problems = dict(self.addresses), dict[str, str]()
+        addresses, problems = dict(self.addresses), dict[str, str]()
         for kind in HANDLES:
             try:
                 if kind in needed:
-                    self.addresses[kind] = self._node.assign(kind, needed[kind])
-                else:
+                    self._released.discard(kind)
+                    addresses[kind] = self._node.assign(kind, needed[kind])
+                elif kind not in self._released:
                     self._node.release(kind)
-                    self.addresses.pop(kind, None)
+                    self._released.add(kind)
+                    addresses.pop(kind, None)
             except SvcError as failure:
                 problems[kind] = f"{kind}: {failure}"
         if self._own:
@@ -92,9 +93,7 @@ class TunnelAddresses:
                 problems["address"] = f"the address of this node cannot be registered: {failure}"
         for kind in problems.keys() - self.problems.keys():
             log.warning("%s", problems[kind])
-        is_changed = before != self.addresses or problems != self.problems
-        self.problems = problems
-        if is_changed:
-            log.debug("tunnels: %s after %.3f s", self.addresses, time.monotonic() - began)
+        if (addresses, problems) != (self.addresses, self.problems):
+            self.addresses, self.problems = addresses, problems  # replaced as a whole, because the main thread reads them
             self._changed()
         return not problems

@@ -194,7 +194,7 @@ def test_foreign_routes_stay(world: World) -> None:
 @ON_ETCD
 def test_auto_stands_aside(world: World) -> None:
     node = world.nodes["node1"]
-    node.netns.ip("link", "add", "flannel.1", "type", "dummy")
+    node.netns.ip("link", "add", "flannel.1", "type", "bridge")
     world.start(mode="auto")
     report = node.await_report(lambda report: report.get("state") == "idle")
     assert "flannel.1" in report["traces"][0]
