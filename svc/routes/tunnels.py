@@ -31,9 +31,8 @@ class Tunnels:
         for tunnel in tunnels:
             try:
                 indexes[tunnel.kind] = self._device(tunnel, links)
-            except (TunnelProblem, OSError) as failure:
-                text = reason(failure) if isinstance(failure, OSError) else str(failure)
-                problems.append(f"tunnel {tunnel.name!r} is not ready: {text}")
+            except (TunnelProblem, OSError, ImportError) as failure:
+                problems.append(f"tunnel {tunnel.name!r} is not ready: {_sentence(failure)}")
         return indexes, problems
 
     def delete(self, links: Links, *, except_for: Iterable[str] = ()) -> list[str]:
@@ -127,6 +126,12 @@ class Tunnels:
             batch.add_address(index, *wanted, nodad=tunnel.address.version == 6)
         for address, length in sorted(present - {wanted}):
             batch.delete_address(index, address, length)
+
+
+def _sentence(failure: Exception) -> str:
+    if isinstance(failure, ImportError):
+        return f"{failure.name or failure} is not installed: install the extra routes: pip install 'svc-cni[routes]'"
+    return reason(failure) if isinstance(failure, OSError) else str(failure)
 
 
 def _mtu(tunnel: Tunnel, parent: Link) -> int:

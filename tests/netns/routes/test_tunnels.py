@@ -1,16 +1,24 @@
 """VXLAN devices of svc-routes in a real kernel, read by pyroute2, and the kernel without IPIP."""
 
 import errno
+import struct
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from pyroute2.netlink.nlsocket import NetlinkRequest  # type: ignore[import-untyped]  # noqa: TID251
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg  # type: ignore[import-untyped]  # noqa: TID251
 
 from harness.enter_netns import entered
 from harness.netns import Netns
 from harness.route_reader import SeenDevice, SeenRoute, device, fdb, neighbours, own_routes
+from svc._core import rtnl
 from svc._core.cidr import Address, Cidr
 from svc.names import DEFAULT
+from svc.routes import devices
 from svc.routes.applied import Applied
 from svc.routes.kernel_part import KernelPart
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Tunnel, Tunneled, TunnelPeer, Wanted
@@ -244,3 +252,40 @@ def test_packets_pass_a_tunnel(part: KernelPart, node: Netns) -> None:
         assert part.apply(Wanted(ahead, frozenset({PEER, PEER6}), (TUNNEL, TUNNEL6)), may_delete=True).failures == {}
         for address in (PEER.address, PEER6.address):
             node.run("ping", "-c", "1", "-W", "5", str(address))
+
+
+def test_ipip_device_is_asked_for_by_these_bytes(node: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel with IPIP makes the device of them: kind, link, own end, and no other end."""
+    sent: list[bytes] = []
+    send = NetlinkRequest.send
+
+    async def recorded(request: Any) -> Any:
+        length = await send(request)  # encodes the message
+        sent.append(bytes(request.msg.data))
+        return length
+
+    monkeypatch.setattr(NetlinkRequest, "send", recorded)
+    with suppress(devices.TunnelProblem):
+        devices.create(Tunnel(IPIP, "ipip.svc", "up0", Address("192.168.0.1"), Address("10.65.9.3"), 0), 7, 1480)
+    creation = next(data for data in sent if struct.unpack_from("=H", data, 4)[0] == rtnl.RTM_NEWLINK)
+    assert struct.unpack_from("=H", creation, 6)[0] == 0x605  # REQUEST, ACK, EXCL, CREATE
+    message = ifinfmsg(creation)
+    message.decode()
+    info = message.get_attr("IFLA_LINKINFO")
+    assert (message["index"], message["flags"], info.get_attr("IFLA_INFO_KIND")) == (0, 0, "ipip")
+    assert (message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_MTU")) == ("ipip.svc", 1480)
+    link, local = bytes.fromhex("08000100 07000000"), bytes.fromhex("08000200 c0a80001")  # IFLA_IPTUN_LINK, IFLA_IPTUN_LOCAL
+    data = bytes.fromhex("14000200") + link + local
+    assert data in creation
+    assert dict(info.get_attr("IFLA_INFO_DATA")["attrs"]) == {"IFLA_IPIP_LINK": 7, "IFLA_IPIP_LOCAL": "192.168.0.1"}
+
+
+def test_missing_package_is_named(part: KernelPart, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routes without a tunnel need no package."""
+    monkeypatch.setitem(sys.modules, "pyroute2", None)
+    monkeypatch.delitem(sys.modules, "svc.routes.devices", raising=False)
+    monkeypatch.delattr("svc.routes.devices", raising=False)
+    (problem,) = apply(part, [TUNNEL]).problems
+    assert problem == NOT_READY.format(
+        "vxlan.svc", "pyroute2 is not installed: install the extra routes: pip install 'svc-cni[routes]'"
+    )
