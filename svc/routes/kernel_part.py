@@ -38,7 +38,7 @@ class KernelPart:
         self._has_ipv6 = _IPV6.exists()
         self._socket = netns.Socket()
         self._routes = KernelRoutes(self._socket, names.route_protocol, has_ipv6=self._has_ipv6)
-        self._tunnels = Tunnels(self._socket, has_ipv6=self._has_ipv6)
+        self._tunnels = Tunnels(self._socket, names, has_ipv6=self._has_ipv6)
         self._nat = NatTable(names.nat_table)
         self._links: dict[str, Link] | None = None
         self._reached: dict[Address, int] = {}

@@ -8,7 +8,7 @@ import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from svc._core import netns, rtnl
 from svc._core.cidr import Address, Cidr
@@ -28,14 +28,13 @@ _LOST: Final = Failure(errno.ENOBUFS, "the kernel's answer was lost")
 _Refused = dict[Cidr, Failure]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An own route to a network, without the network. Two routes to a network differ in their metric."""
 
     metric: int
     kind: int  # RTN_*
     gateway: bytes = b""
-    index: int = 0  # of its link; 0 for a blackhole
+    link: int = 0  # its index; 0 for a blackhole
     onlink: bool = False
 
 
@@ -216,7 +215,7 @@ class _Changes:
             self.batch.add_blackhole(*key, metric=entry.metric, protocol=self._protocol)
         else:
             self.batch.add_route(
-                entry.index,
+                entry.link,
                 *key,
                 gateway=entry.gateway,
                 metric=entry.metric,
@@ -228,7 +227,7 @@ class _Changes:
 
     def delete(self, key: Key, entry: Entry) -> None:
         options: dict[str, Any] = {"gateway": entry.gateway, "metric": entry.metric, "kind": entry.kind}
-        self.batch.delete_route(entry.index, *key, protocol=self._protocol, **options)
+        self.batch.delete_route(entry.link, *key, protocol=self._protocol, **options)
         self._rows.append((key, entry, True))
 
     def network(self, index: int) -> Cidr:

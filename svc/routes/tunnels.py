@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from svc._core import netns, rtnl
-from svc._core.cidr import Address
 from svc.dataplane.kernel import query
+from svc.names import Names
 from svc.routes.tunnel_values import ALIAS, OVERHEAD, Link, Links, TunnelProblem, reason
 from svc.routes.wanted import IPIP, VXLAN_V6, Tunnel
 
@@ -18,8 +18,9 @@ _LEAST_MTU: Final = {4: 68, 6: 1280}
 class Tunnels:
     """The own tunnel devices of a namespace. For one thread."""
 
-    def __init__(self, socket: netns.Socket, *, has_ipv6: bool) -> None:
+    def __init__(self, socket: netns.Socket, names: Names, *, has_ipv6: bool) -> None:
         self._socket = socket
+        self._names = frozenset({names.vxlan_device, names.vxlan6_device, names.ipip_device})
         self._has_ipv6 = has_ipv6
         self._verified: dict[str, tuple[Tunnel, int, int]] = {}  # by name: settings, index of the device and of its parent
 
@@ -30,9 +31,8 @@ class Tunnels:
         for tunnel in tunnels:
             try:
                 indexes[tunnel.kind] = self._device(tunnel, links)
-            except (TunnelProblem, OSError) as failure:
-                text = reason(failure) if isinstance(failure, OSError) else str(failure)
-                problems.append(f"tunnel {tunnel.name!r} is not ready: {text}")
+            except (TunnelProblem, OSError, ImportError) as failure:
+                problems.append(f"tunnel {tunnel.name!r} is not ready: {_sentence(failure)}")
         return indexes, problems
 
     def delete(self, links: Links, *, except_for: Iterable[str] = ()) -> list[str]:
@@ -58,6 +58,7 @@ class Tunnels:
         mtu = _mtu(tunnel, parent)
         link = self._usable(tunnel, parent, links.get(tunnel.name))
         if link is None:
+            self._delete_renamed(links)
             link = self._created(tunnel, parent, mtu)
         self._verified[tunnel.name] = (tunnel, link["index"], parent["index"])
         self._correct(tunnel, link, mtu)
@@ -85,6 +86,10 @@ class Tunnels:
         self._socket.execute(batch)
         return None
 
+    def _delete_renamed(self, links: Links) -> None:
+        """Delete own devices under other names: the kernel allows no second one with the same numbers."""
+        self.delete({name: link for name, link in links.items() if name not in self._names})
+
     def _created(self, tunnel: Tunnel, parent: Link, mtu: int) -> Link:
         from svc.routes import devices  # loads pyroute2
 
@@ -101,8 +106,10 @@ class Tunnels:
             devices.set_mtu(link["index"], mtu)
         batch = rtnl.Batch()
         other_mac = tunnel.mac if tunnel.mac and link["mac"] != tunnel.mac else b""
+        if not link["up"] and self._has_ipv6 and tunnel.kind != IPIP:
+            batch.set_link(link["index"], no_link_local=True)
         if other_mac or not link["up"]:
-            batch.set_link(link["index"], up=True, mac=other_mac, no_link_local=self._has_ipv6 and tunnel.kind != IPIP)
+            batch.set_link(link["index"], up=True, mac=other_mac)
         self._correct_address(batch, tunnel, link["index"])
         if len(batch):
             self._socket.execute(batch)
@@ -121,13 +128,15 @@ class Tunnels:
             batch.delete_address(index, address, length)
 
 
+def _sentence(failure: Exception) -> str:
+    if isinstance(failure, ImportError):
+        return f"{failure.name or failure} is not installed: install the extra routes: pip install 'svc-cni[routes]'"
+    return reason(failure) if isinstance(failure, OSError) else str(failure)
+
+
 def _mtu(tunnel: Tunnel, parent: Link) -> int:
     mtu = tunnel.mtu or int(parent["mtu"]) - OVERHEAD[tunnel.kind]
-    least = _LEAST_MTU[_version(tunnel.address)]
+    least = _LEAST_MTU[tunnel.address.version]
     if mtu < least:
         raise TunnelProblem(f"interface {tunnel.parent!r} has MTU {parent['mtu']}, which leaves {mtu} of the necessary {least}")
     return mtu
-
-
-def _version(address: Address) -> int:
-    return address.version
