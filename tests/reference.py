@@ -9,8 +9,8 @@ from svc.agent.metric_families import FAMILIES
 from svc.controllers import metric_families as controllers
 from svc.metrics import REQUESTS, SECONDS
 from svc.metrics.families import Family
-from svc.routes import metric_families as routes
 from svc.netconf.fields import FIELDS, Field
+from svc.routes import metric_families as routes
 
 PAGE = TESTS.parent / "docs" / "reference" / "spec.md"
 METRICS_PAGE = PAGE.with_name("metrics.md")

@@ -37,8 +37,8 @@ class Fabric:
         self.router = Netns("router")
         lines = ["link set lo up"]
         for name, (v4, v6) in SUBNETS.items():
-            lines += [f"link add {name} type bridge", f"link set {name} up", f"address add {v4}.254/24 dev {name}"]
-            lines += [f"address add {v6}:fe/64 dev {name} nodad"]
+            lines += [f"link add net-{name} type bridge", f"link set net-{name} up"]
+            lines += [f"address add {v4}.254/24 dev net-{name}", f"address add {v6}:fe/64 dev net-{name} nodad"]
         run("ip", "-n", self.router.name, "-batch", "-", stdin="\n".join(lines))
         self.router.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
 
@@ -47,7 +47,7 @@ class Fabric:
         v4, v6 = SUBNETS[subnet]
         port = f"{subnet}{number}"
         run("ip", "-n", netns.name, "link", "add", "uplink", "type", "veth", "peer", "name", port, "netns", self.router.name)
-        run("ip", "-n", self.router.name, "link", "set", port, "master", subnet, "up")
+        run("ip", "-n", self.router.name, "link", "set", port, "master", f"net-{subnet}", "up")
         lines = ["link set lo up", "link set uplink up"]
         lines += [f"address add {v4}.{number}/24 dev uplink", f"address add {v6}:{number}/64 dev uplink nodad"]
         lines += [f"route add default via {v4}.254", f"route add default via {v6}:fe"]

@@ -249,7 +249,7 @@ def test_accounts_roles_and_bindings_fit(deployment: Settings) -> None:
 
 @EVERY_DEPLOYMENT
 def test_pods_have_no_more_than_they_need(deployment: Settings) -> None:
-    """Agent and svc-routes alone have capabilities, and the token is projected into the programs that use the Kubernetes API."""
+    """Agent and svc-routes alone have capabilities. The token is projected into the programs that use the Kubernetes API."""
     documents = objects(deployment)
     for pod in pods(documents):
         assert pod["automountServiceAccountToken"] is False

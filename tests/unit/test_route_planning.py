@@ -12,7 +12,7 @@ from svc.model.pool import ALWAYS, CROSS_SUBNET, NEVER
 from svc.routes.inputs import Inputs, NodeFacts, RoutedPool
 from svc.routes.planning import Local, Plan, Row, plan, tunnel_mac
 from svc.routes.reasons import Reason
-from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Blackhole, Direct, Nat, Tunnel, Tunneled, TunnelPeer
+from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Blackhole, Direct, Nat, Tunnel, Tunneled, TunnelPeer, Way
 
 OWN, NEAR, FAR = "own", "near", "far"
 V4 = {OWN: "192.168.1.1", NEAR: "192.168.1.2", FAR: "192.168.2.3"}
@@ -78,11 +78,12 @@ def test_ways_of_the_modes(version: int, mode: str, node: str, reason: Reason) -
     found, row = planned(node, version, pools=(pool(version, mode),))
     underlay, inner = (V4, TUNNEL_V4) if version == 4 else (V6, TUNNEL_V6)
     kind = KIND[version]
-    way = {
+    ways: dict[Reason, Way | None] = {
         Reason.DIRECT: Direct(Address(underlay[node])),
         Reason.TUNNEL: Tunneled(kind, Address(inner[node])),
         Reason.NOT_CONNECTED: None,
-    }[reason]
+    }
+    way = ways[reason]
     assert row == Row(node, reason, way, "pool")
     assert found.wanted.routes == ({} if way is None else {BLOCK[version]: way})
     peer = TunnelPeer(kind, Address(underlay[node]), Address(inner[node]), tunnel_mac(node, kind))
