@@ -485,6 +485,8 @@ def unpack_route(bytes message not None):
             route["destination"] = as_bytes(value)
         elif kind == uapi.RTA_GATEWAY:
             route["gateway"] = as_bytes(value)
+        elif kind == uapi.RTA_VIA:  # a gateway of the other family, which stands before its address
+            route["gateway"] = as_bytes(value)[2:]
         elif kind == uapi.RTA_OIF:
             route["index"] = as_u32(value)
         elif kind == uapi.RTA_PRIORITY:

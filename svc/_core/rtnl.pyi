@@ -113,7 +113,7 @@ def unpack_address(message: bytes) -> dict[str, Any]:
     """RTM_NEWADDR: index, family, address (packed: IFA_LOCAL, else IFA_ADDRESS), length, scope, flags (32 bits)."""
 
 def unpack_route(message: bytes) -> dict[str, Any]:
-    """RTM_NEWROUTE: family, destination (packed, all zeros for a default route), length, gateway (packed or b""), index (RTA_OIF or 0),
+    """RTM_NEWROUTE: family, destination (packed, all zeros for a default route), length, gateway (packed or b"", perhaps of the other family), index (RTA_OIF or 0),
     scope, table, protocol, type, metric, flags (RTNH_F_*). A route through several next hops has no gateway and index here."""
 
 def unpack_neighbour(message: bytes) -> dict[str, Any]:

@@ -99,6 +99,7 @@ cdef extern from "<linux/rtnetlink.h>" nogil:
     enum: RTA_OIF
     enum: RTA_GATEWAY
     enum: RTA_PRIORITY
+    enum: RTA_VIA
     enum: RTA_TABLE
     enum: RTEXT_FILTER_SKIP_STATS
 

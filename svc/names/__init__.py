@@ -60,7 +60,7 @@ class Names:
     ipip_device: str = "ipip.svc"
     nat_table: str = "svc-nat"  # of nftables, family inet
     foreign_devices: tuple[str, ...] = ("vxlan.calico", "vxlan-v6.calico", "flannel.1", "flannel-v6.1", "cilium_host")
-    foreign_chains: tuple[str, ...] = ("cali-", "nat-cali-", "FLANNEL-", "CILIUM_", "KIND-MASQ-")  # starts of names, in NAT tables
+    foreign_chains: tuple[str, ...] = ("cali-", "nat-cali-", "FLANNEL-", "CILIUM_", "KIND-MASQ-")  # starts of NAT chains
 
     upgrade_floor: str = "0.1"  # the oldest version that upgrades start from
     upgrade_target: str = "svcctl"  # the version it goes to; "svcctl" for its own

@@ -3,7 +3,6 @@
 A file is TOML; missing fields keep the names of svc. All field errors of a file are in one exception.
 """
 
-import re
 import sys
 from dataclasses import fields
 from pathlib import Path

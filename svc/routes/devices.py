@@ -1,6 +1,8 @@
 """Creation of tunnel devices by pyroute2. The only module that imports it, loaded only if a pool needs a tunnel."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyroute2 import IPRoute  # type: ignore[import-untyped]
@@ -10,14 +12,25 @@ from svc.routes.tunnel_values import ALIAS, PORT, VNI, TunnelProblem
 from svc.routes.wanted import IPIP, Tunnel
 
 
+@contextmanager
+def _kernel() -> Iterator[IPRoute]:
+    """Yield an access of pyroute2 to the kernel. Raise TunnelProblem for a refusal in the block."""
+    with IPRoute() as kernel:
+        try:
+            yield kernel
+        except NetlinkError as refusal:
+            raise TunnelProblem(f"the kernel refused: {refusal.args[1]}") from None
+
+
 def create(tunnel: Tunnel, parent: int, mtu: int) -> None:
     """Create the device, down, with its alias. Raise TunnelProblem."""
-    with IPRoute() as kernel:
+    with _kernel() as kernel:
         try:
             kernel.link("add", **request(tunnel, parent, mtu))
         except NetlinkError as refusal:
             raise TunnelProblem(_sentence(tunnel, refusal)) from None
-        _mark(kernel, kernel.link_lookup(ifname=tunnel.name)[0])
+        for index in kernel.link_lookup(ifname=tunnel.name):
+            _mark(kernel, index)
 
 
 def request(tunnel: Tunnel, parent: int, mtu: int) -> dict[str, Any]:
@@ -39,23 +52,20 @@ def request(tunnel: Tunnel, parent: int, mtu: int) -> dict[str, Any]:
 
 
 def mark(index: int) -> None:
-    """Give the device the alias by which svc-routes knows its own."""
-    with IPRoute() as kernel:
+    """Give the device the alias by which svc-routes knows its own. Raise TunnelProblem."""
+    with _kernel() as kernel:
         _mark(kernel, index)
 
 
 def set_mtu(index: int, mtu: int) -> None:
     """Change the MTU of a device. Raise TunnelProblem."""
-    with IPRoute() as kernel:
-        try:
-            kernel.link("set", index=index, mtu=mtu)
-        except NetlinkError as refusal:
-            raise TunnelProblem(f"the kernel refused MTU {mtu}: {refusal.args[1]}") from None
+    with _kernel() as kernel:
+        kernel.link("set", index=index, mtu=mtu)
 
 
 def has_settings(tunnel: Tunnel, index: int, parent: int) -> bool:
-    """Return True if the device has the settings of the tunnel, apart from MTU, MAC and addresses."""
-    with IPRoute() as kernel:
+    """Return True if the device has the settings of the tunnel, apart from MTU, MAC and addresses. Raise TunnelProblem."""
+    with _kernel() as kernel:
         found = kernel.get_links(index)
     if not found:
         return False

@@ -9,6 +9,7 @@ from typing import Any, Final
 from svc._core import netns, rtnl
 from svc._core.cidr import Address, Cidr
 from svc.dataplane.kernel import addresses_of, kernel_error
+from svc.model.errors import Code, PeerError
 from svc.names import Names
 from svc.routes import nft, peers, traces
 from svc.routes.applied import Applied, Failure
@@ -91,11 +92,14 @@ class KernelPart:
     def clean(self) -> None:
         """Remove all routes, devices and tables that svc-routes made. Raise PeerError."""
         self.forget()
-        self._routes.clean()
-        self._tunnels.delete(self._read_links())
         self._networks.clear()
-        with suppress(NftProblem):  # without nft there is no table of svc-routes
+        problems = [*_undeleted(self._routes.bring({}, may_delete=True)), *self._tunnels.delete(self._read_links())]
+        try:
             self._nat.delete()
+        except NftProblem as problem:
+            problems += [str(problem)] if nft.is_installed() else []  # without nft there is no table of svc-routes
+        if problems:
+            raise PeerError("; ".join(problems), details="remove them by hand", code=Code.KERNEL)
 
     def connected_device(self, address: Address) -> str | None:
         """Return the name of the device on whose subnet the address is, "lo" for an own address.
@@ -172,6 +176,7 @@ class KernelPart:
     def _bring_tunnels(self, wanted: Wanted, problems: list[str], *, may_delete: bool) -> dict[str, int]:
         """Return the indexes of the devices that are ready, by kind."""
         if not wanted.tunnels:
+            self._devices, self._peers = set(), None
             return {}
         self._links = None
         devices, found = self._tunnels.bring(wanted.tunnels, self._read_links())
@@ -220,10 +225,7 @@ class KernelPart:
         links = self._link_names() if outcome.foreign else {}
         foreign = {network: foreign_route(route, links) for network, route in outcome.foreign.items()}
         routes = {network: wanted.routes[network] for network in outcome.present}
-        if outcome.undeleted:
-            network, failure = next(iter(outcome.undeleted.items()))
-            problems.append(f"{len(outcome.undeleted)} own routes cannot be deleted, such as {network}: {failure.text}")
-        return Applied(routes, {**failures, **outcome.failures}, foreign, tuple(problems))
+        return Applied(routes, {**failures, **outcome.failures}, foreign, (*problems, *_undeleted(outcome)))
 
     def _bring_nat(self, nat: Nat | None, *, may_delete: bool) -> None:
         is_check, self._is_nat_due = self._is_nat_due, False
@@ -270,6 +272,13 @@ def _sysctl(name: str) -> str:
         return Path("/proc/sys", name).read_text().strip()
     except OSError:
         return ""
+
+
+def _undeleted(outcome: Outcome) -> list[str]:
+    if not outcome.undeleted:
+        return []
+    network, failure = next(iter(outcome.undeleted.items()))
+    return [f"{len(outcome.undeleted)} own routes cannot be deleted, such as {network}: {failure.text}"]
 
 
 def _forwarding_problems(wanted: Wanted) -> list[str]:

@@ -104,11 +104,6 @@ class KernelRoutes:
             self._table = None
         return self._outcome(wanted, {}, {})
 
-    def clean(self) -> None:
-        """Delete all own routes. Raise PeerError."""
-        self._table = None
-        self.bring({}, may_delete=True)
-
     def _read(self) -> Table:
         table = Table()
         for family in self._families:

@@ -1,6 +1,7 @@
 """Calls of the program nft."""
 
 import json
+import shutil
 import subprocess
 from typing import Any, Final
 
@@ -24,6 +25,11 @@ class Chain:
     kind: str = ""  # of a chain at a hook: filter, nat, route
     hook: str = ""
     policy: str = ""
+
+
+def is_installed() -> bool:
+    """Return True if the program is in the search path."""
+    return shutil.which(PROGRAM) is not None
 
 
 def run(*arguments: str, stdin: str = "") -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from svc._core import netns, rtnl
 from svc.dataplane.kernel import query
+from svc.model.errors import PeerError
 from svc.names import Names
 from svc.routes.tunnel_values import ALIAS, OVERHEAD, Link, Links, TunnelProblem, reason
 from svc.routes.wanted import IPIP, VXLAN_V6, Tunnel
@@ -31,7 +32,7 @@ class Tunnels:
         for tunnel in tunnels:
             try:
                 indexes[tunnel.kind] = self._device(tunnel, links)
-            except (TunnelProblem, OSError, ImportError) as failure:
+            except (TunnelProblem, PeerError, OSError, ImportError) as failure:
                 problems.append(f"tunnel {tunnel.name!r} is not ready: {_sentence(failure)}")
         return indexes, problems
 

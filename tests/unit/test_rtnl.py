@@ -166,7 +166,8 @@ def test_route_is_packed_as_by_pyroute2(
     out: Attributes = [("RTA_OIF", index)] if index else []
     fields = {"family": family_of(address), "dst_len": length, "table": 254, "proto": protocol}
     options: dict[str, Any] = {"gateway": gateway, "metric": metric, "protocol": protocol}
-    added = packed(lambda batch: batch.add_route(index, address, length, scope=scope, replace=replace, onlink=onlink, **options))
+    more: dict[str, Any] = {"scope": scope, "replace": replace, "onlink": onlink}
+    added = packed(lambda batch: batch.add_route(index, address, length, **options, **more))
     new = {**fields, "scope": scope, "type": 1, "flags": 4 if onlink else 0}
     assert added == reference(rtmsg(), 24, REPLACE if replace else NEW, new, destination + via + priority + out)
     deleted = packed(lambda batch: batch.delete_route(index, address, length, kind=kind, **options))
@@ -199,10 +200,11 @@ def test_neighbour_is_packed_as_by_pyroute2(index: int, address: bytes, mac: byt
     both: Attributes = [*address_only, ("NDA_LLADDR", mac.hex(":"))]
     neighbour = {"family": family_of(address), "ifindex": index}
     entry = {"family": 7, "ifindex": index, "flags": itself}
+    added, new_entry = {**neighbour, "state": permanent}, {**entry, "state": permanent}
     rows: list[tuple[bytes, bytes]] = [
-        (packed(lambda b: b.add_neighbour(index, address, mac)), packed_neighbour(28, REPLACE, {**neighbour, "state": permanent}, both)),
+        (packed(lambda b: b.add_neighbour(index, address, mac)), packed_neighbour(28, REPLACE, added, both)),
         (packed(lambda b: b.delete_neighbour(index, address)), packed_neighbour(29, ACKED, neighbour, address_only)),
-        (packed(lambda b: b.add_fdb(index, mac, address)), packed_neighbour(28, REPLACE, {**entry, "state": permanent}, both)),
+        (packed(lambda b: b.add_fdb(index, mac, address)), packed_neighbour(28, REPLACE, new_entry, both)),
         (packed(lambda b: b.delete_fdb(index, mac, address)), packed_neighbour(29, ACKED, entry, both)),
         (packed(lambda b: b.dump_fdb(index)), packed_neighbour(30, DUMP, {"family": 7, "ifindex": index}, [])),
         (
@@ -223,8 +225,8 @@ def test_neighbour_of_pyroute2_is_read(index: int, address: bytes, mac: bytes, i
     """Both families of neighbours, and entries of VXLAN devices."""
     fields = {"family": 7 if is_entry else family_of(address), "ifindex": index, "state": 0x80, "flags": 2 if is_entry else 0}
     message = packed_neighbour(28, NEW, fields, [("NDA_DST", text_of(address)), ("NDA_LLADDR", mac.hex(":"))])
-    expected = {"index": index, "family": fields["family"], "address": address, "mac": mac, "state": 0x80, "flags": fields["flags"]}
-    assert unpack_neighbour(message) == expected
+    expected = {"index": index, "address": address, "mac": mac, "state": 0x80}
+    assert unpack_neighbour(message) == {**expected, "family": fields["family"], "flags": fields["flags"]}
 
 
 @given(indexes, addresses, st.data(), bytes_, U32, bytes_, U32)
@@ -240,6 +242,8 @@ def test_route_of_pyroute2_is_read(
         "family": family_of(address), "destination": address, "length": length, "gateway": address, "index": index,
         "scope": 0, "table": 1000, "protocol": protocol, "type": kind, "metric": metric, "flags": flags,
     }  # fmt: skip
+    other = reference(rtmsg(), 24, NEW, {"family": AF_INET}, [("RTA_VIA", {"family": AF_INET6, "addr": "fd99::9"})])
+    assert unpack_route(other)["gateway"] == socket.inet_pton(AF_INET6, "fd99::9")
 
 
 @given(indexes, names, U32, st.integers(1, 2**32 - 1))

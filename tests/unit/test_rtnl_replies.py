@@ -41,7 +41,8 @@ def captured(name: str) -> bytes:
     return bytes.fromhex((FIXTURES / f"{name}.hex").read_text())
 
 
-LINK = {"index": 7, "name": "svc01", "up": True, "mtu": 1450, "mac": HOST_MAC, "group": 77, "tx_queues": 2, "rx_queues": 3, "alias": ""}
+LINK = {"index": 7, "name": "svc01", "up": True, "mtu": 1450, "mac": HOST_MAC, "group": 77, "tx_queues": 2, "rx_queues": 3}
+LINK["alias"] = ""
 ROUTE4 = {"family": AF_INET, "index": 7, "table": 254, "protocol": 3, "type": 1, "metric": 0, "flags": 0}
 
 

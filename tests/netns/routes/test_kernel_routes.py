@@ -16,6 +16,7 @@ from harness.route_reader import PROTOCOL, SeenRoute, own_routes
 from svc._core import rtnl
 from svc._core.cidr import Address, Cidr
 from svc.dataplane.plan import HOST_MAC
+from svc.model.errors import PeerError
 from svc.routes.applied import Applied
 from svc.routes.kernel_part import KernelPart
 from svc.routes.wanted import Blackhole, Direct, Wanted, Way
@@ -298,6 +299,37 @@ def test_clean_removes_own_routes_only(part: KernelPart, node: Netns) -> None:
     assert own_routes() == set()
     assert len(own_routes(80)) == 1
     part.clean()
+
+
+def test_clean_without_the_capability_fails(part: KernelPart) -> None:
+    """It says what is left."""
+    apply(part, {BLOCK: FIRST})
+    text = r"1 own routes cannot be deleted, such as 10\.65\.0\.0/26"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(PeerError, match=text):
+        pool.submit(clean_unprivileged, part).result()
+
+
+def clean_unprivileged(part: KernelPart) -> None:
+    with unprivileged():
+        part.clean()
+
+
+def test_lost_answers_cause_a_comparison(part: KernelPart) -> None:
+    """Which of the messages the kernel has accepted is read from it."""
+    with socket.socket(fileno=os.dup(part._socket.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the minimum of the kernel: room for a few answers
+    big = Cidr("10.64.0.0/12")
+    wanted: dict[Cidr, Way] = {big.block(number, 26): FIRST for number in range(1500)}
+    applied = apply(part, wanted)
+    assert (len(applied.routes), dict(applied.failures)) == (1500, {})
+    assert len(own_routes()) == 1500
+
+
+def test_gateway_of_the_other_family_is_one(part: KernelPart, node: Netns) -> None:
+    """A node behind it is not connected."""
+    node.run("ip", "route", "add", "192.168.9.0/24", "via", "inet6", "fd99::9", "dev", "up0")
+    wait_for_change(part)
+    assert part.connected_device(Address("192.168.9.1")) is None
 
 
 def test_own_changes_are_not_reported(part: KernelPart) -> None:

@@ -21,6 +21,7 @@ from svc.names import DEFAULT
 from svc.routes import devices
 from svc.routes.applied import Applied
 from svc.routes.kernel_part import KernelPart
+from svc.routes.tunnel_values import TunnelProblem
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Tunnel, Tunneled, TunnelPeer, Wanted
 
 pytestmark = pytest.mark.root
@@ -265,7 +266,7 @@ def test_ipip_device_is_asked_for_by_these_bytes(node: Netns, monkeypatch: pytes
         return length
 
     monkeypatch.setattr(NetlinkRequest, "send", recorded)
-    with suppress(devices.TunnelProblem):
+    with suppress(TunnelProblem):
         devices.create(Tunnel(IPIP, "ipip.svc", "up0", Address("192.168.0.1"), Address("10.65.9.3"), 0), 7, 1480)
     creation = next(data for data in sent if struct.unpack_from("=H", data, 4)[0] == rtnl.RTM_NEWLINK)
     assert struct.unpack_from("=H", creation, 6)[0] == 0x605  # REQUEST, ACK, EXCL, CREATE
