@@ -164,4 +164,3 @@ class _Planner:
             return pool
         around = [pool for pool in map(self._pools.exact, self._pools.overlapping(network)) if pool and network in pool.cidr]
         return max(around, key=lambda pool: pool.cidr.length, default=None)
-

@@ -222,5 +222,3 @@ def _address(text: str) -> Address:
     if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9406 or [::1]:9406")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
