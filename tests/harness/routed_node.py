@@ -157,12 +157,12 @@ def echo_server(netns: Netns, address: str, seen: list[str]) -> Iterator[int]:
         thread.join(STOP_SECONDS)
 
 
-def transfer(source: Netns, target: Netns, address: str) -> str:
+def transfer(source: Netns, target: Netns, address: str, sender: str = "") -> str:
     """Send 10 MiB over TCP from one namespace to an address of another. Return the address that the receiver sees."""
     seen: list[str] = []
     with echo_server(target, address, seen) as port:
         with entered(source):
-            client = socket.create_connection((address, port), timeout=READY_SECONDS)
+            client = socket.create_connection((address, port), READY_SECONDS, (sender, 0) if sender else None)
         with client:
             client.sendall(bytes(MEBIBYTES << 20))
             client.shutdown(socket.SHUT_WR)

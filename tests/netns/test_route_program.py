@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from harness.enter_netns import entered
 from harness.ipam import put, put_affinity, put_pool, remove, write_all
 from harness.netns import Netns, run
+from harness.routed_node import Fabric, transfer
 from svc._core.cidr import Cidr
 from svc.datastore.api import Create
 from svc.datastore.embedded import EmbeddedStore
@@ -38,15 +40,19 @@ SECONDS = 20.0
 
 
 class World:
-    """A node with an uplink, and its datastore."""
+    """A node, and the datastore."""
 
-    def __init__(self, folder: Path, netns: Netns, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, netns: Netns, store: EmbeddedStore) -> None:
+        folder.mkdir(exist_ok=True)
         self.netns = netns
         self.folder = folder
-        self.store = stack.enter_context(closing(EmbeddedStore(folder / "store.db")))
-        self.telemetry = Telemetry("embedded", self.store.meter)
-        self.add_node("own", "198.18.0.1")
-        put_pool(self.store, "pool", "10.0.0.0/8")
+        self.store = store
+        self.telemetry = Telemetry("embedded", store.meter)
+
+    def has_only(self, *reasons: str) -> bool:
+        """Return whether the networks have these reasons and no other, and each has its route."""
+        found = self.telemetry.report
+        return {reason.name for _, _, reason, _ in found.reasons()} == set(reasons) and not list(found.missing())
 
     def add_node(self, name: str, address: str) -> None:
         given = [{"address": address, "type": "InternalIP"}]
@@ -61,7 +67,7 @@ class World:
 
     @contextmanager
     def program(self, **options: Any) -> Iterator[Program]:
-        settings = Settings({}, "own", state_dir=self.folder, **{"mode": "on", "use_nat": False, **options})
+        settings = Settings({}, state_dir=self.folder, **{"node": "own", "mode": "on", "use_nat": False, **options})
         with entered(self.netns), closing(KernelPart(DEFAULT)) as kernel:
             yield Program(settings, self.store, kernel, self.telemetry)
 
@@ -103,7 +109,10 @@ def world(tmp_path: Path) -> Iterator[World]:
         netns = stack.enter_context(Netns("routes"))
         run("ip", "-n", netns.name, "-batch", "-", stdin=UPLINK)
         netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-        yield World(tmp_path, netns, stack)
+        found = World(tmp_path, netns, stack.enter_context(closing(EmbeddedStore(tmp_path / "store.db"))))
+        found.add_node("own", "198.18.0.1")
+        put_pool(found.store, "pool", "10.0.0.0/8")
+        yield found
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
@@ -183,3 +192,37 @@ def test_a_large_cluster(world: World) -> None:
             seconds.append(time.process_time() - began)
         program._close()
     assert min(seconds) < 0.15, seconds
+
+
+@pytest.mark.parametrize("mode", ["Always", "CrossSubnet"])
+def test_two_nodes_and_a_router(tmp_path: Path, mode: str) -> None:
+    """Each gets the address of its tunnel and announces it; addresses in their blocks reach each other in both families.
+
+    A host outside sees the address of the node."""
+    with ExitStack() as stack:
+        fabric = Fabric()
+        stack.callback(fabric.close)
+        store = stack.enter_context(closing(EmbeddedStore(tmp_path / "store.db")))
+        put_pool(store, "pool4", "10.0.0.0/16", vxlanMode=mode, natOutgoing=True)
+        put_pool(store, "pool6", "fd65::/112", vxlanMode=mode, natOutgoing=True)
+        nodes = {"n1": ("a", 1, "10.0.1.0/26", "fd65::100/122"), "n2": ("b", 2, "10.0.2.0/26", "fd65::200/122")}
+        spaces = {}
+        for name, (subnet, number, *cidrs) in nodes.items():
+            netns = spaces[name] = stack.enter_context(Netns("node"))
+            fabric.connect(netns, subnet, number)
+            netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+            for cidr in map(Cidr, cidrs):
+                put_affinity(store, str(cidr), node=name)
+                netns.ip("address", "add", str(cidr.address(5).host()), "dev", "lo")
+        worlds = [World(tmp_path / name, netns, store) for name, netns in spaces.items()]
+        for world, name in zip(worlds, nodes, strict=True):
+            stack.enter_context(world.running(node=name, use_nat=True))
+        for world in worlds:
+            assert eventually(partial(world.has_only, "OWN", "TUNNEL")), world.telemetry.report.document()
+        for mine, other in (("10.0.1.5", "10.0.2.5"), ("fd65::105", "fd65::205")):
+            assert spaces["n1"].run("ping", "-n", "-c", "1", "-W", "3", "-I", mine, other, check=False).returncode == 0, other
+            assert transfer(spaces["n2"], spaces["n1"], mine, other) == other
+        outside = stack.enter_context(Netns("outside"))
+        fabric.connect(outside, "b", 9)
+        for sender, target, seen in (("10.0.1.5", "198.18.2.9", "198.18.1.1"), ("fd65::105", "fd99:2::9", "fd99:1::1")):
+            assert transfer(spaces["n1"], outside, target, sender) == seen
