@@ -199,7 +199,7 @@ def test_auto_stands_aside(world: World) -> None:
     report = node.await_report(lambda report: report.get("state") == "idle")
     assert "flannel.1" in report["traces"][0]
     assert node.own_routes() == {}
-    world.await_ways("node2", "node1", "DIRECT")
+    world.nodes["node2"].await_report(lambda report: report.get("state") == "working")
 
 
 @ON_ETCD
