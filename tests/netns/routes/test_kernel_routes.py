@@ -138,7 +138,7 @@ def test_nothing_is_deleted_without_leave(part: KernelPart) -> None:
     ],
 )
 def test_foreign_route_stays(part: KernelPart, node: Netns, foreign: str) -> None:
-    """The report names the foreign route, whatever its metric. After its deletion, the own route is added."""
+    """The report names the foreign route of any metric. After the deletion, the own route is added."""
     kind = ["blackhole"] if foreign == "blackhole" else []
     rest = [] if kind else foreign.split()
     node.run("ip", "route", "add", *kind, str(BLOCK), *rest)
