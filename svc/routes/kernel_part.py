@@ -97,7 +97,7 @@ class KernelPart:
         try:
             self._nat.delete()
         except NftProblem as problem:
-            problems += [str(problem)] if nft.is_installed() else []  # without nft there is no table of svc-routes
+            problems += [str(problem)] if nft.is_installed() else []  # svc-routes makes its table only by nft
         if problems:
             raise PeerError("; ".join(problems), details="remove them by hand", code=Code.KERNEL)
 

@@ -18,16 +18,17 @@ class NatTable:
         self._name = name
         self._written: Nat | None = None
         self._listing = ""  # of the table as it was written
+        self._is_gone = False  # an earlier process may have left it
 
     def bring(self, nat: Nat | None, *, is_check: bool, may_delete: bool) -> None:
         """Write the table if other networks are wanted, and after a check if it is not as it was written. Raise NftProblem."""
         if nat is None:
-            if may_delete and (is_check or self._written is not None):
+            if may_delete and not self._is_gone:
                 self.delete()
             return
         if nat == self._written and not (is_check and self._list() != self._listing):
             return
-        self._written = None
+        self._written, self._is_gone = None, False
         nft.run("-f", "-", stdin=table_text(self._name, nat))
         self._listing = self._list()
         self._written = nat
@@ -36,6 +37,7 @@ class NatTable:
         """Delete the table if it exists. Raise NftProblem."""
         self._written = None
         nft.run("-f", "-", stdin=f"table inet {self._name}\ndelete table inet {self._name}\n")
+        self._is_gone = True
 
     def _list(self) -> str:
         try:

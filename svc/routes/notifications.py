@@ -1,4 +1,4 @@
-"""What the kernel tells about changes of links, addresses, routes and neighbours, as far as they concern svc-routes."""
+"""Notifications of the kernel about links, addresses, routes and neighbours that svc-routes uses."""
 
 import errno
 import os

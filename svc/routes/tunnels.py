@@ -75,7 +75,7 @@ class Tunnels:
             return link
         is_same = devices.has_settings(tunnel, link["index"], parent["index"])
         if link["alias"] != ALIAS:
-            # a kill between the creation and the alias leaves a device that nobody has taken up
+            # a kill between the creation and the alias leaves such a device
             if not (is_same and not link["alias"] and not link["up"] and link["mac"] == (tunnel.mac or link["mac"])):
                 raise TunnelProblem("a device of this name exists, and svc-routes did not make it: delete or rename it")
             devices.mark(link["index"])

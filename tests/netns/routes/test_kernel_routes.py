@@ -138,7 +138,7 @@ def test_nothing_is_deleted_without_leave(part: KernelPart) -> None:
     ],
 )
 def test_foreign_route_stays(part: KernelPart, node: Netns, foreign: str) -> None:
-    """No own route comes beside it, whatever its metric. It is reported, and replaced when it has gone."""
+    """The report names the foreign route of any metric. After the deletion, the own route is added."""
     kind = ["blackhole"] if foreign == "blackhole" else []
     rest = [] if kind else foreign.split()
     node.run("ip", "route", "add", *kind, str(BLOCK), *rest)
@@ -292,7 +292,7 @@ def test_connected_device_is_that_of_a_route_without_a_gateway(part: KernelPart,
 
 
 def test_clean_removes_own_routes_only(part: KernelPart, node: Netns) -> None:
-    """A second time there is nothing to be removed."""
+    """A second call finds nothing and succeeds."""
     node.run("ip", "route", "add", str(OTHER), "via", "192.168.0.9", "proto", "80")
     apply(part, {BLOCK: FIRST, BLOCK6: FIRST6, OWN: Blackhole(), OWN6: Blackhole()})
     part.clean()

@@ -162,7 +162,7 @@ def test_nft_that_fails_is_reported(part: KernelPart, monkeypatch: pytest.Monkey
     ],
 )
 def test_trace_of_another_program_is_found(part: KernelPart, node: Netns, commands: list[str], trace: str) -> None:
-    """After it has gone, there is none."""
+    """The namespace has no trace before."""
     assert part.traces([POOL, POOL6]) == []
     for command in commands:
         node.run("sh", "-c", command)
