@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from svc._core import netns
 from svc.attach.api_clients import ApiClientPool
+from svc.attach.conflict import Conflict
 from svc.attach.health import Health
 from svc.attach.journal import Journal
 from svc.attach.network_stores import NetworkStores
@@ -72,7 +73,7 @@ class Context:
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
         self.networks = NetworkStores(self.journal)
-        self.conflicts: dict[AttachmentId, str] = {}  # live attachments with an address that another handle has allocated
+        self.conflicts: dict[AttachmentId, Conflict] = {}
         self._gates: GateMonitor | None = None
         self._status_files: EndpointStatusFiles | None = None
         self._lock = threading.Lock()

@@ -172,6 +172,9 @@ class CliContext:
         """Raise CallerError if the datastore is a missing embedded store, and, with `create`, cannot be made either."""
         # a directory that does not exist is mistyped: `svcctl install` and the agent make the others
         can_create = create and (self.state_dir.is_dir() or self.state_dir == Path(DEFAULT.state_dir))
+        if target.is_embedded and self.state_dir.exists() and not self.state_dir.is_dir():
+            msg = f"state directory {str(self.state_dir)!r} is not a directory"
+            raise CallerError(msg, details="name the agent's directory with --state-dir")
         if target.is_embedded and not (can_create or target.file.exists()):
             raise CallerError(
                 f"the embedded store {target.file} does not exist{f' (from {target.origin})' if target.origin else ''}",

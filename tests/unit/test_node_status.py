@@ -245,9 +245,20 @@ def test_screen_shows_incomplete_comparisons_reserved_addresses_and_ages(
     error = {"source": "ADD in network net", "time": NOW - 300, "is_current": False, **ERROR}
     node.agent = Source("the agent", lambda: state(agent=None, reconciliation=report, errors=[error]))
     node.datastore = Source("the datastore", lambda: POOLS | {"pools": [pool("pool4", 10, 240, 6)]})
-    assert shown(node, "compared") == ["85 s ago, incomplete (etcd does not answer), 0 findings in 2 attachments"]
+    known = "85 s ago, findings: unknown, incomplete (etcd does not answer); last complete comparison: "
+    assert shown(node, "compared") == [f"{known}none since the agent's start"]
+    report["complete"] = {"time": NOW - 600, "findings": 0}
+    assert shown(node, "compared") == [f"{known}0 findings 10 min ago"]
     assert shown(node, "pools") == ["pool4 10.65.0.0/24: 4 % used (10 of 256, 6 reserved)"]
     assert shown(node, "errors")[0].endswith(", 5 min ago, ADD in network net: no answer")
+
+
+def test_conflict_is_shown_before_the_first_comparison(node: NodeStatus) -> None:
+    conflict = {"id": "attachment-unallocated", "object": "net c1 eth0", "problem": "another has it", "fix": "recreate c1"}
+    report = REPORT | {"time": None, "findings": [conflict]}
+    node.agent = Source("the agent", lambda: state(agent=None, reconciliation=report))
+    assert shown(node, "compared") == ["not yet, 1 findings"]
+    assert shown(node, "problems") == ["attachment-unallocated: net c1 eth0: another has it: recreate c1"]
 
 
 def test_journal_replaces_an_agent_that_does_not_answer(node: NodeStatus, tmp_path: Path) -> None:
