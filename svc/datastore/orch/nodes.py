@@ -47,7 +47,7 @@ class NodeStore(ResourceStore):
             if node is None:
                 raise NotFound(write.key)
             changes = _tunnel_changes(node_resource(self._names, node).spec, write.value.spec)
-            if changes is not None:
+            if changes:  # an unchanged node is refused, too: deletions test by it who owns the node
                 return self._annotate(write, {f"{self._names.label_prefix}/{note}": text for note, text in changes.items()})
         raise StoreError(
             f"node {name!r} belongs to Kubernetes",
