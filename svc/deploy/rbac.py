@@ -4,10 +4,11 @@
 |---|---|---|
 | plugin | plugin | calls of the runtime, in whichever process they run |
 | agent | plugin | the resident agent besides: its watches, and the claim of the node's name |
+| routes | plugin | svc-routes besides: its watches, and the annotations of its node |
 | installer | node | `svcctl install --watch`: the token of the plugin's account, and the cluster's version |
 | controllers | controllers | svc-controllers |
 
-The agent has no account of its own: it opens the kubeconfig that the network list names, as each call does.
+Agent and svc-routes have no account of their own: they open the kubeconfig that the network list names, as each call does.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -60,6 +61,16 @@ def plugin_role(names: Names, api_version: str, *, own_ipam: bool = True) -> Jso
 def agent_role(names: Names, api_version: str, *, own_ipam: bool = True) -> Json:
     """Return the ClusterRole of what the resident agent needs besides."""
     return _role(node_name(names), _merged(_watches(names, api_version, own_ipam=own_ipam)))
+
+
+def routes_role(names: Names, api_version: str) -> Json:
+    """Return the ClusterRole of what svc-routes needs besides. `api_version` is empty if etcd is the datastore."""
+    found = []
+    if api_version:
+        plurals = ("ipamblocks", "blockaffinities", "ippools", "ipreservations", _settings(names, api_version))
+        found = [Rule(CORE, ("nodes",), _WATCH), Rule(CORE, ("nodes/status",), ("patch",))]
+        found += [Rule(_group(api_version), (plural,), _WATCH) for plural in plurals]
+    return _role(f"{names.plugin}-routes", _merged(found))
 
 
 def agent_lease_role(names: Names) -> Json:

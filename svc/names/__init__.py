@@ -60,6 +60,13 @@ class Names:
 
     manage_cni: str = "SVC_MANAGE_CNI"  # variable by which another product's node agent leaves CNI alone
     cni_installer: str = "install-cni"  # container of that agent that installs its plugin
+    route_protocol: int = 83  # of the routes of svc-routes, by which it knows them
+    vxlan_device: str = "vxlan.svc"  # tunnels of svc-routes
+    vxlan6_device: str = "vxlan-v6.svc"
+    ipip_device: str = "ipip.svc"
+    nat_table: str = "svc-nat"  # of nftables, family inet
+    foreign_devices: tuple[str, ...] = ("vxlan.calico", "vxlan-v6.calico", "flannel.1", "flannel-v6.1", "cilium_host")
+    foreign_chains: tuple[str, ...] = ("cali-", "nat-cali-", "FLANNEL-", "CILIUM_", "KIND-MASQ-")  # starts of NAT chains
 
     upgrade_floor: str = "0.1"  # the oldest version that upgrades start from
     upgrade_target: str = "svcctl"  # the version it goes to; "svcctl" for its own

@@ -121,6 +121,7 @@ def test_documented_rights_are_those_of_the_roles() -> None:
     roles = {
         "plugin": [rbac.plugin_role(DEFAULT, backing)],
         "agent": [rbac.agent_role(DEFAULT, backing), rbac.agent_lease_role(DEFAULT)],
+        "routes": [rbac.routes_role(DEFAULT, backing)],
         "installer": [rbac.installer_token_role(DEFAULT, ""), rbac.installer_role(DEFAULT, backing)],
     }
     for name, made in roles.items():
