@@ -13,7 +13,7 @@ PODS ?= 30000
 KILLS ?= 10000
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
-                   containerd runc busybox-static podman prometheus buildah mmdebstrap
+                   containerd runc busybox-static nftables podman prometheus buildah mmdebstrap
 BUILT_FROM := $(wildcard _core/* svc/_core/*.pxd) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
 
 TEST_CACHE := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)

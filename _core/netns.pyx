@@ -27,6 +27,7 @@ from svc._core.netlink import NetlinkError, split, unpack_ack
 
 cdef enum:
     MAX_WAIT = 0x7fffffff       # milliseconds, of poll
+    ALL = 0x7fffffff            # messages
 
 
 cdef int check(ssize_t result, str path=None) except -1:
@@ -175,7 +176,7 @@ cdef int exchange(int fd, Cursor batch, Exchange *state) except -1 nogil:
     state.code = state.last = 0
     state.refused = 0
     while batch.left and not state.last and not state.code:
-        state.due = <size_t>next_part(&batch, &part)
+        state.due = <size_t>next_part(&batch, &part, ALL)
         state.code = calls.send_all(fd, part.at, part.left)
         while state.due and not state.code:
             got = calls.receive(fd, buffer, ACK_ROOM, True)
@@ -187,13 +188,13 @@ cdef int exchange(int fd, Cursor batch, Exchange *state) except -1 nogil:
     return 0
 
 
-cdef Py_ssize_t next_part(Cursor *batch, Cursor *part) except -1 nogil:
+cdef Py_ssize_t next_part(Cursor *batch, Cursor *part, Py_ssize_t most) except -1 nogil:
     """Set `part` to what one send takes; return its number of messages."""
     cdef Cursor body
     cdef nlmsghdr header
     cdef Py_ssize_t count = 0
     part[0] = batch[0]
-    while next_message(batch, &header, &body):
+    while count < most and next_message(batch, &header, &body):
         count += 1
         if header.nlmsg_type == uapi.RTM_NEWLINK:
             break
@@ -288,6 +289,24 @@ cdef class Socket:
             self.clean = True
         if state.refused:
             raise refusal(batch, state.refusal[:<Py_ssize_t>state.refused])
+
+    def execute_each(self, Batch batch not None):
+        """Send the messages and read one ack for each; return the refusals."""
+        cdef bytes data = bytes(batch)
+        cdef Cursor messages = over(data), part
+        cdef size_t due
+        buffer, refusals = bytearray(2 * REPLY_ROOM), []
+        with self.lock:
+            self.prepare()
+            while messages.left:
+                due = <size_t>next_part(&messages, &part, MOST_AT_ONCE)
+                while due:
+                    answers = split(self.ask(part, buffer))
+                    part.left = 0
+                    due -= <size_t>len(answers)
+                    refusals += [message for _, _, message in answers if unpack_ack(message)[0]]
+            self.clean = True
+        return [refusal(batch, message) for message in refusals]
 
     def query(self, Batch batch not None):
         """Send one question and return its reply messages, headers included."""

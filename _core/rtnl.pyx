@@ -9,7 +9,7 @@ from libc.string cimport memcpy, memset
 
 cimport svc._core.uapi as uapi
 from svc._core.netlink cimport Cursor, Messages, as_bytes, as_text, as_u32, next_attribute, open_message, take
-from svc._core.uapi cimport ifaddrmsg, ifinfomsg, ndtmsg, nlmsghdr, rtmsg
+from svc._core.uapi cimport ifaddrmsg, ifinfomsg, ndmsg, ndtmsg, nlmsghdr, rtmsg
 
 from svc._core import netlink
 
@@ -20,6 +20,20 @@ AF_INET = uapi.AF_INET
 AF_INET6 = uapi.AF_INET6
 RTM_NEWLINK = uapi.RTM_NEWLINK
 RTM_DELLINK = uapi.RTM_DELLINK
+RTM_NEWADDR = uapi.RTM_NEWADDR
+RTM_DELADDR = uapi.RTM_DELADDR
+RTM_NEWROUTE = uapi.RTM_NEWROUTE
+RTM_DELROUTE = uapi.RTM_DELROUTE
+RTM_NEWNEIGH = uapi.RTM_NEWNEIGH
+RTM_DELNEIGH = uapi.RTM_DELNEIGH
+RTN_UNICAST = uapi.RTN_UNICAST
+RTN_LOCAL = uapi.RTN_LOCAL
+RTN_BLACKHOLE = uapi.RTN_BLACKHOLE
+RTNH_F_ONLINK = uapi.RTNH_F_ONLINK
+RT_TABLE_MAIN = uapi.RT_TABLE_MAIN
+RTPROT_KERNEL = uapi.RTPROT_KERNEL
+NUD_PERMANENT = uapi.NUD_PERMANENT
+AF_BRIDGE = uapi.AF_BRIDGE
 SCOPE_GLOBAL = uapi.RT_SCOPE_UNIVERSE
 SCOPE_LINK = uapi.RT_SCOPE_LINK
 DEVCONF_FORWARDING = uapi.IPV4_DEVCONF_FORWARDING
@@ -28,6 +42,7 @@ DEVCONF_ROUTE_LOCALNET = uapi.IPV4_DEVCONF_ROUTE_LOCALNET
 
 cdef enum:
     NEW = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
+    REPLACE = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
 
 
 @cython.final
@@ -228,24 +243,37 @@ cdef class Batch(Messages):
     def add_route(
         self, uint32_t index, bytes destination not None, int length, *, bytes gateway not None=b"",
         uint8_t scope=uapi.RT_SCOPE_UNIVERSE, uint32_t metric=0, bint replace=False,
+        uint8_t protocol=uapi.RTPROT_BOOT, bint onlink=False,
     ):
-        """ip route add|replace DESTINATION/LENGTH [via GATEWAY] dev INDEX [scope S] [metric M]"""
-        cdef uint16_t flags = <uint16_t>(uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE) if replace else NEW
-        self.pack_route(uapi.RTM_NEWROUTE, flags, index, destination, length, gateway, scope, metric)
+        """ip route add|replace DESTINATION/LENGTH [via GATEWAY] [dev INDEX] [scope S] [metric M] [proto P] [onlink]"""
+        self.begin_route(uapi.RTM_NEWROUTE, REPLACE if replace else NEW, destination, length, scope,
+                         uapi.RTN_UNICAST, protocol, uapi.RTNH_F_ONLINK if onlink else 0)
+        self.put_route(index, destination, length, gateway, metric)
         self.end("replace route" if replace else "add route", destination, length, index)
 
-    def delete_route(self, uint32_t index, bytes destination not None, int length):
-        """ip route del DESTINATION/LENGTH dev INDEX"""
-        self.pack_route(uapi.RTM_DELROUTE, 0, index, destination, length, b"", uapi.RT_SCOPE_NOWHERE, 0)
+    def add_blackhole(
+        self, bytes destination not None, int length, *, uint32_t metric=0, uint8_t protocol=uapi.RTPROT_BOOT,
+    ):
+        """ip route add blackhole DESTINATION/LENGTH [metric M] [proto P]"""
+        self.begin_route(uapi.RTM_NEWROUTE, NEW, destination, length, uapi.RT_SCOPE_UNIVERSE, uapi.RTN_BLACKHOLE,
+                         protocol, 0)
+        self.put_route(0, destination, length, b"", metric)
+        self.end("add blackhole", destination, length, 0)
+
+    def delete_route(
+        self, uint32_t index, bytes destination not None, int length, *, bytes gateway not None=b"",
+        uint32_t metric=0, uint8_t protocol=0, uint8_t kind=0,
+    ):
+        """ip route del [TYPE] DESTINATION/LENGTH [via GATEWAY] [dev INDEX] [metric M] [proto P]; 0 or empty: any"""
+        self.begin_route(uapi.RTM_DELROUTE, 0, destination, length, uapi.RT_SCOPE_NOWHERE, kind, protocol, 0)
+        self.put_route(index, destination, length, gateway, metric)
         self.end("delete route", destination, length, index)
 
     def dump_routes(self, uint8_t family, uint32_t index=0):
         """ip [-4|-6] route show table main [dev INDEX]"""
         cdef rtmsg header
-        if family != uapi.AF_INET and family != uapi.AF_INET6:
-            raise ValueError(f"no address family of routes: {family}")
         memset(&header, 0, sizeof(header))
-        header.rtm_family = family
+        header.rtm_family = of_ip(family)
         header.rtm_table = uapi.RT_TABLE_MAIN
         self.begin(uapi.RTM_GETROUTE, uapi.NLM_F_DUMP)
         self.put(&header, sizeof(header))
@@ -253,28 +281,107 @@ cdef class Batch(Messages):
             self.put_u32(uapi.RTA_OIF, index)
         self.end("dump routes", None, 0, index)
 
-    cdef int pack_route(self, uint16_t kind, uint16_t flags, uint32_t index, bytes destination, int length,
-                        bytes gateway, uint8_t scope, uint32_t metric) except -1:
+    def get_route(self, bytes address not None):
+        """ip route get ADDRESS"""
         cdef rtmsg header
-        cdef bint new = kind == uapi.RTM_NEWROUTE
+        memset(&header, 0, sizeof(header))
+        header.rtm_family = family_of(address)
+        header.rtm_dst_len = <uint8_t>(8 * len(address))
+        self.begin(uapi.RTM_GETROUTE, 0)
+        self.put(&header, sizeof(header))
+        self.put_bytes(uapi.RTA_DST, address)
+        self.end("get route", address, 8 * len(address), 0)
+
+    cdef int begin_route(self, uint16_t message, uint16_t message_flags, bytes destination, int length, uint8_t scope,
+                         uint8_t kind, uint8_t protocol, uint32_t flags) except -1:
+        cdef rtmsg header
         memset(&header, 0, sizeof(header))
         header.rtm_family = family_of(destination)
         header.rtm_dst_len = prefix_length(destination, length)
         header.rtm_table = uapi.RT_TABLE_MAIN
-        header.rtm_protocol = uapi.RTPROT_BOOT if new else 0  # 0: of any protocol
+        header.rtm_protocol = protocol
         header.rtm_scope = scope
-        header.rtm_type = uapi.RTN_UNICAST if new else 0
+        header.rtm_type = kind
+        header.rtm_flags = flags
+        self.begin(message, message_flags)
+        return self.put(&header, sizeof(header))
+
+    cdef int put_route(self, uint32_t index, bytes destination, int length, bytes gateway, uint32_t metric) except -1:
         if gateway and len(gateway) != len(destination):
             raise ValueError(f"a gateway of {len(gateway)} bytes for a destination of {len(destination)}")
-        self.begin(kind, flags)
-        self.put(&header, sizeof(header))
         if length:
             self.put_bytes(uapi.RTA_DST, destination)
         if gateway:
             self.put_bytes(uapi.RTA_GATEWAY, gateway)
         if metric:
             self.put_u32(uapi.RTA_PRIORITY, metric)
-        return self.put_u32(uapi.RTA_OIF, index)
+        if index:
+            self.put_u32(uapi.RTA_OIF, index)
+        return 0
+
+    # --- neighbours, and forwarding entries of VXLAN devices
+
+    def add_neighbour(self, uint32_t index, bytes address not None, bytes mac not None):
+        """ip neigh replace ADDRESS lladdr MAC dev INDEX nud permanent"""
+        self.begin_neighbour(uapi.RTM_NEWNEIGH, REPLACE, family_of(address), index, uapi.NUD_PERMANENT, 0)
+        self.put_bytes(uapi.NDA_DST, address)
+        self.put_neighbour_mac(mac)
+        self.end("replace neighbour", address, 8 * len(address), index)
+
+    def delete_neighbour(self, uint32_t index, bytes address not None):
+        """ip neigh del ADDRESS dev INDEX"""
+        self.begin_neighbour(uapi.RTM_DELNEIGH, 0, family_of(address), index, 0, 0)
+        self.put_bytes(uapi.NDA_DST, address)
+        self.end("delete neighbour", address, 8 * len(address), index)
+
+    def add_fdb(self, uint32_t index, bytes mac not None, bytes destination not None):
+        """bridge fdb replace MAC dev INDEX dst DESTINATION self permanent"""
+        family_of(destination)
+        self.begin_neighbour(uapi.RTM_NEWNEIGH, REPLACE, uapi.AF_BRIDGE, index, uapi.NUD_PERMANENT, uapi.NTF_SELF)
+        self.put_bytes(uapi.NDA_DST, destination)
+        self.put_neighbour_mac(mac)
+        self.end("replace fdb entry to", destination, 8 * len(destination), index)
+
+    def delete_fdb(self, uint32_t index, bytes mac not None, bytes destination not None):
+        """bridge fdb del MAC dev INDEX dst DESTINATION self"""
+        family_of(destination)
+        self.begin_neighbour(uapi.RTM_DELNEIGH, 0, uapi.AF_BRIDGE, index, 0, uapi.NTF_SELF)
+        self.put_bytes(uapi.NDA_DST, destination)
+        self.put_neighbour_mac(mac)
+        self.end("delete fdb entry to", destination, 8 * len(destination), index)
+
+    def dump_neighbours(self, uint8_t family, uint32_t index):
+        """ip [-4|-6] neigh show dev INDEX"""
+        self.begin_neighbour(uapi.RTM_GETNEIGH, uapi.NLM_F_DUMP, of_ip(family), 0, 0, 0)
+        self.put_u32(uapi.NDA_IFINDEX, index)
+        self.end("dump neighbours", None, 0, index)
+
+    def dump_fdb(self, uint32_t index):
+        """bridge fdb show dev INDEX"""
+        self.begin_neighbour(uapi.RTM_GETNEIGH, uapi.NLM_F_DUMP, uapi.AF_BRIDGE, index, 0, 0)
+        self.end("dump fdb", None, 0, index)
+
+    cdef int begin_neighbour(self, uint16_t message, uint16_t message_flags, uint8_t family, uint32_t index,
+                             uint16_t state, uint8_t flags) except -1:
+        cdef ndmsg header
+        memset(&header, 0, sizeof(header))
+        header.ndm_family = family
+        header.ndm_ifindex = <int32_t>index
+        header.ndm_state = state
+        header.ndm_flags = flags
+        self.begin(message, message_flags)
+        return self.put(&header, sizeof(header))
+
+    cdef int put_neighbour_mac(self, bytes mac) except -1:
+        if len(mac) != 6:
+            raise ValueError(f"a MAC address is 6 bytes, not {len(mac)}")
+        return self.put_bytes(uapi.NDA_LLADDR, mac)
+
+
+cdef uint8_t of_ip(uint8_t family) except 0:
+    if family != uapi.AF_INET and family != uapi.AF_INET6:
+        raise ValueError(f"no address family of IP: {family}")
+    return family
 
 
 cdef uint8_t family_of(bytes address) except 0:
@@ -302,6 +409,7 @@ def unpack_link(bytes message not None):
     link = {
         "index": fixed.ifi_index, "name": "", "up": bool(fixed.ifi_flags & uapi.IFF_UP), "mtu": 0, "mac": b"",
         "group": 0, "tx_queues": 0, "rx_queues": 0, "kind": "", "peer_index": 0, "peer_nsid": -1, "master": 0,
+        "alias": "",
     }
     while next_attribute(&rest, &kind, &value):
         read_link_attribute(link, kind, value)
@@ -314,6 +422,8 @@ cdef int read_link_attribute(dict link, uint16_t kind, Cursor value) except -1:
         link["name"] = as_text(value)
     elif kind == uapi.IFLA_ADDRESS:
         link["mac"] = as_bytes(value)
+    elif kind == uapi.IFLA_IFALIAS:
+        link["alias"] = as_text(value)
     elif kind == uapi.IFLA_LINK_NETNSID:
         link["peer_nsid"] = <int32_t>as_u32(value)
     elif kind == uapi.IFLA_LINKINFO:
@@ -368,15 +478,39 @@ def unpack_route(bytes message not None):
     route = {
         "family": fixed.rtm_family, "destination": bytes(4 if fixed.rtm_family == uapi.AF_INET else 16),
         "length": fixed.rtm_dst_len, "gateway": b"", "index": 0, "scope": fixed.rtm_scope, "table": fixed.rtm_table,
-        "protocol": fixed.rtm_protocol, "type": fixed.rtm_type,
+        "protocol": fixed.rtm_protocol, "type": fixed.rtm_type, "metric": 0, "flags": fixed.rtm_flags,
     }
     while next_attribute(&rest, &kind, &value):
         if kind == uapi.RTA_DST:
             route["destination"] = as_bytes(value)
         elif kind == uapi.RTA_GATEWAY:
             route["gateway"] = as_bytes(value)
+        elif kind == uapi.RTA_VIA:  # a gateway of the other family, which stands before its address
+            route["gateway"] = as_bytes(value)[2:]
         elif kind == uapi.RTA_OIF:
             route["index"] = as_u32(value)
+        elif kind == uapi.RTA_PRIORITY:
+            route["metric"] = as_u32(value)
         elif kind == uapi.RTA_TABLE:
             route["table"] = as_u32(value)
     return route
+
+
+def unpack_neighbour(bytes message not None):
+    """RTM_NEWNEIGH, RTM_DELNEIGH"""
+    cdef nlmsghdr header
+    cdef ndmsg fixed
+    cdef Cursor rest, value
+    cdef uint16_t kind = 0
+    open_message(message, uapi.RTM_NEWNEIGH, uapi.RTM_DELNEIGH, &header, &rest)
+    memcpy(&fixed, take(&rest, sizeof(fixed)), sizeof(fixed))
+    address, mac = b"", b""
+    while next_attribute(&rest, &kind, &value):
+        if kind == uapi.NDA_DST:
+            address = as_bytes(value)
+        elif kind == uapi.NDA_LLADDR:
+            mac = as_bytes(value)
+    return {
+        "index": fixed.ndm_ifindex, "family": fixed.ndm_family, "address": address, "mac": mac,
+        "state": fixed.ndm_state, "flags": fixed.ndm_flags,
+    }

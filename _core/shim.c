@@ -138,8 +138,8 @@ static void read_install(void) {
             state_dir = line + 10;
         if (strncmp(line, "wait=", 5) == 0)
             is_valid = set_wait(line + 5);
-        // the last line, or one that follows all of these in a record of an earlier build
-        if (memcmp(line, "end=", 4) == 0 || memcmp(line, "file", 4) == 0)
+        // the last line, or one that follows all of these in a record of an earlier build, which has no `wait`
+        if (memcmp(line, "end=", 4) == 0 || (memcmp(line, "file", 4) == 0 && !agent_wait.text))
             is_whole = true;
     }
     if (!is_whole || !has_socket || !is_valid)

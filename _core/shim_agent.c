@@ -14,7 +14,7 @@ enum {  // in place of an exit status
     HANDOVER = 258,           // the agent stops: another agent continues the call; wait for it this many milliseconds at most
 };
 static const struct limit INPUT_WAIT = SECONDS(10), SEND_WAIT = SECONDS(2);
-static const struct limit SILENCE = SECONDS(5);  // without any frame: the agent sends one after 2 s and every 2 s
+static const struct limit SILENCE = SECONDS(5);  // without any frame: the agent sends one 0.5 to 1.5 s after a request, then every 2 s
 static const int64_t NEXT_AGENT_MS = 15 * SECOND_MS, LOOK_MS = 100;  // after a handover: until the one-shot, between attempts
 static const int64_t RESTART_MS = 5 * SECOND_MS / 2, STATUS_MS = SECOND_MS;  // after the end of an agent, until the one-shot
 static const struct limit SPOOL_WAIT = SECONDS(2);    // with `agent_wait`: for an agent that accepts a DEL
@@ -152,13 +152,14 @@ struct deadline { int64_t until; const char *text; };  // of the whole reply
 
 // Returns whether `least` bytes are there. They are not if the agent closed the connection.
 static bool receive(int fd, char *data, size_t least, size_t most, size_t *have, struct deadline deadline) {
-    bool gives_signs = request.start == 0, is_short = verb->limit.ms < SILENCE.ms;
-    int64_t silent = gives_signs ? now_ms() + SILENCE.ms : INT64_MAX;
+    const struct limit *silence = verb->bit == DEL && agent_wait.ms && !is_accepted ? &SPOOL_WAIT : &SILENCE;
+    bool gives_signs = request.start == 0, is_short = verb->limit.ms < silence->ms;
+    int64_t silent = gives_signs ? now_ms() + silence->ms : INT64_MAX;
     bool is_late = deadline.until < silent;
     int cause = read_some(fd, data, least, most, have, is_late ? deadline.until : silent);
     is_accepted |= *have > 0;
     if (cause == ETIMEDOUT && gives_signs && (!is_late || is_short))
-        fail_silent(is_late ? deadline.text : SILENCE.text);
+        fail_silent(is_late ? deadline.text : silence->text);
     if (cause == ETIMEDOUT)
         fail_agent("did not answer within ", deadline.text);
     return *have >= least;
@@ -303,7 +304,7 @@ static _Noreturn void give_up(const struct limit *limit, const struct limit *sen
              TEXT("start it, or see in its log why it does not start, and repeat the call; socket ", agent_socket));
     use_newest_layout();
     spool(request.data, request.end);
-    int fd = connect_agent(send_limit->ms);  // an agent that has started meantime may have read the spool before
+    int fd = connect_agent(LOOK_MS);  // an agent that has started meantime may have read the spool before
     if (fd >= 0)
         exchange(fd, now_ms(), send_limit);
     finish(STDOUT_FILENO, 0, TEXT(NULL));

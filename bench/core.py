@@ -21,7 +21,7 @@ def run(_: Options) -> Iterator[Figure]:
             missing.append(f"{name}: {error}")
             continue
         for case in cases:
-            yield _figure(case, measure(case, ROUNDS))
+            yield figure(case, measure(case, ROUNDS))
     if missing:
         raise Missing(f"{'; '.join(missing)}: pip install --group bench")
 
@@ -32,7 +32,8 @@ def _cases(name: str) -> list[Case]:
     return cases()
 
 
-def _figure(case: Case, found: dict[str, Any]) -> Figure:
+def figure(case: Case, found: dict[str, Any]) -> Figure:
+    """Return the figure of a measured case."""
     return Figure(
         case.name, "ns", Sample(found["ours_ns"]), ROUNDS, peer=Sample(found["peer_ns"]), peer_name=case.peer_name,
         goal=at_least(case.goal), speedup=True, versions=found["versions"],

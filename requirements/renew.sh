@@ -14,4 +14,5 @@ compile() {
 compile node.txt
 compile node-etcd.txt --extra etcd
 compile node-orch.txt --extra orch
+compile node-routes.txt --extra routes
 compile ci.txt --group test --group lint --group bench

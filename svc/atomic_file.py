@@ -33,7 +33,10 @@ def write(file: File) -> bool:
 
 
 def replace(path: Path, parts: Iterable[bytes], mode: int) -> None:
-    """Write a file, or replace it, atomically and durably, by these parts one after the other. Raise OSError."""
+    """Write a file, or replace it, atomically and durably, by these parts one after the other.
+
+    Raise OSError, which names the file, not its draft.
+    """
     draft = _draft_name(path)
     try:
         with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as writing:
@@ -42,8 +45,11 @@ def replace(path: Path, parts: Iterable[bytes], mode: int) -> None:
             writing.flush()
             os.fsync(writing.fileno())
         os.rename(draft, path)  # a running executable keeps its old file: no ETXTBSY
-    except BaseException:
-        draft.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            draft.unlink()
+        if isinstance(error, OSError) and error.filename == os.fspath(draft):
+            error.filename, error.filename2 = os.fspath(path), None
         raise
     sync(path.parent)
 

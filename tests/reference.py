@@ -10,6 +10,7 @@ from svc.controllers import metric_families as controllers
 from svc.metrics import REQUESTS, SECONDS
 from svc.metrics.families import Family
 from svc.netconf.fields import FIELDS, Field
+from svc.routes import metric_families as routes
 
 PAGE = TESTS.parent / "docs" / "reference" / "spec.md"
 METRICS_PAGE = PAGE.with_name("metrics.md")
@@ -32,13 +33,18 @@ The metrics of the agent (`svc-agent run --metrics`), in the text format of Prom
 A histogram has the buckets `le` of {buckets} seconds; that of `svc_ipam_batch_requests` has those of {requests} requests. A
 summary has a sum and a number.
 
-This page is generated from `svc/agent/metric_families.py` and `svc/controllers/metric_families.py`: `python tests/reference.py`
+This page is generated from `metric_families.py` in `svc/agent`, `svc/controllers` and `svc/routes`: `python tests/reference.py`
 writes it, and a test fails if it is out of date.
 """
 CONTROLLERS_HEAD = """
 ## Controllers
 
 The metrics of [svc-controllers](../controllers.md#metrics), on the port `prometheusMetricsPort` of its configuration.
+"""
+ROUTES_HEAD = """
+## Routes
+
+The metrics of [svc-routes](../routes.md) (`svc-routes run --metrics`).
 """
 FAMILIES_HEAD = """
 | Metric | Type | Labels | Unit | Meaning |
@@ -63,7 +69,8 @@ def metrics_page() -> str:
     """Return the page of the metrics."""
     words = {"buckets": SECONDS, "requests": REQUESTS}
     head = METRICS_HEAD.format(**{name: ", ".join(f"{bound:g}" for bound in bounds) for name, bounds in words.items()})
-    return head + _families(FAMILIES) + CONTROLLERS_HEAD + _families(controllers.FAMILIES)
+    others = CONTROLLERS_HEAD + _families(controllers.FAMILIES) + ROUTES_HEAD + _families(routes.FAMILIES)
+    return head + _families(FAMILIES) + others
 
 
 def _families(found: Iterable[Family]) -> str:

@@ -65,7 +65,7 @@ fi
 
 # What svc needs, with the hashes of the lock files. One distribution has no wheel, so it is built.
 pip() { "$python" -m pip --quiet --disable-pip-version-check "$@"; }
-locks="$top/requirements/node-etcd.txt $top/requirements/node-orch.txt"
+locks="$top/requirements/node-etcd.txt $top/requirements/node-orch.txt $top/requirements/node-routes.txt"
 # shellcheck disable=SC2086  # a list of files
 wheels=$cache/wheels-$({ cat $locks; "$python" -VV; uname -m; } | digest)
 if [ ! -d "$wheels" ]; then

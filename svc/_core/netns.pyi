@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import final
 
-from svc._core.rtnl import Batch
+from svc._core.rtnl import Batch, NetlinkError
 
 def self_check() -> None:
     """Raise OSError if this process may not enter network namespaces (no CAP_SYS_ADMIN)."""
@@ -49,6 +49,9 @@ class Socket:
         Raise NetlinkError for the first refused message (all acks are read first), TimeoutError if the kernel does not answer.
         Messages after a refused create_veth are not sent: another link may have their index. After any other refusal the
         remaining messages are sent."""
+    def execute_each(self, batch: Batch) -> list[NetlinkError]:
+        """As `execute`, but return an error for each refused message, and send all others. Raise NetlinkError only if there
+        was no exchange (ENOBUFS: acks were lost, so that the outcome is unknown), TimeoutError if the kernel does not answer."""
     def query(self, batch: Batch) -> list[bytes]:
         """Send one GET or dump (batch of one) and returns its reply messages, headers included; NetlinkError as `execute`
         (also for a dump that the kernel marks as interrupted: errno EINTR, so that the caller can repeat it). The dump of a

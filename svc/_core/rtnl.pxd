@@ -21,5 +21,10 @@ cdef class Batch(Messages):
     # Whole messages up to their `end`.
     cdef int pack_address(self, uint16_t kind, uint16_t flags, uint32_t index, bytes address, int length,
                           uint8_t scope, uint32_t ifa_flags) except -1
-    cdef int pack_route(self, uint16_t kind, uint16_t flags, uint32_t index, bytes destination, int length,
-                        bytes gateway, uint8_t scope, uint32_t metric) except -1
+    # The header of a route or neighbour message; `put_route` is the attributes, without those that are zero or empty.
+    cdef int begin_route(self, uint16_t message, uint16_t message_flags, bytes destination, int length, uint8_t scope,
+                         uint8_t kind, uint8_t protocol, uint32_t flags) except -1
+    cdef int put_route(self, uint32_t index, bytes destination, int length, bytes gateway, uint32_t metric) except -1
+    cdef int begin_neighbour(self, uint16_t message, uint16_t message_flags, uint8_t family, uint32_t index,
+                             uint16_t state, uint8_t flags) except -1
+    cdef int put_neighbour_mac(self, bytes mac) except -1

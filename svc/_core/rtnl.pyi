@@ -6,6 +6,20 @@ AF_INET: Final[int]
 AF_INET6: Final[int]
 RTM_NEWLINK: Final[int]
 RTM_DELLINK: Final[int]
+RTM_NEWADDR: Final[int]
+RTM_DELADDR: Final[int]
+RTM_NEWROUTE: Final[int]
+RTM_DELROUTE: Final[int]
+RTM_NEWNEIGH: Final[int]
+RTM_DELNEIGH: Final[int]
+RTN_UNICAST: Final[int]
+RTN_LOCAL: Final[int]
+RTN_BLACKHOLE: Final[int]
+RTNH_F_ONLINK: Final[int]
+RT_TABLE_MAIN: Final[int]
+RTPROT_KERNEL: Final[int]
+NUD_PERMANENT: Final[int]
+AF_BRIDGE: Final[int]
 SCOPE_GLOBAL: Final[int]  # RT_SCOPE_UNIVERSE
 SCOPE_LINK: Final[int]
 DEVCONF_FORWARDING: Final[int]  # IPV4_DEVCONF_*, linux/ip.h
@@ -59,10 +73,30 @@ class Batch:
     def delete_address(self, index: int, address: bytes, length: int) -> None: ...
     def add_route(
         self, index: int, destination: bytes, length: int, *, gateway: bytes = b"", scope: int = ...,
-        metric: int = 0, replace: bool = False,
+        metric: int = 0, replace: bool = False, protocol: int = ..., onlink: bool = False,
     ) -> None:
-        """ip route add DST/LEN [via GW] dev INDEX scope S metric M: main table, protocol boot, unicast; CREATE|EXCL, or CREATE|REPLACE."""
-    def delete_route(self, index: int, destination: bytes, length: int) -> None: ...
+        """ip route add DST/LEN [via GW] dev INDEX scope S metric M proto P [onlink]: main table, unicast; CREATE|EXCL, or
+        CREATE|REPLACE. The protocol is boot unless given. With index 0 the kernel finds the link of the gateway.
+
+        A replacement replaces the route with this metric, whatever its protocol."""
+    def add_blackhole(self, destination: bytes, length: int, *, metric: int = 0, protocol: int = ...) -> None:
+        """ip route add blackhole DST/LEN metric M proto P: CREATE|EXCL."""
+    def delete_route(
+        self, index: int, destination: bytes, length: int, *, gateway: bytes = b"", metric: int = 0, protocol: int = 0, kind: int = 0,
+    ) -> None:
+        """ip route del: the first route of these properties; 0 and b"" match any. IPv6 does not compare the kind (RTN_*)."""
+    def get_route(self, address: bytes) -> None:
+        """ip route get ADDRESS: RTM_GETROUTE, answered by one RTM_NEWROUTE with the link and, if there is one, the gateway."""
+    def add_neighbour(self, index: int, address: bytes, mac: bytes) -> None:
+        """ip neigh replace ADDRESS lladdr MAC dev INDEX nud permanent: RTM_NEWNEIGH, CREATE|REPLACE."""
+    def delete_neighbour(self, index: int, address: bytes) -> None: ...
+    def add_fdb(self, index: int, mac: bytes, destination: bytes) -> None:
+        """bridge fdb replace MAC dev INDEX dst DESTINATION self permanent: RTM_NEWNEIGH of AF_BRIDGE, CREATE|REPLACE."""
+    def delete_fdb(self, index: int, mac: bytes, destination: bytes) -> None: ...
+    def dump_neighbours(self, family: int, index: int) -> None:
+        """RTM_GETNEIGH dump of one link (strict-checking socket)."""
+    def dump_fdb(self, index: int) -> None:
+        """RTM_GETNEIGH dump of AF_BRIDGE, of one VXLAN device or bridge port (strict-checking socket)."""
     def get_link(self, index: int = 0, name: str = "") -> None:
         """RTM_GETLINK of one link, without its statistics (IFLA_EXT_MASK RTEXT_FILTER_SKIP_STATS)."""
     def dump_addresses(self, index: int = 0) -> None:
@@ -73,14 +107,18 @@ class Batch:
 
 def unpack_link(message: bytes) -> dict[str, Any]:
     """RTM_NEWLINK/RTM_DELLINK, header included: index, name, up, mtu, mac, group, tx_queues, rx_queues, kind ("" if none),
-    peer_index (IFLA_LINK, 0 if none), peer_nsid (IFLA_LINK_NETNSID, -1 if none), master (0 if none). NetlinkError when cut short or malformed."""
+    peer_index (IFLA_LINK, 0 if none), peer_nsid (IFLA_LINK_NETNSID, -1 if none), master (0 if none), alias. NetlinkError when cut short or malformed."""
 
 def unpack_address(message: bytes) -> dict[str, Any]:
     """RTM_NEWADDR: index, family, address (packed: IFA_LOCAL, else IFA_ADDRESS), length, scope, flags (32 bits)."""
 
 def unpack_route(message: bytes) -> dict[str, Any]:
-    """RTM_NEWROUTE: family, destination (packed, all zeros for a default route), length, gateway (packed or b""), index (RTA_OIF or 0),
-    scope, table, protocol, type."""
+    """RTM_NEWROUTE: family, destination (packed, all zeros for a default route), length, gateway (packed or b"", perhaps of the other family), index (RTA_OIF or 0),
+    scope, table, protocol, type, metric, flags (RTNH_F_*). A route through several next hops has no gateway and index here."""
+
+def unpack_neighbour(message: bytes) -> dict[str, Any]:
+    """RTM_NEWNEIGH/RTM_DELNEIGH: index, family (AF_BRIDGE: an fdb entry), address (packed or b"": of an fdb entry the remote end),
+    mac (b"" if none), state (NUD_*), flags (NTF_*)."""
 
 def split(data: bytes) -> list[tuple[int, int, bytes]]:
     """A received datagram as (message type, sequence number, message with header). NetlinkError when a length is impossible."""

@@ -81,17 +81,25 @@ cdef extern from "<linux/rtnetlink.h>" nogil:
     enum: RTM_NEWROUTE
     enum: RTM_DELROUTE
     enum: RTM_GETROUTE
+    enum: RTM_NEWNEIGH
+    enum: RTM_DELNEIGH
+    enum: RTM_GETNEIGH
     enum: RTM_SETNEIGHTBL
     enum: RT_SCOPE_UNIVERSE
     enum: RT_SCOPE_LINK
     enum: RT_SCOPE_NOWHERE
     enum: RT_TABLE_MAIN
     enum: RTPROT_BOOT
+    enum: RTPROT_KERNEL
     enum: RTN_UNICAST
+    enum: RTN_LOCAL
+    enum: RTN_BLACKHOLE
+    enum: RTNH_F_ONLINK         # the gateway is on the link, whatever the routes to it say
     enum: RTA_DST
     enum: RTA_OIF
     enum: RTA_GATEWAY
     enum: RTA_PRIORITY
+    enum: RTA_VIA
     enum: RTA_TABLE
     enum: RTEXT_FILTER_SKIP_STATS
 
@@ -102,6 +110,7 @@ cdef extern from "<linux/if_link.h>" nogil:
     enum: IFLA_MTU
     enum: IFLA_LINK
     enum: IFLA_MASTER
+    enum: IFLA_IFALIAS
     enum: IFLA_LINKINFO
     enum: IFLA_AF_SPEC
     enum: IFLA_GROUP
@@ -144,6 +153,18 @@ cdef extern from "<linux/neighbour.h>" nogil:
     struct ndtmsg:
         uint8_t ndtm_family
 
+    struct ndmsg:
+        uint8_t ndm_family
+        int32_t ndm_ifindex
+        uint16_t ndm_state
+        uint8_t ndm_flags
+        uint8_t ndm_type
+
+    enum: NDA_DST
+    enum: NDA_LLADDR
+    enum: NDA_IFINDEX
+    enum: NUD_PERMANENT
+    enum: NTF_SELF
     enum: NDTA_NAME
     enum: NDTA_PARMS
     enum: NDTPA_IFINDEX

@@ -1,11 +1,13 @@
 """Whose the objects are that a deployment would change.
 
 The apply forces every field. Without this check it would take roles and workloads from another product with the same names,
-the network list from an Installation, and the rights of svc from its pods in another namespace.
+the network list from an Installation, the rights of svc from its pods in another namespace, and the nodes from svc with other
+names.
 
 An object belongs to svc in each of these cases:
 1. svcctl has applied it, as the managed fields of the object say.
-2. It is a workload, or its budget, with the selector of svc.
+2. It is a workload, or its budget, with the selector of svc. svc with other names has the same selector on nodes: then the
+   objects that both would have are refused.
 3. It is equal, so that nothing would change.
 4. It is a role or a binding, and the Deployment of svc is there: another program has applied the same deployment. The
    DaemonSet does not tell, because it has the same name with each names profile.
@@ -13,14 +15,17 @@ An object belongs to svc in each of these cases:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.admin.operator_resource import pool_label
 from svc.datastore.api import StoreError
 from svc.deploy.discovery import Discovery
 from svc.deploy.manifests.controllers import deployment
-from svc.deploy.manifests.settings import CONFIG_KEY, OPERATOR, Settings
+from svc.deploy.manifests.objects import objects
+from svc.deploy.manifests.settings import CONFIG_KEY, NONE, OPERATOR, Settings
 from svc.deploy.server_apply import MANAGER, describe, identity_of, is_refusal, named
+from svc.netconf.names_profiles import DEFAULT_NAME, load_profile
 from svc.values import dataclass
 
 if TYPE_CHECKING:
@@ -69,9 +74,18 @@ class Owners:
         found = [(each, self._readable(each)) for each in documents if identity_of(each) not in given]
         pairs = [_Pair(each, present) for each, present in found if present is not None]
         is_there = any(each.kind == "Deployment" and _has_selector(each) for each in pairs)
+        profile = _profile_of(pairs)
+        is_renamed = profile not in (None, self._settings.profile)
+        shared = set(map(identity_of, self._objects_of(profile or ""))) if is_renamed else ()
         for pair in pairs:
-            if reason := self._refusal(pair, is_there=is_there):
+            if identity_of(pair.wanted) in shared:
+                yield f"{describe(pair.wanted)} is of svc with other names: {_renaming(profile or DEFAULT_NAME)}"
+            elif reason := self._refusal(pair, is_there=is_there):
                 yield f"{describe(pair.wanted)} {reason}"
+
+    def _objects_of(self, profile: str) -> list[Json]:
+        """Return the same deployment with another names profile."""
+        return objects(replace(self._settings, names=load_profile(profile), profile=profile, crds=NONE, proxy=[]))
 
     def _readable(self, document: Json) -> Json | None:
         try:
@@ -125,6 +139,20 @@ class Owners:
         is_own = pair.wanted["metadata"]["labels"].items() <= labels.items() or _is_applied(pair.present)
         is_equal = (pair.present.get("data") or {}).get(CONFIG_KEY) in (None, pair.wanted["data"][CONFIG_KEY])
         return "" if is_own or is_equal else "exists, and is another's: keep a copy of it, and delete it"
+
+
+def _renaming(profile: str) -> str:
+    return f"give --names {profile}, or remove that deployment first, because a node has one svc"
+
+
+def _profile_of(pairs: Sequence[_Pair]) -> str | None:
+    """Return the names profile of the DaemonSet of svc that is there; None without such a DaemonSet."""
+    present = next((each.present for each in pairs if each.kind == "DaemonSet" and _has_selector(each)), None)
+    if present is None:
+        return None
+    pod = present["spec"]["template"]["spec"]
+    arguments = [str(each) for container in pod.get("initContainers") or () for each in container.get("args") or ()]
+    return next((profile for option, profile in pairwise(arguments) if option == "--names"), "")
 
 
 def _is_applied(present: Json) -> bool:

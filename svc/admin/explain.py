@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from svc import deadline
+from svc.admin.resources import require_known_node
 from svc.attach.addressing import ANNOTATION, read_pod, resolve_addressing
 from svc.attach.context import Context
 from svc.attach.endpoints import StoredEndpoint
@@ -67,14 +68,18 @@ class Explanation:
 def explain(network: Network, namespace: str, pod: str, *, node: str = "", ifname: str = PRIMARY_INTERFACE) -> Explanation:
     """Explain the ADD of a pod on its node, or on `node`. Write nothing.
 
-    Raise CallerError if no ADD is made for the pod, SvcError if the Kubernetes API or the datastore fails.
+    Raise CallerError if no ADD is made for the pod or `node` does not exist, SvcError if the Kubernetes API or the datastore
+    fails.
     """
     with _context(network) as context, deadline.limit(LIMIT_SECONDS):
         document = _read_document(context, network.netconf, namespace, pod)
-        node = node or _node_of(document, network)
+        asked, present = node, _node_of(document, network)
+        node = node or present
         trace = CallTrace(new_request_id(), "DEBUG")
         with trace.activated():
             call = _call(context, network, Workload(_CONTAINER, pod, namespace), node, ifname, trace)
+            if asked and asked not in (present, _own_node(network)):  # a node without blocks may not be registered
+                require_known_node(call.session.backend, asked)
             return _Decision(call).explain()
 
 
@@ -107,7 +112,11 @@ def _read_document(context: Context, netconf: NetConf, namespace: str, pod: str)
 
 
 def _node_of(document: Json, network: Network) -> str:
-    return document.get("spec", {}).get("nodeName") or node_name(network.netconf, network.names, os.uname().nodename)
+    return document.get("spec", {}).get("nodeName") or _own_node(network)
+
+
+def _own_node(network: Network) -> str:
+    return node_name(network.netconf, network.names, os.uname().nodename)
 
 
 def _call(context: Context, network: Network, workload: Workload, node: str, ifname: str, trace: CallTrace) -> AddCall:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from svc.atomic_file import File
-from svc.cni.install_record import MAX_WAIT_SECONDS
+from svc.cni.install_record import MAX_WAIT_SECONDS, require_whole
 from svc.model.errors import PeerError, SvcError
 from svc.names import Names
 from svc.netconf.installed import Installed, read_installed
@@ -82,14 +82,47 @@ def known_files(state_dir: Path, own: Path) -> dict[Path, str]:
     return {_normalized(name): NO_DIGEST for name in names} | OtherInstallations(entries).digests | read_digests(own)
 
 
+def known_digests(bin_dir: Path, names: Names) -> dict[Path, str]:
+    """Return the files that the records of the executables list, which are the same if none is damaged."""
+    own, other = record_paths(bin_dir, names)
+    return read_digests(other) | read_digests(own)
+
+
 def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
     """Return the paths of the plugin's and the IPAM plugin's record."""
     return bin_dir / f"{names.plugin}.install", bin_dir / f"{names.ipam_plugin}.install"
 
 
 def recorded_settings(bin_dir: Path, names: Names) -> dict[str, str]:
-    """Return the settings in the record of the executables; none without a record. Raise PeerError if it cannot be read."""
-    return dict(read_lines(record_paths(bin_dir, names)[0]))
+    """Return the settings in the record of the executables; none without a record. Raise PeerError if it cannot be read.
+
+    Both records have them: a damaged one does not count beside a whole one."""
+    records = record_paths(bin_dir, names)
+    return dict(read_lines(next((each for each in records if each.exists() and damage_of(each) is None), records[0])))
+
+
+def damage_of(record: Path) -> PeerError | None:
+    """Return what the executable of a record would say of it if it is damaged; None if it is whole or cannot be read."""
+    try:
+        require_whole(str(record), os.fsdecode(record.read_bytes()))
+    except OSError:
+        return None
+    except PeerError as error:
+        return error
+    return None
+
+
+def repairs(bin_dir: Path, names: Names) -> Iterator[str]:
+    """Yield a warning for each damaged record of the executables, which an installation writes again."""
+    for damage in filter(None, map(damage_of, record_paths(bin_dir, names))):
+        source = "of this command, or of a record that is whole"
+        yield f"warning: {damage.msg}: it is written again, with the directories and --wait {source}"
+
+
+def damages(state_dir: Path) -> list[PeerError]:
+    """Return the damage of each record of the installations for a state directory. Raise the errors of `read_installed`."""
+    found = [damage_of(record) for record in OtherInstallations(read_installed(state_dir)).records]
+    return [each for each in found if each is not None]
 
 
 def recorded_wait(bin_dir: Path, names: Names) -> int:
@@ -107,7 +140,7 @@ def read_digests(record: Path) -> dict[Path, str]:
 def read_lines(record: Path) -> Iterator[tuple[str, str]]:
     """Yield keys and values; none if the record does not exist. Raise PeerError if it cannot be read."""
     try:
-        lines = os.fsdecode(record.read_bytes()).split("\n")
+        *lines, _ = os.fsdecode(record.read_bytes()).split("\n")  # the last one has an end, unless it was cut
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:

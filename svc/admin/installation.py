@@ -23,11 +23,11 @@ from svc.admin.install_records import (
     record_paths,
     recorded_settings,
     recorded_wait,
+    repairs,
 )
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
 from svc.admin.netconf_tokens import completed
-from svc.admin.node_state import read_attachments
 from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
@@ -147,6 +147,8 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     Call `prepare` when all is valid, before the first file. Raise CallerError, or an error of `prepare`, before a file is
     written, PeerError if a file cannot be written."""
     names = wanted.names
+    for warning in repairs(wanted.bin_dir, names):
+        warn(warning)
     executable = wanted.executable or find_executable()
     earlier = _earlier_state_dir(wanted)
     others = other_installations(wanted.state_dir, wanted.profile, wanted.bin_dir)
@@ -188,6 +190,8 @@ def _earlier_state_dir(wanted: Installation) -> Path:
     state_dir = Path(recorded.get("state_dir", wanted.state_dir))
     if is_same(state_dir, wanted.state_dir):
         return wanted.state_dir
+    from svc.admin.node_state import read_attachments  # few installations change the directory
+
     if attachments := read_attachments(state_dir, recorded.get("profile", "")):
         raise CallerError(
             f"executables in {str(wanted.bin_dir)!r} belong to state directory {str(state_dir)!r}, "

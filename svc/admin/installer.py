@@ -88,8 +88,11 @@ def install(
     files = [*(File(bin_dir / name, program, 0o755) for name in (names.ipam_plugin, names.plugin)), *network]
     own, *_ = record_paths(bin_dir, names)
     written = {file.path: ANY if file.renewed else digest_of(file.data) for file in files}
-    record = settings.record(read_digests(own) | written)
-    known = install_records.known_files(settings.state_dir, own)
+    listed = install_records.known_digests(bin_dir, names)
+    record = settings.record(listed | written)
+    known = install_records.known_files(settings.state_dir, own) | listed
+    if any(map(install_records.damage_of, record_paths(bin_dir, names))):  # what it no longer lists is no original
+        known = {file.path: NO_DIGEST for file in files} | known
     # records before executables: an executable must never run with the record of another installation
     records = [File(path, record, 0o644) for path in record_paths(bin_dir, names)]
     is_complete = install_records.is_complete(settings.state_dir, settings.profile, bin_dir)
@@ -118,8 +121,8 @@ def uninstall(bin_dir: Path, names: Names, others: OtherInstallations) -> list[O
     is installed, or if the record is damaged, PeerError if a file cannot be removed."""
     own, other = record_paths(bin_dir, names)
     digests, used = read_digests(own), others.digests
-    if not digests and own.exists():
-        msg = f"record {str(own)!r} is damaged: it lists no installed file"
+    if own.exists() and (not digests or install_records.damage_of(own)):
+        msg = f"record {str(own)!r} is damaged: it does not list all installed files"
         raise CallerError(msg, details="repeat `svcctl install` with the same options, which writes it again, and then this")
     if not digests:
         raise CallerError(f"nothing is installed as {names.plugin!r} in {str(bin_dir)!r}", details="see --bin-dir and --names")

@@ -29,6 +29,9 @@ def open_journal(state_dir: Path) -> Iterator[Journal]:
 def journal_path(state_dir: Path) -> Path:
     """Return the path of the journal. Raise CallerError if it does not exist."""
     path = state_dir / _JOURNAL
+    if state_dir.exists() and not state_dir.is_dir():
+        msg = f"state directory {str(state_dir)!r} is not a directory"
+        raise CallerError(msg, details="name the directory of the agent with --state-dir")
     if not path.exists():
         raise CallerError(
             f"journal {str(path)!r} does not exist",

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from svc.admin.agent_client import ask
 from svc.admin.datastore_view import datastores
+from svc.admin.install_records import damages
+from svc.admin.installed_files import missing_files
 from svc.admin.sources import Source, read_all
-from svc.attach.journal_reader import count_rows, describe, read_nodes, read_rows
+from svc.attach.journal_reader import count_rows, describe, read_nodes, read_origin, read_rows
 from svc.attach.record import DELETING
 from svc.cni.spool_file import MAX_BYTES, MAX_FILES, waiting
 from svc.model.errors import CallerError, PeerError, SvcError
@@ -58,6 +60,8 @@ class NodeStatus:
         self.datastore = Source("the datastore", pools, load)
         self.named = Source("the network configuration", named)
         self.spool = Source("the spool", lambda: asdict(waiting(state_dir)))
+        self.records = Source("the install records", lambda: damages(state_dir))
+        self.missing = Source("the installed files", lambda: missing_files(state_dir))
 
     @property
     def is_complete(self) -> bool:
@@ -66,7 +70,7 @@ class NodeStatus:
 
     @property
     def _sources(self) -> tuple[Source, ...]:
-        return self.agent, self.journal, self.datastore, self.named, self.spool
+        return self.agent, self.journal, self.datastore, self.named, self.spool, self.missing, self.records
 
     def read(self, seconds: float) -> Json:
         """Return the status as a document, within this time."""
@@ -79,7 +83,9 @@ class NodeStatus:
             "state": state,
             "attachments": (state or {}).get("attachments") or (self.journal.value or {}).get("attachments"),
             "pending_releases": _known(state, self.journal.value, "pending_releases"),
+            "journal": (self.journal.value or {}).get("about"),
             "spool": self.spool.value,
+            "missing_files": self.missing.value,
             "datastore": self.datastore.value,
             "datastores": datastores(known, self.named.value, self.datastore.value, self.datastore.failure),
             "nodes": self._nodes(known),
@@ -97,6 +103,8 @@ class NodeStatus:
     def _problems(self, document: Json) -> Iterator[Problem]:
         if self.agent.failure is not None:
             yield _of(self.agent.failure, DOWN)
+        for damage in self.records.value or ():
+            yield Problem(DEGRADED, f"{damage.msg}: calls of the runtime fail", damage.details)
         for store in document["datastores"]:
             yield from datastore_problems(store)
         if document["state"] is not None:
@@ -107,6 +115,10 @@ class NodeStatus:
             yield _of(self.datastore.failure, NOTE if isinstance(self.datastore.failure, CallerError) else DEGRADED)
         elif document["datastore"] is not None:
             yield from pool_problems(document["datastore"]["pools"])
+        if missing := document["missing_files"]:
+            text = f"files that `svcctl install` wrote do not exist any more: {', '.join(missing)}"
+            yield Problem(DEGRADED, text, "repeat it: without them the runtime can neither add nor delete pods")
+        yield from journal_problems(document["journal"] or {})
         yield from spool_problems(document["spool"] or {}, document["time"])
         if releases := document["pending_releases"]:
             yield Problem(DEGRADED, f"{_number(releases, 'release')} pending: {_reason(releases)}", "see `svcctl pending get`")
@@ -154,6 +166,13 @@ def _errors(state: Json) -> Iterator[Problem]:
         is_current = error.get("is_current", True) and time.time() - error["time"] < RECENT_SECONDS
         if "request" not in error and error["message"] not in told and is_current:
             yield Problem(DEGRADED, f"{error['source']}: {error['message']}", error["details"])
+
+
+def journal_problems(about: Json) -> Iterator[Problem]:
+    """Yield that the journal replaces a damaged one, as long as that is kept."""
+    if about.get("kept"):
+        fix = "see `svcctl reconcile`; when nothing is missing, remove the kept file from the state directory"
+        yield Problem(NOTE, f"the journal was {about['origin']}", fix)
 
 
 def spooled(number: int) -> str:
@@ -221,9 +240,13 @@ def _queue_problems(queue: Json) -> Iterator[Problem]:
 
 def _read_journal(path: Path) -> Json:
     if not path.exists():
-        raise PeerError(f"journal {str(path)!r} does not exist", details="name the agent's directory with --state-dir")
+        is_file = path.parent.exists() and not path.parent.is_dir()
+        problem = f"cannot exist: {str(path.parent)!r} is not a directory" if is_file else "does not exist"
+        raise PeerError(f"journal {str(path)!r} {problem}", details="name the agent's directory with --state-dir")
     pending = [describe(record) for record in read_rows(path, unfinished=True).records if record.state == DELETING]
-    return {"attachments": count_rows(path), "pending_releases": pending, "nodes": read_nodes(path)}
+    origin = read_origin(path)
+    about = {"origin": str(origin), "made": origin.made, "kept": origin.kept}
+    return {"attachments": count_rows(path), "pending_releases": pending, "nodes": read_nodes(path), "about": about}
 
 
 def _known(state: Json | None, journal: Json | None, name: str) -> Any:

@@ -17,7 +17,8 @@ from svc.agent.queue import Job
 from svc.cni.frame import pack_alive
 
 TICK_SECONDS = 1.0
-SIGN_SECONDS = 2.0  # from a request to the first sign, and from one to the next
+FIRST_SECONDS = 0.5  # from a request to the first sign, besides a tick: without it a DEL is spooled after 2 s
+SIGN_SECONDS = 2.0  # from one sign to the next
 PROOF_SECONDS = 4.0  # a proof is valid this long; the executable gives up after 5 s without a sign
 
 
@@ -56,7 +57,7 @@ class Heartbeat:
     def add(self, connection: socket.socket) -> None:
         """Send signs to this client until `remove`."""
         with self._lock:
-            self._clients[connection] = time.monotonic() + SIGN_SECONDS
+            self._clients[connection] = time.monotonic() + FIRST_SECONDS
 
     def remove(self, connection: socket.socket) -> None:
         """Send no further sign to this client after the return. A client that was never added is not an error."""
@@ -78,6 +79,7 @@ class Heartbeat:
     def _prove(self, _job: Job) -> None:
         self._proved = time.monotonic()
         self._is_proving = False
+        self._sign(self._proved)  # at the next tick the first sign may come too late
 
     def _sign(self, now: float) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.findings import Candidate
@@ -13,11 +13,17 @@ from svc.admin.ipam_check.node_comparison import compare as contradictions
 from svc.admin.ipam_check.observation import Allocation, ObservedBlock
 from svc.attach.context import Context
 from svc.attach.dead_sandboxes import dead_attachments
+from svc.attach.journal_reader import origin_of
 from svc.attach.record import AttachmentId, Record, SessionKey
 from svc.model.errors import SvcError
-from svc.netconf.installed import read_networks
+from svc.names import DEFAULT
+from svc.netconf.installed import read_installed
 from svc.values import dataclass
 
+_NO_DATASTORE: Final = (
+    "no row of the journal and no installed network list names a datastore, so that no allocation is compared: "
+    "`svcctl --netconf FILE ipam check --node` compares them"
+)
 Links = Mapping[str, dict[str, Any]]
 
 
@@ -29,6 +35,7 @@ class Comparison:
     candidates: tuple[Candidate, ...]
     dead: tuple[Record, ...]
     errors: tuple[str, ...]
+    journal: str  # where it comes from
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,20 @@ def compare(context: Context, state_dir: Path) -> Comparison:
     before = {record.id: record for record in context.journal.all()}
     links = {link["name"]: link for link in context.kernel.host_sides()}
     uses, errors = kernel_uses(), list[str]()
-    stores = list(_stores(context, before, errors)) or [_Store("", frozenset(), {}, ())]
+    stores = list(_stores(context, before, errors))
     rows, known = _unchanged(context, before)
     own = _of_svc(context, state_dir, known, links)
+    origin = str(origin_of(context.journal.notes("journal.*"), state_dir / "journal.db"))
     found: dict[tuple[str, str, str], Candidate] = {}
-    for store in stores:
-        look = NodeObservation(store.node, context.boot_id, rows, known, store.stored, own, uses, store.held, store.unreadable)
+    for store in stores or [_Store("", frozenset(), {}, ())]:
+        look = NodeObservation(
+            store.node, context.boot_id, rows, known, store.stored, own, uses, store.held, store.unreadable, journal=origin
+        )
         found |= {each.identity: each for each in contradictions(look)}
+    if not stores and not errors and any(each.finding.id == "link-unknown" for each in found.values()):
+        errors.append(_NO_DATASTORE)
     dead = dead_attachments(context, rows.values(), {link["index"] for link in links.values()}.__contains__)
-    return Comparison(len(rows), tuple(found.values()), tuple(dead), tuple(errors))
+    return Comparison(len(rows), tuple(found.values()), tuple(dead), tuple(errors), origin)
 
 
 def _unchanged(context: Context, before: Rows) -> tuple[Rows, tuple[Record, ...]]:
@@ -94,10 +106,11 @@ def _held(context: Context, key: SessionKey, records: list[Record]) -> tuple[dic
 
 def _of_svc(context: Context, state_dir: Path, records: tuple[Record, ...], links: Links) -> Links:
     """Return the links of the deployments on this node: other plugins give their pairs the same hardware address."""
-    prefixes = set()
-    for profile in {record.profile for record in records} | {profile for profile, _ in context.networks.present}:
+    profiles = {record.profile for record in records} | {profile for profile, _ in context.networks.present}
+    with suppress(SvcError):  # also those without a network list: their attachments may be known to no row
+        profiles |= {entry.profile for entry in read_installed(state_dir)}
+    prefixes = {DEFAULT.interface_prefix}
+    for profile in profiles:
         with suppress(SvcError):
             prefixes.add(context.names_of(profile).interface_prefix)
-    with suppress(SvcError):
-        prefixes |= {network.names.interface_prefix for network in read_networks(state_dir)[0]}
     return {name: link for name, link in links.items() if name.startswith(tuple(prefixes))}

@@ -37,6 +37,7 @@ _LARGE: Final[Mapping[str, tuple[str, ...]]] = {
     "embedded": (),
     "etcdv3": ("svc.datastore.etcd.store",),
     "orch": ("svc.datastore.orch.store", "svc.orch.pods"),
+    "orch-client": ("svc.datastore.orch.client_access",),  # for a kubeconfig that needs it
     "orch-pods": ("svc.orch.pods",),  # pods and namespaces, with another datastore
     "srv": ("dns.resolver",),
     "tls": ("ssl",),
@@ -46,7 +47,10 @@ _LARGE: Final[Mapping[str, tuple[str, ...]]] = {
 def preload(state_dir: Path, journal: Journal) -> None:
     """Import what the installed networks and recorded attachments use. A missing module fails only the calls that need it."""
     features = {feature for netconf in _networks(state_dir) for feature in _features(netconf)}
-    features |= {record.settings["kind"] for record in journal.all() if record.settings.get("kind") in _LARGE}
+    recorded = [record.settings for record in journal.all() if record.settings.get("kind") in _LARGE]
+    features |= {settings["kind"] for settings in recorded}
+    if any(_needs_client(settings) for settings in recorded):
+        features.add("orch-client")
     _import(_SMALL)
     for feature in sorted(features):
         _import(_LARGE[feature])
@@ -98,10 +102,22 @@ def _features(netconf: NetConf) -> Iterable[str]:
     yield netconf.datastore.kind
     if netconf.orchestrator and netconf.policy:
         yield "orch-pods"
+    if _needs_client(options) or _needs_client(dict(netconf.orchestrator)):
+        yield "orch-client"
     if options.get("etcd_discovery_srv"):
         yield "srv"
     if any(url.startswith("https:") for url in netconf.gates.urls):
         yield "tls"
+
+
+def _needs_client(settings: Mapping[str, str]) -> bool:
+    """Return whether the access to an API server needs the Kubernetes client."""
+    kubeconfig = settings.get("kubeconfig", "")
+    if not kubeconfig:
+        return False
+    from svc.datastore.orch.plain_access import needs_client  # its packages come with an extra
+
+    return needs_client(kubeconfig)
 
 
 def _import(names: Iterable[str]) -> None:

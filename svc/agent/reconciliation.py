@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from svc import deadline
+from svc.agent.conflict_findings import conflict_findings, name_of
 from svc.agent.lanes import RECOVERY, Lane
 from svc.agent.queue import Job
 from svc.attach.context import Context
@@ -35,9 +36,16 @@ LOOK_SECONDS: Final = 2.0  # between two looks whether it is time for one
 JOB_SECONDS: Final = 20.0  # for one comparison, or one teardown
 LANE: Final = Lane("reconcile")
 
+_OF_DATASTORES: Final = ("attachment-unallocated", "allocation-unattached")  # findings that need a datastore
+
 log = logging.getLogger("svc.agent")
 
 Json = dict[str, Any]
+
+_NOT_COMPARED: Final[Json] = {
+    "time": None, "seconds": 0.0, "attachments": 0, "findings": [], "unconfirmed": {}, "gone": 0, "torn_down": 0, "errors": [],
+    "journal": "", "confirm_seconds": CONFIRM_SECONDS, "complete": None,
+}  # fmt: skip
 
 
 class _Moment(NamedTuple):
@@ -67,16 +75,24 @@ class Reconciliation:
         self._seen: dict[tuple[str, str, str], _Moment] = {}  # the first observation, by identity
         self._dead: dict[tuple[AttachmentId, int], _Moment] = {}  # the same, by attachment and generation of its row
         self._torn_down = 0
+        self._conflicts: frozenset[AttachmentId] = frozenset()  # at the last comparison
         self._report: Json = {}
+        self._logged: dict[tuple[str, str], str] = {}  # findings, by ID and object
 
     @property
     def report(self) -> Json:
-        """The result of the last comparison; empty before the first one."""
-        return self._report
+        """The result of the last comparison, with the conflicts that are known now; empty before there is either."""
+        conflicts = [each.to_json() for each in conflict_findings(self._context.conflicts)]
+        if not conflicts:
+            return self._report
+        known = {(each["id"], each["object"]) for each in conflicts}
+        report = self._report or _NOT_COMPARED
+        return {**report, "findings": conflicts + [each for each in report["findings"] if _name(each) not in known]}
 
     def look(self) -> None:
-        """Queue a comparison if it is time for one."""
-        if not self._in_flight and time.monotonic() >= self._due:
+        """Queue a comparison if it is time for one, or if the conflicts are not those that the last one met."""
+        is_due = time.monotonic() >= self._due or self._context.conflicts.keys() != self._conflicts
+        if is_due and not self._in_flight:
             self._in_flight = True
             self._put(Job(LANE, "", self._run))
 
@@ -85,9 +101,10 @@ class Reconciliation:
         from svc.agent.node_observation import compare  # after the start: it takes a quarter of a MiB
 
         with self._lock, deadline.limit(JOB_SECONDS):
-            began = time.monotonic()
+            began, self._conflicts = time.monotonic(), frozenset(self._context.conflicts)
             found, now = compare(self._context, self._state_dir), _Moment.now()
             findings = self._confirmed(found, now)
+            shown = [each.to_json() for each in findings] + self._unseen(found, findings)
             self._queue_teardowns(found, now)
             is_unfinished = bool(self._dead or found.errors) or len(self._seen) > len(findings)
             self._due = now.monotonic + (CONFIRM_SECONDS if is_unfinished else RECONCILE_SECONDS)
@@ -96,25 +113,27 @@ class Reconciliation:
                 "time": now.unix,
                 "seconds": round(now.monotonic - began, 4),
                 "attachments": found.attachments,
-                "findings": [each.to_json() for each in findings],
+                "findings": shown,
                 "unconfirmed": dict(unconfirmed),
                 "gone": len(found.dead),
                 "torn_down": self._torn_down,
                 "errors": list(found.errors),
+                "journal": found.journal,
+                "confirm_seconds": CONFIRM_SECONDS,
+                "complete": self._report.get("complete") if found.errors else {"time": now.unix, "findings": len(shown)},
             }
-            return self._report
+            return self.report
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the number of findings by ID, after the first comparison."""
-        if not self._report:
+        """Yield the number of findings by ID, after the first comparison or conflict."""
+        if not (report := self.report):
             return
         from svc.admin.ipam_check.findings import AGENT, KINDS
 
-        counts = Counter(each["id"] for each in self._report["findings"])
+        counts = Counter(each["id"] for each in report["findings"])
         yield from (("reconcile_findings", (("id", id_),), counts[id_]) for id_, kind in KINDS.items() if kind.source == AGENT)
 
     def _run(self, _job: Job) -> None:
-        before = self._found()
         self._due = time.monotonic() + RECONCILE_SECONDS
         try:
             self.reconcile()
@@ -124,7 +143,8 @@ class Reconciliation:
             return
         finally:
             self._in_flight = False
-        present = self._found()
+        before, present = self._logged, self._found()
+        self._logged = present
         for (id_, name), text in present.items():
             if (id_, name) not in before:
                 log.warning("%s: %s: %s", id_, name, text)
@@ -132,8 +152,21 @@ class Reconciliation:
             log.info("%s: %s: no longer found", id_, name)
 
     def _found(self) -> dict[tuple[str, str], str]:
-        findings = self._report.get("findings", ())
-        return {(each["id"], each["object"]): f"{each['problem']}: {each['fix']}" for each in findings}
+        findings = self.report.get("findings", ())
+        return {_name(each): f"{each['problem']}: {each['fix']}" for each in findings}
+
+    def _unseen(self, found: "Comparison", findings: "list[Finding]") -> list[Json]:
+        """Return the earlier findings that need a datastore, if one could not be compared: they are not known to be mended.
+
+        Leave out those of attachments that were deleted.
+        """
+        earlier = self._report.get("findings", ()) if found.errors else ()
+        if not earlier:
+            return []
+        seen = {(each.id, each.object) for each in findings}
+        rows = {name_of(record.id) for record in self._context.journal.all()}
+        left = [each for each in earlier if each["id"] in _OF_DATASTORES and _name(each) not in seen]
+        return [each for each in left if each["id"] == "allocation-unattached" or each["object"] in rows]
 
     def _confirmed(self, found: "Comparison", now: _Moment) -> "list[Finding]":
         """Return the findings: what must be seen once, and what an earlier comparison showed as well."""
@@ -173,3 +206,7 @@ class Reconciliation:
         finally:
             for level, text in trace.messages:
                 log.log(level, "%s", text)
+
+
+def _name(finding: Json) -> tuple[str, str]:
+    return finding["id"], finding["object"]

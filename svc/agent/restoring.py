@@ -58,6 +58,7 @@ class Restoring:
             self._former = self._rows_with_former_settings(records)
             stores = {record.session_key for record in records} | self._former.keys()
             self._states = {store: self._states.get(store) or _State() for store in stores}
+            self._drop_conflicts(record.id for record in records)
             self._seen = seen
         suspicious, self._context.suspects_loss = self._context.suspects_loss, False
         for store, state in self._states.items():
@@ -66,6 +67,11 @@ class Restoring:
             if not state.in_flight:
                 state.in_flight = True
                 self._put(Job(Lane("restore"), "", partial(self._check, store, state)))
+
+    def _drop_conflicts(self, known: Iterable[AttachmentId]) -> None:
+        """Drop the conflicts of attachments that were deleted."""
+        for key in self._context.conflicts.keys() - set(known):
+            self._context.conflicts.pop(key, None)
 
     def _rows_with_former_settings(self, records: Iterable[Record]) -> dict[SessionKey, dict[SessionKey, list[AttachmentId]]]:
         """Return the rows whose network configuration has changed, by the present datastore of the network and their own."""
@@ -116,7 +122,7 @@ class Restoring:
         wanted = {record.id for record in lost(self._context, session, records)} | state.retry
         if wanted <= self._context.conflicts.keys():
             wanted |= self._without_endpoint(session, state, records)
-        for key in self._context.conflicts.keys() - wanted:
+        for key in (self._context.conflicts.keys() & {record.id for record in records}) - wanted:
             self._context.conflicts.pop(key, None)
         for key in wanted:
             self._put(Job(Lane("restore"), key.container_id, partial(self._restore, key, state)))

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from svc.agent import garbage, reconciliation, spool
+from svc.agent import garbage, reconciliation, rehoming, spool
 from svc.agent.call import AgentCall
 from svc.agent.carrying_out import carry_out
 from svc.agent.countdown import Countdown
@@ -28,6 +28,7 @@ from svc.agent.places import Places, UpgradeCheck
 from svc.agent.preload import preload, probe_dependencies
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.reconciliation import Reconciliation
+from svc.agent.rehoming import Rehoming
 from svc.agent.restoring import LOOK_SECONDS, Restoring
 from svc.agent.spool import Spool
 from svc.agent.stop_mark import leave_mark, remove_mark
@@ -162,12 +163,15 @@ class Agent:
         probe = partial(probe_dependencies, context, state_dir)
         missing = MissingRows(context, self._put, state_dir)
         places = Places(self._state_lock, context, self._settings.socket, self._socket_lock, self._listener, self._end.request)
+        moved = Rehoming(context, self._put)
         probe()
+        moved.look()
         missing.look()
         return (
             Task("idle sessions", PERIOD_SECONDS, partial(context.close_idle, IDLE_SECONDS)),
             Task("pending releases", PERIOD_SECONDS, self._maintenance.retry_releases),
             Task("spool", spool.LOOK_SECONDS, self._spool.look),
+            Task("moved datastore", rehoming.LOOK_SECONDS, moved.look),
             Task("lost data", LOOK_SECONDS, Restoring(context, self._put).look),
             Task("missing rows", PERIOD_SECONDS, missing.look),
             Task("readiness", PERIOD_SECONDS, probe),

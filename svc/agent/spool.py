@@ -20,6 +20,7 @@ import orjson
 from svc.agent.lanes import Lane, lane_of
 from svc.agent.maintenance import MAX_RETRY_SECONDS, RETRY_SECONDS
 from svc.agent.queue import Job
+from svc.agent.rehoming import in_new_datastore
 from svc.agent.spool_directory import SpoolDirectory, SpoolFile
 from svc.attach.context import Context
 from svc.attach.record import AttachmentId, Record
@@ -75,6 +76,7 @@ class Spool:
 
     def __init__(self, context: Context, state_dir: Path, put: Callable[[Job], None], remember: Remember) -> None:
         self._context = context
+        self._state_dir = state_dir
         self._directory = SpoolDirectory(state_dir)
         self._put = put
         self._remember = remember
@@ -213,7 +215,8 @@ class Spool:
             log.info("%s is dropped: the attachment was made after it", what)
             return ""
         trace = CallTrace(new_request_id())
-        reply = _reply_of(self._context, _with_lasting_namespace(spooled.call), trace)
+        call = in_new_datastore(self._context, self._state_dir, spooled.call)
+        reply = _reply_of(self._context, _with_lasting_namespace(call), trace)
         self._remember(trace, reply)
         if reply.status == 0:
             log.info("%s is done", what)

@@ -247,6 +247,8 @@ def _errors(view: AgentView) -> list[Json]:
     for last in health.failures():
         name = last.network[0] if isinstance(last.network, tuple) else last.network
         found.append(_error(f"ADD in network {name}", last.since, last.failure, is_current=last.is_current))
+    for key, reason in list(view.context.left_behind.items()):
+        found.append(_error(f"attachment {key.container_id}", time.monotonic(), PeerError(reason), is_current=True))
     failed = [lines for lines, _ in view.ended() if b" ERROR " in lines][-MAX_FAILED_CALLS:]
     return found + [_failed_call(lines) for lines in failed]
 

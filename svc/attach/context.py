@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from svc._core import netns
 from svc.attach.api_clients import ApiClientPool
+from svc.attach.conflict import Conflict
 from svc.attach.health import Health
 from svc.attach.journal import Journal
 from svc.attach.network_stores import NetworkStores
@@ -72,7 +73,8 @@ class Context:
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
         self.networks = NetworkStores(self.journal)
-        self.conflicts: dict[AttachmentId, str] = {}  # live attachments with an address that another handle has allocated
+        self.conflicts: dict[AttachmentId, Conflict] = {}
+        self.left_behind: dict[AttachmentId, str] = {}  # rows that did not follow a move to another datastore, and why
         self._gates: GateMonitor | None = None
         self._status_files: EndpointStatusFiles | None = None
         self._lock = threading.Lock()
@@ -111,6 +113,10 @@ class Context:
                 keep.add(store_key(self.names_of(profile), self.tokens.with_token(dict(settings))))
         self.sessions.close_idle(seconds, keep)
         self.orchestrators.close_idle(seconds)
+
+    def close_former(self, key: SessionKey, seconds: float) -> bool:
+        """Close a datastore that nothing uses, after this time without a call. Return whether it is closed."""
+        return self.sessions.close_store(store_key(self.names_of(key.profile), self.tokens.with_token(key.datastore)), seconds)
 
     def token_expires(self) -> float | None:
         """Return the Unix time at which the first token for a Kubernetes API expires; None if no token names its end."""

@@ -25,6 +25,7 @@ from svc.datastore.api import (
 from svc.model.errors import Code
 from svc.model.field_errors import display, json_kind
 from svc.model.keys import Key, NodeFenceKey, ResourceKey
+from svc.model.move_mark import ARRIVING, LEAVING, LEFT, any_mark
 from svc.model.resource import Resource
 from svc.retry import attempts
 
@@ -113,11 +114,27 @@ def _require_ready(found: Found[Resource]) -> Entry[Resource]:
     if ready is None:
         raise DatastoreLocked("the datastore is not initialised", details=f"`svcctl clusterinfo init` does that ({where})")
     if ready is False:
-        details = f"it is being migrated: wait, or `svcctl clusterinfo unlock` ({where})"
-        raise DatastoreLocked("the datastore is locked", details=details)
+        raise _locked(found.value if isinstance(found, Entry) else None, where)
     raise DatastoreLocked(
         f"whether the datastore is locked is not clear: datastoreReady = {display(ready)} is {json_kind(ready)}, not a boolean",
         details="`svcctl clusterinfo unlock` or `lock` puts it right (in ClusterInformation default)",
+    )
+
+
+def _locked(info: Resource | None, where: str) -> DatastoreLocked:
+    """Return the error about a locked datastore. If a move has locked it, the error says where its content is, or will be."""
+    mark = info and any_mark(info.metadata)
+    if mark and mark.state == LEFT:
+        details = "this node still uses the former one: `svcctl install` with the network configuration of the new one"
+        return DatastoreLocked(f"the datastore is locked: its content has moved to {mark.other}", details=details)
+    if mark and mark.state == LEAVING:
+        details = "wait until the move has ended; the node then gets the network configuration of the new datastore"
+        return DatastoreLocked(f"the datastore is locked: it is being moved to {mark.other}", details=details)
+    if mark and mark.state == ARRIVING:
+        details = "wait until the move has ended: `svcctl upgrade status`"
+        return DatastoreLocked(f"the datastore is locked: the move from {mark.other} to it has not ended", details=details)
+    return DatastoreLocked(
+        "the datastore is locked", details=f"it is being migrated: wait, or `svcctl clusterinfo unlock` ({where})"
     )
 
 

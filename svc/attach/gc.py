@@ -7,6 +7,7 @@ from svc.attach.context import Context
 from svc.attach.moved_store import can_follow
 from svc.attach.record import ADDING, DELETING, WAITING, Record, SessionKey
 from svc.attach.recovery import Teardowns, store_of
+from svc.attach.rehoming import why_no_successor
 from svc.attach.restore import restore_rows
 from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import AddressSource, Valid
@@ -62,13 +63,18 @@ def _tear_down_unknown(
             continue
         try:
             is_elsewhere = record.state == DELETING and store_of(record) != (where.store, "")
-            if is_elsewhere and (session is None or not can_follow(context, record, session)):
+            if is_elsewhere and (session is None or not _may_follow(context, record, session)):
                 continue  # its release is retried outside of calls
             trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
             teardowns.tear_down(record, trace, where if session is not None else None)
         except SvcError as failure:
             failures.append(f"{record.id.container_id} {record.id.ifname}: {failure}")
     return failures
+
+
+def _may_follow(context: Context, record: Record, session: DatastoreSession) -> bool:
+    """Return whether the session reaches the datastore of the row, or the one that its content has moved to."""
+    return can_follow(context, record, session) or not why_no_successor(context, record.session_key, session)
 
 
 def _is_under_way(context: Context, record: Record) -> bool:

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from svc import deadline
 from svc.call_trace import CallTrace
-from svc.datastore.api import NoSpace, StoreError
+from svc.datastore.api import StoreError
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.shortage import shortage
 from svc.values import dataclass
@@ -131,11 +131,11 @@ class Health:
                     self._succeeded.pop(network, None)
 
     def record(self, network: Hashable, failure: SvcError | None) -> None:
-        """Record the outcome of an ADD, except errors of one pod, and a full disk, which each probe of a file detects."""
+        """Record the outcome of an ADD, except errors of one pod."""
         with self._lock:
             if failure is None:
                 self._failures.pop(network, None)
-            elif isinstance(failure, PeerError) and failure.code not in _OF_ONE_POD and not isinstance(failure, NoSpace):
+            elif isinstance(failure, PeerError) and failure.code not in _OF_ONE_POD:
                 _remember(self._failures, network, (time.monotonic(), failure))
 
     def probes(self) -> list[Probe]:

@@ -43,9 +43,10 @@ _KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _RESTORE = f"INSERT OR IGNORE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
-_SETTINGS = "json_extract(CAST(record AS TEXT), '$.settings')"
-_UPDATE_REST = f"UPDATE attachments SET record = CAST(json_set(CAST(? AS TEXT), '$.settings', {_SETTINGS}) AS BLOB) WHERE {ROW}"  # noqa: S608
-_MOVE = f"UPDATE attachments SET record = CAST(json_set(CAST(record AS TEXT), '$.settings', json(?)) AS BLOB) WHERE {ROW}"  # noqa: S608
+_TEXT = "CAST(record AS TEXT)"
+_PLACE = ", ".join(f"'$.{name}', json_extract({_TEXT}, '$.{name}')" for name in ("settings", "node"))
+_UPDATE_REST = f"UPDATE attachments SET record = CAST(json_set(CAST(? AS TEXT), {_PLACE}) AS BLOB) WHERE {ROW}"  # noqa: S608
+_MOVE = f"UPDATE attachments SET record = CAST(json_set({_TEXT}, '$.settings', json(?), '$.node', ?) AS BLOB) WHERE {ROW}"  # noqa: S608
 
 _log = logging.getLogger(__name__)
 
@@ -105,20 +106,20 @@ class Journal:
         return self._write(insert, durable=durable)
 
     def update(self, record: Record, *, durable: bool = False, keeps_settings: bool = False) -> None:
-        """Write the record in its row. Raise IntentLost if the row does not exist any more; never create one.
+        """Write the record in its row; with `keeps_settings`, all but settings and node, which may have changed since.
 
-        With `keeps_settings`, the row keeps the settings of its datastore, which may have changed since the record was read.
-        """
+        Raise IntentLost if the row does not exist any more; never create one."""
         statement, parameters = _UPDATE_REST if keeps_settings else _UPDATE, (record.to_bytes(), *_row(record))
         if not self._write(lambda: self._connection.execute(statement, parameters).rowcount, durable=durable):
             raise IntentLost(record.id)
 
-    def change_settings(self, record: Record, settings: dict[str, str]) -> None:
-        """Change the settings of the datastore in the record, and in its row if that exists; the rest of the row stays.
+    def change_settings(self, record: Record, settings: dict[str, str], node: str = "") -> None:
+        """Change the settings of the datastore, and the name of the node there, in the record, and in its row if that exists.
 
         On a full disk, free the reserve: the addresses must be claimed by the new settings.
         """
-        parameters = (orjson.dumps(settings).decode(), *_row(record))
+        record.node = node or record.node
+        parameters = orjson.dumps(settings).decode(), record.node, *_row(record)
         self._write(lambda: self._connection.execute(_MOVE, parameters), reserved=True)
         record.settings = settings
 

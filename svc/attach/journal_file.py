@@ -3,6 +3,7 @@
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import datetime, timezone
@@ -44,6 +45,7 @@ _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? 
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 
+MADE_NOTE, DAMAGED_NOTE, SALVAGED_NOTE = ORIGIN_NOTES = "journal.made", "journal.damaged", "journal.salvaged"
 DAMAGED = (
     "it is damaged: at its next use it is kept beside as journal.db.damaged-DATE, and rebuilt from kernel and datastores;"
     " if this error comes again, look for disk errors in the kernel log"
@@ -83,6 +85,7 @@ def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
     def insert() -> None:
         connection.executemany(INSERT, numbered)
         connection.executemany("INSERT OR IGNORE INTO about VALUES (?, ?)", notes)  # the epoch and the release are new
+        connection.executemany("REPLACE INTO about VALUES (?, ?)", ((DAMAGED_NOTE, kept.name), (SALVAGED_NOTE, len(numbered))))
 
     sqlite.in_transaction(connection, insert)
     return connection
@@ -150,6 +153,7 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute(_ATTACHMENTS)
     connection.execute(_HOST_NAMES)
     _add_version_2(connection)
+    connection.execute("INSERT INTO about VALUES (?, ?)", (MADE_NOTE, round(time.time())))
 
 
 def _versions(connection: sqlite3.Connection) -> tuple[int, int]:

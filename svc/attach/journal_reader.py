@@ -1,15 +1,17 @@
 """Read the rows of the journal without a lock of its writer, so that neither a slow reader nor a slow disk delays calls."""
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from svc.attach.journal_file import decode
+from svc.attach.journal_file import ORIGIN_NOTES, decode
 from svc.attach.places import datastore_place
 from svc.attach.record import ADDED, DELETING, Record
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
+from svc.timestamps import rfc3339
 from svc.values import dataclass
 
 BUSY_SECONDS: Final = 0.3  # limit of the wait for a lock of another process
@@ -21,6 +23,7 @@ _UNFINISHED: Final = f"{_ROWS} WHERE {_STATE} <> '{ADDED}'"
 _NODES: Final = (
     "SELECT DISTINCT json_extract(CAST(record AS TEXT), '$.node') FROM attachments WHERE json_valid(CAST(record AS TEXT))"
 )
+_ORIGIN: Final = "SELECT name, value FROM about WHERE name GLOB 'journal.*'"
 _COUNTS: Final = f"SELECT {_STATE}, count(*) FROM attachments GROUP BY 1"  # noqa: S608
 
 
@@ -30,6 +33,25 @@ class Rows:
 
     records: list[Record]
     unreadable: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """When a journal was made (Unix time; None if an earlier build made it), and the damaged one that it replaces.
+
+    `kept` is the name of the damaged file as long as that exists, else empty, and `rows` the number of rows read from it.
+    """
+
+    made: float | None
+    kept: str = ""
+    rows: int = 0
+
+    def __str__(self) -> str:
+        if self.made is None:
+            return "made by an earlier build"
+        if self.kept:
+            return f"rebuilt at {rfc3339(self.made)} with {self.rows} rows of a damaged one, which is kept as {self.kept}"
+        return f"made at {rfc3339(self.made)}"
 
 
 def read_rows(path: Path, *, unfinished: bool = False) -> Rows:
@@ -63,6 +85,18 @@ def count_rows(path: Path) -> dict[str, int]:
 def read_nodes(path: Path) -> list[str]:
     """Return the names of the node in the datastores of its attachments. Raise StoreError if the journal cannot be read."""
     return sorted(str(name) for (name,) in _fetch(path, _NODES) if name)
+
+
+def read_origin(path: Path) -> Origin:
+    """Return where the journal comes from. Raise StoreError if it cannot be read."""
+    return origin_of(dict(_fetch(path, _ORIGIN)), path)
+
+
+def origin_of(notes: Mapping[str, Any], path: Path) -> Origin:
+    """Return where the journal comes from, by its notes `journal.*`."""
+    made, damaged, rows = (notes.get(name) for name in ORIGIN_NOTES)
+    is_kept = damaged is not None and path.with_name(damaged).exists()
+    return Origin(None if made is None else float(made), damaged if is_kept and damaged else "", int(rows or 0))
 
 
 def describe(record: Record) -> dict[str, Any]:

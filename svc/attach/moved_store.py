@@ -12,6 +12,7 @@ from svc import deadline
 from svc.attach.context import Context
 from svc.attach.places import datastore_place
 from svc.attach.record import AttachmentId, Record, SessionKey
+from svc.attach.rehoming import rehome
 from svc.attach.sessions import DatastoreSession
 from svc.attach.store_identity import note_name, stored_identity
 from svc.attach.token_cache import without_secrets
@@ -24,7 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 def follow(context: Context, record: Record, where: SessionKey | None) -> bool:
-    """Give a row whose datastore has failed the settings of a call of its network, and return whether that was done."""
+    """Give a row whose datastore has failed, or is locked, the settings of a call of its network. Return whether that was done.
+
+    The call's settings reach the same datastore, or the one that its content has moved to."""
     if where is None or where.store == record.session_key.store:
         return False
     with suppress(SvcError), deadline.limit(ANSWER_SECONDS):
@@ -37,6 +40,7 @@ def follow(context: Context, record: Record, where: SessionKey | None) -> bool:
             record.settings = settings
             context.suspects_loss = True  # the agent verifies the row there
             return True
+        return not rehome(context, record, session)
     return False
 
 

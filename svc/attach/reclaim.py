@@ -1,8 +1,10 @@
 """Claim the addresses, handles and endpoints of live attachments again in a datastore that has lost them."""
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from svc.attach.conflict import Conflict
 from svc.attach.context import Context
 from svc.attach.endpoints import (
     drop_endpoints_of,
@@ -170,10 +172,11 @@ def _require_row(context: Context, session: DatastoreSession, record: Record) ->
 
 
 def _report(context: Context, record: Record, refusal: SvcError, trace: CallTrace) -> None:
-    told = f"address of live container {record.id.container_id!r} ({record.id.ifname}) is held by another: {refusal}"
-    context.conflicts[record.id] = told
+    earlier = context.conflicts.get(record.id)
+    conflict = Conflict(record, str(refusal), earlier.since if earlier else time.time())
+    context.conflicts[record.id] = conflict
     context.metrics.count("restored_attachments_total", outcome="conflict")
-    trace.warning(told)
+    trace.warning(str(conflict))
 
 
 def avoid_lost(call: AddCall, addressing: Addressing, refusal: AddressInUse) -> bool:

@@ -213,6 +213,13 @@ class SessionPool:
         for claim in claims:
             claim.join()
 
+    def close_store(self, key: StoreKey, seconds: float) -> bool:
+        """Close one datastore as `close_idle` does. Return whether it is closed."""
+        with self._lock:
+            others = self._stores.keys() - {key}
+        self.close_idle(seconds, others)
+        return key not in self._stores
+
     def close(self) -> None:
         """Close all sessions. No call may be in flight."""
         self.close_idle(0.0)

@@ -24,8 +24,8 @@ def network_key(netconf: NetConf) -> tuple[str, str]:
 
 def status(context: Context, netconf: NetConf, where: SessionKey, source: AddressSource, trace: CallTrace) -> None:
     """Raise PeerError, code 50, with the cause if an ADD would fail. Return or raise within 1 s."""
-    for conflict in list(context.conflicts.values()):
-        trace.warning(conflict)
+    for problem in (*list(context.conflicts.values()), *list(context.left_behind.values())):
+        trace.warning(str(problem))
     if warning := source.warning(where.datastore["kind"]):
         trace.warning(warning)
     network = network_key(netconf)

@@ -11,6 +11,7 @@ from svc.values import dataclass
 SOCKET_NAME = "agent.sock"
 MAX_WAIT_SECONDS = 600  # of the key `wait`, which the executable alone reads
 END = "end", "record"  # key and value of the last line, without which the executable refuses a record as cut off
+REPAIR = "repeat `svcctl install` with the same options; in a cluster, delete the pod of svc on this node"
 _KEYS = {"socket", "python", "state_dir", "run_dir"}  # of the records of earlier builds, which have no such line
 
 
@@ -28,8 +29,9 @@ def read_record(path: str, names: Names) -> InstallRecord:
     lines: list[str] = []
     if path:
         with suppress(FileNotFoundError):
-            lines = os.fsdecode(Path(path).read_bytes()).splitlines()
-            _require_whole(path, lines)
+            text = os.fsdecode(Path(path).read_bytes())
+            require_whole(path, text)
+            lines = text.splitlines()
     pairs = (line.partition("=") for line in lines)
     values = {key.strip(): value.strip() for key, separator, value in pairs if separator}
     return InstallRecord(
@@ -39,10 +41,12 @@ def read_record(path: str, names: Names) -> InstallRecord:
     )
 
 
-def _require_whole(path: str, lines: list[str]) -> None:
+def require_whole(path: str, text: str) -> None:
     """Raise PeerError unless the record has its last line or, of an earlier build, its keys and the file of its executable."""
+    lines = text.splitlines()
     keys = {line.partition("=")[0] for line in lines}
     executable = Path(path).stem
     lists_executable = any(line.startswith("file=") and Path(line).name == executable for line in lines)
-    if "=".join(END) not in lines and not (lists_executable and keys >= _KEYS):
-        raise PeerError(f"cannot use {path}: it is damaged", details="repeat `svcctl install`", code=Code.IO_FAILURE)
+    is_earlier = lists_executable and keys >= _KEYS and "wait" not in keys and text.endswith("\n")
+    if "=".join(END) not in lines and not is_earlier:
+        raise PeerError(f"cannot use {path}: it is damaged", details=REPAIR, code=Code.IO_FAILURE)

@@ -49,7 +49,7 @@ def assemble(settings: Settings, shared: Shared) -> list[Part]:
 def _parts(name: str, settings: Settings, shared: Shared) -> Iterator[Part]:
     if name == OPERATOR:
         log.info("controller %s is enabled", name)
-        yield InstallationController(shared.for_part(), settings.datastore)
+        yield InstallationController(shared.for_part(), settings.datastore, settings.namespace)
         return
     in_both, with_etcd = _IN_BOTH.get(name, ()), _WITH_ETCD.get(name, ())
     factories = in_both + (with_etcd if settings.has_copies else ())

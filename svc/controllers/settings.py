@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from svc.admin.controllers_configuration import SHORTEST_PERIOD
+from svc.admin.installation_resource.wanted import NAMESPACE as NAMESPACE_OF_PODS
 from svc.controllers.configuration import Configuration
 from svc.controllers.configuration_merge import Overrides, configuration_of, effective
 from svc.datastore.etcd.settings import read_settings
@@ -54,6 +55,7 @@ class Settings:
     configuration: Configuration  # in force until the one of the datastore is known
     overrides: Overrides = field(default_factory=Overrides)
     health_file: str = ""  # the path that HEALTH_FILE names
+    namespace: str = NAMESPACE_OF_PODS  # of the workloads that the controller `operator` changes
 
     @property
     def has_copies(self) -> bool:
@@ -78,7 +80,8 @@ def read(environment: Mapping[str, str], names: Names, netconf: Path | None) -> 
         )
     source.raise_errors()
     configuration = configuration_of(effective({}, overrides), has_copies=datastore["kind"] == ETCD)
-    return Settings(controllers, datastore, api, configuration, overrides, source.find("HEALTH_FILE")[1])
+    namespace = source.find("OPERATOR_NAMESPACE")[1] or NAMESPACE_OF_PODS
+    return Settings(controllers, datastore, api, configuration, overrides, source.find("HEALTH_FILE")[1], namespace)
 
 
 class _Invalid(ValueError):

@@ -15,13 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from svc.admin.kind import Column
-from svc.admin.version_check import require_same_version
 from svc.ctl.file_completion import complete_profiles
 from svc.ctl.terminal import echo, visible
 from svc.datastore import api
@@ -37,6 +34,9 @@ from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import check_file, find_lists, read_netconf
 from svc.netconf.node_files import node_name
 from svc.values import dataclass
+
+if TYPE_CHECKING:
+    from svc.admin.kind import Column
 
 FORMATS: Final = ("table", "json", "yaml")
 NETWORKS: Final = Path("/etc/cni/net.d")
@@ -82,6 +82,8 @@ def rehearse(target: Target, step: Callable[[Backend], object]) -> None:
 @contextmanager
 def open_draft(target: Target) -> Iterator[Backend]:
     """Open an empty store in a temporary directory."""
+    from tempfile import TemporaryDirectory  # not needed by most commands
+
     with TemporaryDirectory() as folder, closing(open_backend(target.settings, Path(folder), target.names)) as draft:
         yield draft
 
@@ -148,6 +150,8 @@ class CliContext:
         store = open_backend(settings, self.state_dir, names, create=create, right_remedy=right_remedy)
         try:
             if not self.allow_version_mismatch:
+                from svc.admin.version_check import require_same_version  # `install` does not need it
+
                 require_same_version(store, names)
         except BaseException:
             store.close()
@@ -172,6 +176,9 @@ class CliContext:
         """Raise CallerError if the datastore is a missing embedded store, and, with `create`, cannot be made either."""
         # a directory that does not exist is mistyped: `svcctl install` and the agent make the others
         can_create = create and (self.state_dir.is_dir() or self.state_dir == Path(DEFAULT.state_dir))
+        if target.is_embedded and self.state_dir.exists() and not self.state_dir.is_dir():
+            msg = f"state directory {str(self.state_dir)!r} is not a directory"
+            raise CallerError(msg, details="name the agent's directory with --state-dir")
         if target.is_embedded and not (can_create or target.file.exists()):
             raise CallerError(
                 f"the embedded store {target.file} does not exist{f' (from {target.origin})' if target.origin else ''}",
@@ -187,7 +194,7 @@ class CliContext:
             yield store
         echo(f"datastore: {target}", err=apart)
 
-    def show(self, resources: Sequence[Resource], columns: Sequence[Column], errors: Mapping[str, str] | None = None) -> None:
+    def show(self, resources: Sequence[Resource], columns: "Sequence[Column]", errors: Mapping[str, str] | None = None) -> None:
         """Print resources in a form that `apply -f` reads again, and `errors` by name: in the table, else on stderr."""
         errors = errors or {}
         documents = [resource.to_json(self.names.api_version) for resource in resources]

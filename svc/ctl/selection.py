@@ -1,5 +1,6 @@
 """Arguments and options that choose objects: kinds, names, namespaces and label selectors."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -19,6 +20,7 @@ from svc.model.selector import Selector, SelectorError
 from svc.netconf.networklist import read_limited
 from svc.values import dataclass
 
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -104,6 +106,13 @@ def _selector(_context: click.Context, _option: click.Parameter, text: str | Non
         raise click.BadParameter(str(error)) from None
 
 
+def _namespace(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if text and not _NAMESPACE.fullmatch(text):
+        rule = "a namespace has up to 63 lower-case letters, digits and '-', and begins and ends with a letter or digit"
+        raise click.BadParameter(f"{text!r} is not the name of a namespace: {rule}")
+    return text
+
+
 def file_options(*, required: bool) -> Callable[[Command], Command]:
     """Give a command the options for files."""
 
@@ -128,6 +137,7 @@ namespace_option = click.option(
     "--namespace",
     default="",
     metavar="NAME",
+    callback=_namespace,
     shell_complete=complete_namespaces,
     help="Namespace.  [default: default]",
 )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from svc import __distribution__
 from svc.datastore.api import Backend, StoreError
-from svc.datastore.embedded import EmbeddedStore
 from svc.imports import whole_imports
 from svc.model.errors import CallerError
 from svc.names import Names
@@ -43,12 +42,15 @@ def open_backend(
                     details="the first ADD or `svcctl pool apply` makes it; if the agent has another state directory, repeat "
                     "`svcctl install` with its --state-dir",
                 )
+            from svc.datastore.embedded import EmbeddedStore  # an installer of the Kubernetes API does not need SQLite
+
             return EmbeddedStore(file, names)
         case "etcdv3":
             with _extra("etcd"):  # the URL of a server can need a package as well
                 return _etcd_store()(settings, names)
         case "orch":
-            return _orch_store()(settings, names, right_remedy)
+            with _extra("orch"):  # some access needs the Kubernetes client
+                return _orch_store()(settings, names, right_remedy)
     raise CallerError(f"datastore_type = {settings['kind']!r} is not known", details='set "etcdv3", "orch" or "embedded"')
 
 
@@ -57,7 +59,8 @@ def open_client(settings: Mapping[str, str], *, right_remedy: str = "") -> "Clie
     with _extra("orch"), whole_imports():
         from svc.datastore.orch.auth import ApiAuth
         from svc.datastore.orch.client import Client
-    return Client(ApiAuth(settings), right_remedy)
+    with _extra("orch"):
+        return Client(ApiAuth(settings), right_remedy)
 
 
 def load_packages(kind: str) -> None:
@@ -76,7 +79,7 @@ def _etcd_store() -> "type[EtcdStore]":
 
 def _orch_store() -> "type[OrchStore]":
     with _extra("orch"), whole_imports():
-        from svc.datastore.orch.store import OrchStore  # loading the Kubernetes client takes 25 MiB and 0.3 s
+        from svc.datastore.orch.store import OrchStore  # imported here, because it loads urllib3
     return OrchStore
 
 

@@ -4,10 +4,11 @@
 |---|---|---|
 | plugin | plugin | calls of the runtime, in whichever process they run |
 | agent | plugin | the resident agent besides: its watches, and the claim of the node's name |
+| routes | plugin | svc-routes besides: its watches, and the annotations of its node |
 | installer | node | `svcctl install --watch`: the token of the plugin's account, and the cluster's version |
 | controllers | controllers | svc-controllers |
 
-The agent has no account of its own: it opens the kubeconfig that the network list names, as each call does.
+Agent and svc-routes have no account of their own: they open the kubeconfig that the network list names, as each call does.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -62,6 +63,16 @@ def agent_role(names: Names, api_version: str, *, own_ipam: bool = True) -> Json
     return _role(node_name(names), _merged(_watches(names, api_version, own_ipam=own_ipam)))
 
 
+def routes_role(names: Names, api_version: str) -> Json:
+    """Return the ClusterRole of what svc-routes needs besides. `api_version` is empty if etcd is the datastore."""
+    found = []
+    if api_version:
+        plurals = ("ipamblocks", "blockaffinities", "ippools", "ipreservations", _settings(names, api_version))
+        found = [Rule(CORE, ("nodes",), _WATCH), Rule(CORE, ("nodes/status",), ("patch",))]
+        found += [Rule(_group(api_version), (plural,), _WATCH) for plural in plurals]
+    return _role(f"{names.plugin}-routes", _merged(found))
+
+
 def agent_lease_role(names: Names) -> Json:
     """Return the Role for the claims on names of nodes."""
     return _local_role(node_name(names), [Rule(LEASES_GROUP, (LEASE,), ("get", "create", "update"))])
@@ -88,14 +99,19 @@ def installer_name(names: Names) -> str:
     return f"{names.plugin}-install"
 
 
-def controllers_roles(names: Names, controllers: Collection[str], api_version: str) -> list[Json]:
-    """Return the ClusterRole of svc-controllers, and its Role for objects of one namespace.
+def controllers_roles(
+    names: Names, controllers: Collection[str], api_version: str, namespace: str = LEASE_NAMESPACE
+) -> list[Json]:
+    """Return the ClusterRole of svc-controllers, its Role for objects of one namespace, and a second one for its workloads.
 
-    `api_version` is empty if etcd is the datastore."""
+    `api_version` is empty if etcd is the datastore. The second Role is needed if `namespace` has the workloads of svc, and
+    the controller `operator` changes them."""
     found = list(controller_rights.rules(names, controllers, api_version))
     wide = [rule for rule in found if not rule.is_local]
     local = [rule for rule in found if rule.is_local]
-    return [_role(names.controllers, _merged(wide)), _local_role(names.controllers, local)]
+    roles = [_role(names.controllers, _merged(wide)), _local_role(names.controllers, local)]
+    own = [rule for rule in local if rule.group != LEASES_GROUP]
+    return roles if namespace == LEASE_NAMESPACE or not own else [*roles, _role(names.controllers, _merged(own), namespace)]
 
 
 def binding(names: Names, *subjects: Json) -> Json:

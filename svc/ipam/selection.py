@@ -245,7 +245,7 @@ class BlockFinder:
         return errors.NoAddress(
             f"no free IPv{version} address for {self._host}",
             details=f"pools tried: {'; '.join(errors.shortened(usage))}{strict}. "
-            "Add a pool with `svcctl pool apply`, or free addresses",
+            "Add a pool with `svcctl pool apply`, or release leaked addresses, which `svcctl ipam check` lists",
         )
 
     def _usage(self, pool: Pool) -> str:

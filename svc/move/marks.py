@@ -9,17 +9,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import orjson
-
 from svc.admin.ipam_check.observation import Place
 from svc.admin.resources import CLUSTER, READY
 from svc.datastore.api import Entry, StoreError
 from svc.model.errors import CallerError, Code
+from svc.model.move_mark import ARRIVED as ARRIVED
+from svc.model.move_mark import ARRIVING as ARRIVING
+from svc.model.move_mark import LEAVING as LEAVING
+from svc.model.move_mark import LEFT as LEFT
+from svc.model.move_mark import Mark as Mark
+from svc.model.move_mark import annotation as annotation
+from svc.model.move_mark import mark_of as mark_of
 from svc.model.resource import Resource, ordered
 from svc.names import Names
-from svc.values import dataclass
 
-LEAVING, LEFT, ARRIVING, ARRIVED = STATES = "leaving", "left", "arriving", "arrived"
 IN_FLIGHT_SECONDS: Final = 95.0
 """Time after the lock in which calls of other programs may still write: those that read the flag before it."""
 
@@ -36,43 +39,6 @@ _REMEDIES: Final = {
     LEFT: "move it back; --although-moved if the other datastore does not exist any more",
     ARRIVING: "repeat `svcctl datastore import FILE --unlock`; --although-moved if it was given up",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The mark of a datastore.
-
-    `other` is the place of the other datastore of the move. `before` is the run that had filled a source, or that had emptied
-    a target: a move back goes to the datastore with that run. `since` is the Unix time of the lock.
-    """
-
-    run: str
-    state: str
-    other: str
-    before: str = ""
-    since: int = 0
-
-    def text(self) -> str:
-        fields = {"run": self.run, "state": self.state, "other": self.other, "before": self.before, "since": self.since}
-        return orjson.dumps({name: value for name, value in fields.items() if value}).decode()
-
-
-def annotation(names: Names) -> str:
-    """Return the name of the annotation."""
-    return f"{names.label_prefix}/datastore-move"
-
-
-def mark_of(names: Names, info: Resource | None) -> Mark | None:
-    """Return the mark of a datastore. One that cannot be read counts as that of an unknown run."""
-    text = (info.metadata.get("annotations") or {}).get(annotation(names)) if info else None
-    if text is None:
-        return None
-    try:
-        found = orjson.loads(text)
-        run, state, other, before = (str(found.get(name) or "") for name in ("run", "state", "other", "before"))
-        return Mark(run, state if state in STATES else "", other, before, int(found.get("since") or 0))
-    except (ValueError, TypeError, AttributeError):
-        return Mark("", "", "")
 
 
 def with_mark(names: Names, info: Resource, mark: Mark | None, fields: Mapping[str, Any]) -> Resource:

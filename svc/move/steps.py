@@ -16,11 +16,21 @@ from svc.datastore.api import Delete, StoreError, UndecodableEntry
 from svc.ipam.errors import shortened
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.errors import CallerError, Code
-from svc.model.keys import Key, ResourceQuery, describe
+from svc.model.keys import Key, ResourceKey, ResourceQuery, describe
 from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 from svc.move import endpoints, file, marks, own_nodes, snapshot
-from svc.move.convert import Form, cluster_spec, comparable_disabled, converted, disabled, in_order, moves, with_identity
+from svc.move.convert import (
+    Form,
+    cluster_spec,
+    comparable,
+    comparable_disabled,
+    converted,
+    disabled,
+    in_order,
+    moves,
+    with_identity,
+)
 from svc.move.endpoints import Report
 from svc.move.marks import ARRIVED, ARRIVING, LEAVING, LEFT, Mark
 from svc.move.nodes import between
@@ -54,24 +64,26 @@ def write_file(source: Place, taken: Snapshot, path: Path) -> str:
     return file.write(path, header, taken)
 
 
-def admit(source: Place, target: Place, run: str, archive: Path) -> None:
+def admit(source: Place, target: Place, run: str, archive: Path | None = None) -> None:
     """Lock and mark the target for this run. If it is the predecessor of the source, write its content to the archive first.
 
-    Raise CallerError if the target is neither empty nor the predecessor, nor that of this run."""
+    Without an archive, the caller has saved it. Raise CallerError if the target is neither empty nor the predecessor, nor that
+    of this run."""
     info = marks.present(source)
     if info is None:
         raise marks.not_initialised(source)
     begin(target, info, Mark(run, ARRIVING, source.backend.place), archive)
 
 
-def begin(target: Place, source_info: Resource, mark: Mark, archive: Path) -> None:
+def begin(target: Place, source_info: Resource, mark: Mark, archive: Path | None) -> None:
     """Lock and mark the target for the content of a source with this ClusterInformation. See `admit`."""
     present = marks.present(target)
     own = marks.mark_of(target.names, present)
     if own and own.run == mark.run and own.state in (ARRIVING, ARRIVED):
         return
     if own is not None and marks.is_predecessor(source_info, target):
-        write_file(target, snapshot.take(target), archive)
+        if archive is not None:
+            write_file(target, snapshot.take(target), archive)
         mark = replace(mark, before=own.run)
     else:
         require_empty(target)
@@ -146,6 +158,11 @@ def move_endpoints(documents: Documents, target: Place, connections: int = CONNE
 
 def compare(documents: Documents, target: Place) -> list[str]:
     """Return the objects that differ between the documents and the target, whether its pools are enabled or not."""
+    return differing_documents(documents, target) + differing_endpoints(documents, target)
+
+
+def differing_documents(documents: Documents, target: Place) -> list[str]:
+    """Return what `compare` does, without endpoints."""
     form = form_of(documents, target)
     wanted, present = converted(form, documents), read(target)
     found = [
@@ -154,7 +171,12 @@ def compare(documents: Documents, target: Place) -> list[str]:
         if key not in present or comparable_disabled(form, key, present[key].value) != comparable_disabled(form, key, value)
     ]
     found += [describe(key) for key in present if key not in wanted]
-    return found + own_nodes.compare(form, documents, target) + endpoints.compare(form, documents, target)
+    return found + own_nodes.compare(form, documents, target)
+
+
+def differing_endpoints(documents: Documents, target: Place) -> list[str]:
+    """Return the endpoints that `compare` returns."""
+    return endpoints.compare(form_of(documents, target), documents, target)
 
 
 def require_equal(documents: Documents, target: Place) -> None:
@@ -168,9 +190,22 @@ def require_equal(documents: Documents, target: Place) -> None:
 def enable_pools(documents: Documents, target: Place) -> None:
     """Enable the pools that are enabled in the documents. Raise StoreError if their state cannot be written."""
     form = form_of(documents, target)
-    pools = {key: value for key, value in documents.items() if isinstance(value, Resource) and value.kind == POOL}
     present = {entry.key: entry for entry in target.backend.list(ResourceQuery(POOL))}
-    Writer(form, target, 1).write(list(converted(form, pools).items()), present)
+    Writer(form, target, 1).write(list(_pools(form, documents).items()), present)
+
+
+def differing_pools(documents: Documents, target: Place) -> list[str]:
+    """Return the names of the pools in the documents that are not equal in the target."""
+    form = form_of(documents, target)
+    present = {entry.key: entry.value for entry in target.backend.list(ResourceQuery(POOL))}
+    wanted = {key: comparable(form, key, value) for key, value in _pools(form, documents).items()}
+    same = [key for key, value in present.items() if key in wanted and comparable(form, key, value) == wanted[key]]
+    return sorted(key.name for key in wanted.keys() - same if isinstance(key, ResourceKey))
+
+
+def _pools(form: Form, documents: Documents) -> Documents:
+    pools = {key: value for key, value in documents.items() if isinstance(value, Resource) and value.kind == POOL}
+    return converted(form, pools)
 
 
 def finish(source: Place, target: Place, run: str) -> None:
@@ -189,6 +224,12 @@ def undo(source: Place, target: Place, run: str, archive: Path) -> None:
         details = "move it back: a move from the target to the source"
         raise CallerError(f"the content of {source.backend.place} has moved", details=details, code=Code.DATASTORE_LOCKED)
     empty(target, run, archive)
+    unlock(source, run)
+
+
+def unlock(source: Place, run: str) -> None:
+    """Unlock a source that this run has locked and that has not left."""
+    mark = marks.mark_of(source.names, marks.present(source))
     if mark and mark.run == run and mark.state == LEAVING:
         _unlock(source, mark)
 

@@ -49,13 +49,30 @@ class Names:
     operator_network: str = "svcNetwork"  # its section of network settings
     operator_plugin: str = "Svc"  # value of the operator for this plugin and for its IPAM
     operator_manager: str = "svc-operator"  # value of the label `managed-by` on its pools
+    operator: str = "svc-controllers"  # Deployment of the operator
+    operator_namespace: str = "kube-system"  # its namespace
+    operator_status: str = "Installation"  # kind of its group whose object has the conditions of the whole
+    installation_version: str = "version"  # field of the status of its Installation
     daemon_set: str = "svc-node"  # DaemonSet of svc
     node_agent: str = "svc-node-agent"  # DaemonSet of the node agent, another program
     overlay_agent: str = "svc-node-agent"  # the same where addresses come from pod CIDRs
     data_path_proxy: str = "svc-data-path-proxy"  # Deployment of the data-path proxy, another program
 
+    manage_cni: str = "SVC_MANAGE_CNI"  # variable by which another product's node agent leaves CNI alone
+    cni_installer: str = "install-cni"  # container of that agent that installs its plugin
+    route_protocol: int = 83  # of the routes of svc-routes, by which it knows them
+    vxlan_device: str = "vxlan.svc"  # tunnels of svc-routes
+    vxlan6_device: str = "vxlan-v6.svc"
+    ipip_device: str = "ipip.svc"
+    nat_table: str = "svc-nat"  # of nftables, family inet
+    foreign_devices: tuple[str, ...] = ("vxlan.calico", "vxlan-v6.calico", "flannel.1", "flannel-v6.1", "cilium_host")
+    foreign_chains: tuple[str, ...] = ("cali-", "nat-cali-", "FLANNEL-", "CILIUM_", "KIND-MASQ-")  # starts of NAT chains
+
     upgrade_floor: str = "0.1"  # the oldest version that upgrades start from
     upgrade_target: str = "svcctl"  # the version it goes to; "svcctl" for its own
+    mesh_namespace: str = "istio-system"  # namespace of a service mesh, another program
+    mesh_injector: str = "istio-sidecar-injector"  # its ConfigMap with the template of sidecars
+    sidecar: str = "svc-sidecar"  # container of the policy agent in pods of the mesh
 
     endpoint_per_interface: bool = True  # every interface of a pod has an endpoint; else only its first one
     container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its ID, not in a hash

@@ -3,7 +3,6 @@
 A file is TOML; missing fields keep the names of svc. All field errors of a file are in one exception.
 """
 
-import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +21,9 @@ _OWN: Final = ("", DEFAULT_NAME, DEFAULT.plugin)  # values that select the names
 
 # IFNAMSIZ is 16 including the final NUL, and 11 characters follow the prefix.
 MAX_PREFIX: Final = 4
+_LONGEST_DEVICE: Final = 15
+_FIRST_PROTOCOL: Final = 5  # after RTPROT_STATIC
+_LAST_PROTOCOL: Final = 255
 
 
 def load_profile(name_or_path: str) -> Names:
@@ -109,6 +111,8 @@ def _names(path: Path, values: dict[str, Any]) -> Names:
 def _check(name: str, value: Any, default: Any, errors: FieldErrors) -> None:
     if isinstance(default, tuple):
         _check_list(name, value, errors)
+    elif type(value) is int and type(default) is int:
+        errors.check(name, value, _route_protocol(value))
     elif type(value) is not type(default):
         kind = "a date or time" if hasattr(value, "isoformat") else json_kind(value)
         errors.add(name, value, f"is {kind}", f"give {json_kind(default)}")
@@ -123,8 +127,15 @@ def _check_list(name: str, value: Any, errors: FieldErrors) -> None:
         errors.add(name, value, "is not a list with entries", "give an array of strings")
         return
     for index, item in enumerate(value):
-        if not isinstance(item, str) or not re.fullmatch(_DOMAIN + "/", item):
-            errors.add(f"{name}[{index}]", item, "is not a domain with a slash", 'give one such as "example.org/"')
+        finding = _LISTS[name](item if isinstance(item, str) else "")
+        if finding:
+            errors.add(f"{name}[{index}]", item, *finding)
+
+
+def _route_protocol(number: int) -> Finding | None:
+    if not _FIRST_PROTOCOL <= number <= _LAST_PROTOCOL:
+        return "is not a protocol of routing programs", f"give {_FIRST_PROTOCOL} to {_LAST_PROTOCOL}; the kernel has the others"
+    return None
 
 
 _DOMAIN: Final = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
@@ -142,6 +153,17 @@ def _interface_prefix(text: str) -> Finding | None:
     return _prefix_word(text)
 
 
+def _device(text: str) -> Finding | None:
+    if len(text) > _LONGEST_DEVICE:
+        return f"has {len(text)} characters", f"give at most {_LONGEST_DEVICE}, as the kernel allows"
+    return _word(text)
+
+
+_LISTS: Final[dict[str, Check]] = {
+    "native_domains": matching(_DOMAIN + "/", "is not a domain with a slash", 'give one such as "example.org/"'),
+    "foreign_devices": _device,
+    "foreign_chains": _word,
+}
 _CHECKS: Final[dict[str, Check]] = {
     **dict.fromkeys(
         ("annotation_prefix", "orch_domain", "label_prefix", "qos_prefix"),
@@ -162,6 +184,7 @@ _CHECKS: Final[dict[str, Check]] = {
         ),
     ),
     "interface_prefix": _interface_prefix,
+    **dict.fromkeys(("vxlan_device", "vxlan6_device", "ipip_device"), _device),
     "conflist": matching(
         r"(?a)[\w-][\w.-]*\.conflist", "is not the file name of a network list", "give one without '/' that ends in .conflist"
     ),

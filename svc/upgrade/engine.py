@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry, runs_with_secrets
+from svc.upgrade.datastore_procedure import is_reverse
 from svc.upgrade.object_states import digest
 from svc.upgrade.outcomes import Blocked, Stopped, Unverified, Waits
 from svc.upgrade.owner_references import REMOVE, RESTORE, RemoveReferences, RestoreReferences, end_of
@@ -155,7 +156,8 @@ class Engine:
     def _backup(self, procedure: Procedure) -> Backup:
         """Return the backup of the run that is continued, else an empty one. Raise Blocked if another run is not finished."""
         run, suffix = self._record.load(), digest(procedure.inputs)[:_DIGITS]
-        if run is not None and run.is_open and run.inputs != procedure.inputs:
+        others = run is not None and run.inputs != procedure.inputs and not is_reverse(run.inputs, procedure.inputs)
+        if run is not None and run.is_open and others:
             raise Blocked(
                 [f"the run {run.name} is not finished, and had other inputs"],
                 details="finish it with its own manifest, or undo it: `svcctl upgrade undo`",
@@ -211,7 +213,8 @@ def _begun(made: Plan, name: str, before: Run | None) -> Run:
     known = before.steps if before is not None and same and before.state != UNDONE else {}
     states = {step.name: known.get(step.name, SKIPPED) if look.is_done else PENDING for step, look in made.looks}
     source = before.source if before is not None and same else made.findings.source
-    return Run(name, made.procedure, source, made.findings.target, made.inputs, RUNNING, states)
+    noted = before.noted if before is not None and same else made.findings.noted
+    return Run(name, made.procedure, source, made.findings.target, made.inputs, RUNNING, states, noted)
 
 
 def _new_name(suffix: str) -> str:

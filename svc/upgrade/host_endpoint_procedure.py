@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from svc.admin.version_order import order_of
 from svc.model.controllers_configuration import ENABLED
-from svc.upgrade.bundle import agent_names, container_of, version_of
+from svc.upgrade.agent_pods import agent_versions
+from svc.upgrade.bundle import container_of
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.host_endpoint_steps import FormerEndpoints, NodeLabels, Switch, not_served
 from svc.upgrade.host_endpoint_view import HostEndpointView
@@ -13,7 +14,7 @@ from svc.upgrade.object_step import Former
 from svc.upgrade.places import Place
 from svc.upgrade.procedure import Findings
 from svc.upgrade.step import Step
-from svc.upgrade.writer import Cluster, Writer
+from svc.upgrade.writer import Writer
 
 Json = dict[str, Any]
 
@@ -73,25 +74,7 @@ class HostEndpointProcedure:
     def _agent_problems(self) -> Iterator[str]:
         """Yield the policy agents that do not know the profile of automatic host endpoints: they would cut their nodes off."""
         floor = order_of(self._writer.names.upgrade_floor)
-        for name in dict.fromkeys(agent_names(self._writer.names)):
-            for pod in _pods(self._writer, name):
-                version = version_of(_image(pod, name))
-                order = order_of(version)
-                if floor is not None and order is not None and order < floor:
-                    node = (pod.get("spec") or {}).get("nodeName", "")
-                    yield f"the agent on node {node} is of version {version}, older than {self._writer.names.upgrade_floor}"
-
-
-def _pods(cluster: Cluster, daemon_set: str) -> Iterator[Json]:
-    place = Place(_WORKLOADS, "DaemonSet", _NAMESPACE, daemon_set)
-    live = cluster.find(place) if cluster.served(place) else None
-    if live is None:
-        return
-    labels = live["spec"]["selector"].get("matchLabels") or {}
-    selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    yield from cluster.items(f"/api/v1/namespaces/{_NAMESPACE}/pods", labelSelector=selector)
-
-
-def _image(pod: Json, name: str) -> str:
-    workload = {"metadata": {"name": name}, "spec": {"template": {"spec": pod["spec"]}}}
-    return str(container_of(workload)["image"])
+        for node, version in agent_versions(self._writer):
+            order = order_of(version)
+            if floor is not None and order is not None and order < floor:
+                yield f"the agent on node {node} is of version {version}, older than {self._writer.names.upgrade_floor}"

@@ -7,15 +7,16 @@ from typing import Any, Final
 
 from svc import __version__
 from svc.admin.version_order import order_of
-from svc.deploy.manifests.settings import CONFIG_KEY, CONFIG_MAP, NETWORKING, OVERLAY, POLICY_ONLY
+from svc.deploy.manifests.settings import CONFIG_MAP, NETWORKING, OVERLAY, POLICY_ONLY
 from svc.names import Names
 from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 from svc.upgrade.bundle import Bundle, agent_names, container_of, version_of
 from svc.upgrade.canary import try_pod
 from svc.upgrade.client_versions import installed, older
 from svc.upgrade.cluster_state import ClusterState, read_state
+from svc.upgrade.etcd_access import uses_etcd, variables_of
 from svc.upgrade.object_step import Former, ObjectStep
-from svc.upgrade.places import Place
+from svc.upgrade.places import Place, place_of
 from svc.upgrade.procedure import Findings
 from svc.upgrade.step import Step
 from svc.upgrade.writer import Cluster, Writer, not_served
@@ -25,24 +26,29 @@ Json = dict[str, Any]
 NAME: Final = "manifests"
 _OWN_VERSION: Final = "svcctl"
 _CLUSTER_TYPE: Final = "CLUSTER_TYPE"
-_DATASTORE_TYPE: Final = "DATASTORE_TYPE"
-_ETCD: Final = "etcdv3"
+_PATCH_END, _PLAIN_END = r"\.", r"(\.|$)"
 
 
 class ManifestProcedure:
-    """The procedure. `digest` is that of the manifest, `to` the version that the user gives, if any."""
+    """The procedure. `given` are the digest of the manifest, and all else that a run is continued with.
+
+    `last` are steps after those of the documents, `to` is the version that the user gives, if any."""
 
     name = NAME
+    datastore = "Kubernetes API"
 
-    def __init__(self, writer: Writer, documents: Sequence[Json], digest: str, to: str = "") -> None:
+    def __init__(
+        self, writer: Writer, documents: Sequence[Json], given: dict[str, str], to: str = "", last: Sequence[Step] = ()
+    ) -> None:
         self._writer = writer
         self._bundle = Bundle(documents)
         self._to = to
-        self.inputs = {"manifest": digest, "to": to}
+        self._last = last
+        self.inputs = given | {"to": to}
 
     def steps(self, former: Former) -> list[Step]:
-        """Return a step for each document."""
-        return [ObjectStep(self._writer, each, self._bundle, former) for each in self._bundle.documents]
+        """Return a step for each document, and then the last ones."""
+        return [*(self._step(each, former) for each in self._bundle.documents), *self._last]
 
     def findings(self) -> Findings:
         """Return what is found, and what forbids the upgrade. Raise StoreError."""
@@ -50,27 +56,27 @@ class ManifestProcedure:
         if agent is None:
             known = ", ".join(agent_names(names))
             return Findings(self.name, {}, (f"the manifest has no DaemonSet of the agent ({known})",))
-        live, blockers = _live_agent(self._writer, agent)
-        state = read_state(self._writer)
+        live, blockers = live_agent(self._writer, agent)
+        problems = [*blockers, *self._kinds_missing(), *self._method_problems()]
+        if live is not None:
+            problems += [*_flavour_problems(live, agent, names), *self._datastore_problems(live, agent)]
+        noted = {} if problems else self._noted()
+        state = ClusterState(is_served=False) if problems else self._state()
         source = state.version or (version_of(container_of(live)["image"]) if live else "")
         target = version_of(container_of(agent)["image"])
         found: Json = {
-            "datastore": "Kubernetes API",
+            "datastore": self.datastore,
             "method": self.name,
             "flavour": flavour_of(live, names) if live else "none",
             "version": source,
             "programs on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
         }
-        problems = [*blockers, *self._kinds_missing(), *_lock_problems(state)]
-        if live is not None:
-            problems += _flavour_problems(live, agent, names)
-            problems += _datastore_problems(self._writer, live)
-        problems += _version_problems(names, source, target, self._to)
-        return Findings(self.name, found, tuple(problems), source, target)
+        problems += [*_lock_problems(state), *_version_problems(self._pattern(), names, source, target)]
+        return Findings(self.name, found, tuple(problems), source, target, noted)
 
     def unverified(self) -> list[str]:
         """Return what is not as it should be after the last step. Objects and rollouts are verified by their steps."""
-        wanted, state = pattern_of(self._writer.names, self._to), read_state(self._writer)
+        wanted, state = self._pattern(), self._state()
         found = []
         if state.is_served and not wanted.match(state.version):
             found.append(f"ClusterInformation default has version {state.version!r}, which does not match {wanted.pattern}")
@@ -81,31 +87,59 @@ class ManifestProcedure:
         agent = self._bundle.agent(self._writer.names)
         return [] if agent is None else try_pod(self._writer, agent, pause)
 
+    def _step(self, document: Json, former: Former) -> ObjectStep:
+        return ObjectStep(self._writer, document, self._bundle, former)
+
+    def _state(self) -> ClusterState:
+        """Return what the cluster says of itself."""
+        return read_state(self._writer)
+
+    def _noted(self) -> dict[str, str]:
+        """Return what the record of the run keeps."""
+        return {}
+
+    def _pattern(self) -> "re.Pattern[str]":
+        """Return the form of the version of the cluster after the upgrade."""
+        return pattern_of(self._writer.names, self._to)
+
+    def _method_problems(self) -> Iterator[str]:
+        """Yield why the manifest is that of another method of installation."""
+        if self._bundle.brings(Place(self._writer.names.operator_api_version, "Installation", "", "default")):
+            yield "the manifest is of flavour operator, and no operator has installed the cluster: give one of another flavour"
+
+    def _datastore_problems(self, live: Json, agent: Json) -> Iterator[str]:
+        """Yield why this procedure is not for the datastore."""
+        if uses_etcd(live, configs_of(self._writer, live)):
+            yield "the datastore of the cluster is etcd: this procedure is for the Kubernetes API"
+        elif uses_etcd(agent, self._bundle.of_kind("ConfigMap")):
+            yield "the datastore of the manifest is etcd, and that of the cluster the Kubernetes API: give the manifest for it"
+
     def _kinds_missing(self) -> Iterator[str]:
         """Yield a sentence for each document whose kind neither the server nor the manifest has."""
-        for step in self.steps(lambda _: None):
-            assert isinstance(step, ObjectStep)
-            if self._writer.served(step.place) is None and not self._bundle.brings(step.place):
-                yield not_served(step.place)
+        for place in map(place_of, self._bundle.documents):
+            if self._writer.served(place) is None and not self._bundle.brings(place):
+                yield not_served(place)
 
 
 def flavour_of(agent: Json, names: Names) -> str:
     """Return the flavour of a DaemonSet of the agent."""
-    variables = _variables(agent)
+    variables = variables_of(agent)
     if variables.get(USE_POD_CIDR) != "true":
         return NETWORKING
     is_overlay = agent["metadata"]["name"] == names.overlay_agent != names.node_agent
     return OVERLAY if is_overlay or OVERLAY in variables.get(_CLUSTER_TYPE, "").split(",") else POLICY_ONLY
 
 
-def pattern_of(names: Names, to: str) -> "re.Pattern[str]":
-    """Return the form of the version of the cluster after the upgrade: any patch release of the wanted one."""
+def pattern_of(names: Names, to: str, *, plain: bool = False) -> "re.Pattern[str]":
+    """Return the form of the version of the cluster after the upgrade: any patch release of the wanted one.
+
+    With `plain`, the version may also stand without the number of a patch release."""
     wanted = to or (__version__ if names.upgrade_target == _OWN_VERSION else names.upgrade_target)
     numbers = wanted.removeprefix("v").split(".")[:2]
-    return re.compile(rf"^v?{re.escape('.'.join(numbers))}\.")
+    return re.compile(rf"^v?{re.escape('.'.join(numbers))}{_PLAIN_END if plain else _PATCH_END}")
 
 
-def _live_agent(cluster: Cluster, agent: Json) -> tuple[Json | None, list[str]]:
+def live_agent(cluster: Cluster, agent: Json) -> tuple[Json | None, list[str]]:
     """Return the DaemonSet of the agent in the cluster, and the reason if it is missing."""
     namespace, version = str(agent["metadata"].get("namespace") or ""), agent["apiVersion"]
     known = dict.fromkeys((agent["metadata"]["name"], *agent_names(cluster.names)))
@@ -126,11 +160,10 @@ def _flavour_problems(live: Json, agent: Json, names: Names) -> Iterator[str]:
         yield f"the cluster has flavour {was}, and the manifest is of flavour {wanted}: give the manifest of {was}"
 
 
-def _datastore_problems(cluster: Cluster, live: Json) -> Iterator[str]:
-    config = cluster.find(Place("v1", "ConfigMap", live["metadata"]["namespace"], CONFIG_MAP)) or {}
-    network = str((config.get("data") or {}).get(CONFIG_KEY) or "")
-    if _variables(live).get(_DATASTORE_TYPE) == _ETCD or f'"{_ETCD}"' in network:
-        yield "the datastore of the cluster is etcd: this procedure is for the Kubernetes API"
+def configs_of(cluster: Cluster, live: Json) -> list[Json]:
+    """Return the ConfigMaps with the network list of a cluster."""
+    found = cluster.find(Place("v1", "ConfigMap", live["metadata"]["namespace"], CONFIG_MAP))
+    return [] if found is None else [found]
 
 
 def _lock_problems(state: ClusterState) -> Iterator[str]:
@@ -138,13 +171,17 @@ def _lock_problems(state: ClusterState) -> Iterator[str]:
         yield "the datastore is locked, as for a migration; if none is at work, unlock it: `svcctl clusterinfo unlock`"
 
 
-def _version_problems(names: Names, source: str, target: str, to: str) -> Iterator[str]:
-    before, after, floor = order_of(source), order_of(target), order_of(names.upgrade_floor)
-    wanted = pattern_of(names, to)
-    if after is None:
-        yield f"the manifest does not tell its version: the image of the agent has the tag {target!r}"
+def target_problems(wanted: "re.Pattern[str]", target: str) -> Iterator[str]:
+    """Yield why the version of a manifest is not the wanted one."""
+    if order_of(target) is None:
+        yield f"the manifest does not tell its version: its image has the tag {target!r}"
     elif not wanted.match(f"{target}."):
         yield f"the manifest is of version {target}, which does not match {wanted.pattern}: give its version with --to"
+
+
+def _version_problems(wanted: "re.Pattern[str]", names: Names, source: str, target: str) -> Iterator[str]:
+    before, after, floor = order_of(source), order_of(target), order_of(names.upgrade_floor)
+    yield from target_problems(wanted, target)
     if before is None:
         yield f"the version of the cluster is not known: it says {source!r}"
         return
@@ -152,13 +189,6 @@ def _version_problems(names: Names, source: str, target: str, to: str) -> Iterat
         yield f"the cluster has version {source}, and upgrades begin at {names.upgrade_floor}"
     if after is not None and after < before:
         yield f"the manifest is of version {target}, older than {source} of the cluster"
-
-
-def _variables(workload: Json) -> dict[str, str]:
-    """Return the variables of all containers that have a fixed value."""
-    pod = workload["spec"]["template"]["spec"]
-    containers = (*(pod.get("initContainers") or ()), *pod["containers"])
-    return {each["name"]: str(each.get("value") or "") for one in containers for each in one.get("env") or ()}
 
 
 def _path() -> str:

@@ -12,6 +12,8 @@ Difference = tuple[str, Any, Any]
 """A field with its value before and after; None where it is missing."""
 
 _SERVERS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences")
+SECRET: Final = "Secret"  # noqa: S105  # a kind
+_HIDDEN: Final = "(hidden)"
 _KEPT_APART: Final = ("ServiceAccount", "secrets")  # a controller writes them
 
 
@@ -49,6 +51,14 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[Difference]
         return
     for key, (old, new) in pairs.items():
         yield from differences(old, new, f"{path}{key}" if key.startswith("[") or not path else f"{path}.{key}")
+
+
+def shown(before: Json | None, after: Json | None) -> tuple[Difference, ...]:
+    """Return the differences of two states of an object, for people: without what a Secret keeps."""
+    found = tuple(differences(before, after))
+    if SECRET not in ((before or {}).get("kind"), (after or {}).get("kind")):
+        return found
+    return tuple((field, old and _HIDDEN, new and _HIDDEN) for field, old, new in found)
 
 
 def _pairs(before: Any, after: Any) -> dict[str, tuple[Any, Any]] | None:

@@ -10,7 +10,7 @@ from svc.deploy.server_apply import DEFINITION, NAMESPACE
 from svc.upgrade import adoption
 from svc.upgrade.bundle import WORKLOADS, Bundle, kinds_of
 from svc.upgrade.manual_edits import Edit, find_edits, without_carried
-from svc.upgrade.object_states import Difference, differences, digest, essence, last_applied
+from svc.upgrade.object_states import Difference, digest, essence, last_applied, shown
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place, place_of
 from svc.upgrade.rollouts import blocking_budgets, rollout_of
@@ -24,7 +24,7 @@ Former = Callable[[str], Json | None]
 
 _ATTEMPTS: Final = 10
 _CREATED: Final[tuple[Difference, ...]] = (("", None, "created"),)
-_OF_SERVER: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "ownerReferences")
+OF_SERVER: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "ownerReferences")
 
 
 class ObjectStep:
@@ -109,13 +109,15 @@ class ObjectStep:
         wanted = digest(essence(target, self._writer.names))
         if now == wanted or (live is not None and target is None and _is_ending(live)):
             return Look(True, before=now, after=wanted)
+        if target is None and live is not None and _selector(live) != _selector(saved[-1]["after"]):
+            return Look(True, before=now, after=wanted)  # a selector cannot be changed: another object was put in its place
         if now not in {each["digest_after"] for each in saved}:
             made = saved[-1]["after"]
-            found = tuple(differences(made, essence(live, self._writer.names)))
+            found = shown(made, essence(live, self._writer.names))
             return Look(False, (f"{self.name} was changed since",), changes=found, before=now, after=wanted)
         if target is None and (note := self._why_kept()):
             return Look(True, notes=(note,), before=now, after=wanted)
-        changes = tuple(differences(essence(live, self._writer.names), essence(target, self._writer.names)))
+        changes = shown(essence(live, self._writer.names), essence(target, self._writer.names))
         return Look(False, changes=changes, before=now, after=wanted, content={"live": live, "target": target})
 
     def undo(self, look: Look) -> None:
@@ -125,7 +127,7 @@ class ObjectStep:
             self._writer.delete(self.place, live)
             return
         body = copy.deepcopy(target)
-        for field in _OF_SERVER:
+        for field in OF_SERVER:
             body["metadata"].pop(field, None)
         if owners := live["metadata"].get("ownerReferences"):  # they have steps of their own
             body["metadata"]["ownerReferences"] = owners
@@ -152,7 +154,7 @@ class ObjectStep:
             before == after,
             asks=tuple(f"{self.name}: {edit}" for edit in edits if not edit.is_carried),
             notes=tuple(self._notes(live, edits)),
-            changes=tuple(differences(before, after)),
+            changes=shown(before, after),
             before=digest(before),
             after=digest(after),
             content={"before": live, "after": after, "base": base, "document": document},
@@ -218,6 +220,11 @@ def _origin(saved: Sequence[Json]) -> Json | None:
 
 def _is_ending(live: Json) -> bool:
     return "deletionTimestamp" in live["metadata"]
+
+
+def _selector(workload: Json | None) -> Any:
+    selector = ((workload or {}).get("spec") or {}).get("selector")
+    return selector if workload is not None and workload.get("kind") in WORKLOADS else None
 
 
 def _at(applied: Json, live: Json) -> Json:

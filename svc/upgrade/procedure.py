@@ -13,13 +13,16 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Properties of the cluster, sentences about what forbids the procedure, and the versions before and after it."""
+    """Properties of the cluster, sentences about what forbids the procedure, and the versions before and after it.
+
+    `noted` is kept in the record of the run."""
 
     method: str
     found: Json = field(default_factory=dict)
     blockers: tuple[str, ...] = ()
     source: str = ""
     target: str = ""
+    noted: dict[str, str] = field(default_factory=dict)
 
 
 class Procedure(Protocol):

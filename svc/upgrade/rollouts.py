@@ -1,4 +1,4 @@
-"""Rollouts of DaemonSets and Deployments: how far they are, and why they do not go on."""
+"""Rollouts of workloads: how far they are, and why they do not go on."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -12,21 +12,23 @@ from svc.upgrade.writer import Cluster
 
 Json = dict[str, Any]
 
-DAEMON_SET: Final = "DaemonSet"
+DAEMON_SET, STATEFUL_SET = "DaemonSet", "StatefulSet"
 MAX_REASONS: Final = 10  # pods that are named
 _LOG_LINES: Final = 3
-_HASH: Final = {DAEMON_SET: "controller-revision-hash", "Deployment": "pod-template-hash"}
+_REVISION: Final = "controller-revision-hash"
+_HASH: Final = {DAEMON_SET: _REVISION, STATEFUL_SET: _REVISION, "Deployment": "pod-template-hash"}
 _BUDGETS: Final = ("policy/v1", "policy/v1beta1")
 
 
-def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False) -> Progress:
+def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False, one_container: bool = False) -> Progress:
     """Return whether all pods of a workload have its newest template, and are ready.
 
-    With `detailed`, the reasons have the ends of logs, and budgets of disruptions."""
+    With `detailed`, the reasons have the ends of logs, and budgets of disruptions. With `one_container`, only the container of
+    the program has to be ready, and not the pod."""
     live = cluster.find(place)
     if live is None:
         return Progress(False, (f"{place} does not exist",))
-    missing = list(_status_reasons(place, live))
+    missing = list(_status_reasons(place, live, one_container=one_container))
     stuck, number = _stuck_pods(cluster, live)
     if not missing and not stuck:
         return REACHED
@@ -38,7 +40,9 @@ def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False) -> Pro
 def _stuck_pods(cluster: Cluster, live: Json) -> tuple[list[tuple[Json, str]], int]:
     """Return the first pods that do not count as upgraded, each with the reason, and their number. Others are not kept."""
     newest, found, number = _newest_hash(cluster, live), [], 0
-    for pod in _pods(cluster, live):
+    for pod in pods_of(cluster, live):
+        if "deletionTimestamp" in pod["metadata"]:
+            continue
         if why := _why_not_ready(pod, live, newest):
             number += 1
             found += [(pod, why)] if number <= MAX_REASONS else []
@@ -59,7 +63,7 @@ def blocking_budgets(cluster: Cluster, workload: Json) -> Iterator[str]:
             yield f"PodDisruptionBudget/{namespace}/{budget['metadata']['name']} allows no disruption of its pods"
 
 
-def _status_reasons(place: Place, live: Json) -> Iterator[str]:
+def _status_reasons(place: Place, live: Json, *, one_container: bool) -> Iterator[str]:
     status, generation = live.get("status") or {}, live["metadata"]["generation"]
     if status.get("observedGeneration", 0) < generation:
         yield f"{place}: its controller has not seen generation {generation}"
@@ -69,25 +73,31 @@ def _status_reasons(place: Place, live: Json) -> Iterator[str]:
         updated, available = status.get("updatedNumberScheduled", 0), status.get("numberAvailable", 0)
     else:
         wanted = live["spec"].get("replicas", 1)
-        updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
-    if updated != wanted or available != wanted:
+        field = "readyReplicas" if place.kind == STATEFUL_SET else "availableReplicas"  # of releases before 1.22
+        updated, available = status.get("updatedReplicas", 0), status.get(field, 0)
+    if updated != wanted or (available != wanted and not one_container):
         yield f"{place}: {updated} of {wanted} pods are updated, {available} available"
 
 
-def _pods(cluster: Cluster, live: Json) -> Iterator[Json]:
-    """Yield the pods of a workload that are not ending."""
+def pods_of(cluster: Cluster, live: Json, **params: str) -> Iterator[Json]:
+    """Yield the pods with the labels of a workload."""
     selector = live["spec"]["selector"].get("matchLabels") or {}
     path = cluster.folder(Place("v1", "Pod", live["metadata"]["namespace"], "any"))
     text = ",".join(f"{name}={value}" for name, value in selector.items())
-    for pod in cluster.items(path, labelSelector=text, limit=str(SMALL_PAGE)):
-        if "deletionTimestamp" not in pod["metadata"]:
-            yield pod
+    yield from cluster.items(path, labelSelector=text, metadata_only=False, **{"limit": str(SMALL_PAGE), **params})
+
+
+def why_not_ready(pod: Json, live: Json) -> str:
+    """Return why the program of a pod is not ready, whichever template the pod has; empty if it is."""
+    return _why_not_ready(pod, live, "")
 
 
 def _newest_hash(cluster: Cluster, live: Json) -> str:
     """Return the hash of the newest template, as its pods have it; empty if it is not known."""
     metadata = live["metadata"]
     api_version, kind = live["apiVersion"], live["kind"]
+    if kind == STATEFUL_SET:
+        return str((live.get("status") or {}).get("updateRevision") or "")
     history = "ControllerRevision" if kind == DAEMON_SET else "ReplicaSet"
     owned = [
         each

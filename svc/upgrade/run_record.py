@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from svc.upgrade.outcomes import Blocked
@@ -21,7 +21,9 @@ _PAUSE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run: its procedure, versions, digests of its inputs, and the states of its steps by name."""
+    """A run: its procedure, versions, digests of its inputs, and the states of its steps by name.
+
+    `noted` is what its procedure noted at the begin."""
 
     name: str
     procedure: str
@@ -30,6 +32,7 @@ class Run:
     inputs: dict[str, str]
     state: str
     steps: dict[str, str]
+    noted: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -46,6 +49,7 @@ class Run:
             "inputs": json.dumps(self.inputs, sort_keys=True),
             "state": self.state,
             "steps": json.dumps(self.steps),
+            **({"noted": json.dumps(self.noted, sort_keys=True)} if self.noted else {}),
         }
 
 
@@ -53,7 +57,8 @@ def run_from(data: Json) -> Run:
     """Return the run of a ConfigMap's data. Raise Blocked if it is damaged."""
     try:
         name, procedure, source, target, state = (str(data[key]) for key in ("run", "procedure", "from", "to", "state"))
-        return Run(name, procedure, source, target, json.loads(data["inputs"]), state, json.loads(data["steps"]))
+        inputs, steps, noted = (json.loads(text) for text in (data["inputs"], data["steps"], data.get("noted", "{}")))
+        return Run(name, procedure, source, target, inputs, state, steps, noted)
     except (KeyError, ValueError) as error:
         raise Blocked(
             [f"{RECORD} is damaged: {error!r}"], details="delete it: the next run finds out what is done from the cluster"

@@ -2,10 +2,14 @@
 
 from svc.upgrade.backup import Backup
 from svc.upgrade.bundle import Bundle
+from svc.upgrade.etcd_procedure import NAME as ETCD
+from svc.upgrade.etcd_steps import step_of
+from svc.upgrade.node_turns import TURN, NodeTurn
 from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.owner_references import REMOVE, RESTORE
 from svc.upgrade.procedures import special_steps
 from svc.upgrade.run_record import Run
+from svc.upgrade.sidecar_steps import restart_of
 from svc.upgrade.step import Step
 from svc.upgrade.writer import Writer
 
@@ -14,14 +18,18 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
     """Return the steps that have saved an object, in the order of the run."""
     found: list[Step] = []
     special = special_steps(writer)
+    make = step_of if run.procedure == ETCD else ObjectStep
     for name in run.steps:
         if name in (REMOVE, RESTORE):
             continue
-        if name in special:
-            found.append(special[name])
+        if step := special.get(name) or restart_of(writer, name):
+            found.append(step)
+            continue
+        if name.startswith(TURN):
+            found.append(NodeTurn(writer, name))
             continue
         saved = backup.of(name)
         document = next((each[key] for each in reversed(saved) for key in ("after", "before") if each[key]), None)
         if document is not None:
-            found.append(ObjectStep(writer, document, Bundle([]), lambda _: None))
+            found.append(make(writer, document, Bundle([]), lambda _: None))
     return found

@@ -5,14 +5,15 @@
 3. A missing kind, a missing right and every other refusal raise Blocked, with a sentence that names the object.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from svc import deadline
 from svc.datastore.orch.client import METADATA_ONLY, ApiError, Client, Unreachable
 from svc.deploy.discovery import Discovery, ServedKind
 from svc.names import Names
+from svc.upgrade.helm import Helm
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place, place_of
 
@@ -37,6 +38,8 @@ class Cluster:
         self.client = client
         self.names = names
         self.discovery = Discovery(client)
+        self.resources = ExitStack()
+        """What procedures have opened. The caller closes it at the end."""
 
     def served(self, place: Place) -> ServedKind | None:
         """Return the kind of a place; None if the server does not serve it."""
@@ -99,11 +102,22 @@ class Cluster:
 
 
 class Writer(Cluster):
-    """Writes of a run. `permit` returns for how many seconds the run may write, and raises if it may not."""
+    """Writes of a run. `permit` returns for how many seconds the run may write, and raises if it may not.
 
-    def __init__(self, client: Client, names: Names, permit: Callable[[], float]) -> None:
+    `settings` are those by which the API server was opened, for sessions with the datastore behind it."""
+
+    def __init__(
+        self,
+        client: Client,
+        names: Names,
+        permit: Callable[[], float],
+        settings: Mapping[str, str] | None = None,
+        helm: Helm = Helm(),  # noqa: B008  # immutable
+    ) -> None:
         super().__init__(client, names)
-        self._permit = permit
+        self.settings = dict(settings or {})
+        self.permit = permit
+        self.helm = helm
 
     def create(self, document: Json) -> Json:
         """Create an object. Raise Changed if it exists."""
@@ -147,7 +161,7 @@ class Writer(Cluster):
     @contextmanager
     def _sending(self, place: Place, verb: str, stale: Sequence[int] = (_CONFLICT,)) -> Iterator[None]:
         """Send a write in the block, in the time that the run has."""
-        seconds = self._permit()
+        seconds = self.permit()
         try:
             with deadline.limit(seconds), _refused(place, verb, passing=(*stale, _MISSING)):
                 yield

@@ -133,7 +133,7 @@ def test_dry_run_and_an_answer_of_no_release_nothing(cli: Cli, store: Backend) -
 
 def test_address_in_use_is_refused(cli: Cli, store: Backend) -> None:
     printed = refused(cli, "--ip", WEB, "--yes")
-    assert printed.startswith(f"{WEB} refused: endpoint of default/web has it\n1 refused\n")
+    assert printed.startswith(f"{WEB} refused: endpoint of default/web has it: end that first\n1 refused\n")
     assert allocated(store) == BOTH
 
 
@@ -199,9 +199,26 @@ def test_address_that_is_assigned_again_during_the_question_stays(
 
 
 def test_address_without_a_block_is_free_unless_its_block_cannot_be_read(cli: Cli, site: Site, store: Backend) -> None:
-    assert cli.changes("ipam", "release", "--ip", "192.0.2.1") == "192.0.2.1 already free: no block has it\n1 already free\n"
+    unused = "10.65.0.15"
+    assert cli.changes("ipam", "release", "--ip", unused) == f"{unused} already free: no block has it\n1 already free\n"
     spoil(site, BlockKey(Cidr("10.65.0.0/30")), {"allocations": [7, None, None, None]})
     assert refused(cli, "--ip", LEAKED, "--yes").startswith(f"{LEAKED} refused: its block cannot be read\n")
+
+
+def test_address_of_no_pool_is_refused(cli: Cli) -> None:
+    """It is mistyped. One whose handle is known was in a pool that was deleted."""
+    answer = refused(cli, "--ip", "192.0.2.1").splitlines()[0]
+    assert answer.startswith("192.0.2.1 refused: no pool and no block has it: the pools are pool4 10.65.0.0/28")
+    assert "192.0.2.1 already free" in cli.changes("ipam", "release", "--ip", "192.0.2.1", "--handle", "net.c1")
+
+
+def test_report_is_read_from_standard_input(cli: Cli, store: Backend, report: Path) -> None:
+    """A question cannot be answered there."""
+    words = ("ipam", "release", "--from-report", "-", "--force")
+    assert "reads standard input: give it once, and with it --yes" in cli.fails(*words, stdin=report.read_text(), code=2)
+    assert "on standard input is not JSON" in cli.fails(*words, "--yes", stdin="")
+    cli.changes(*words, "--yes", stdin=report.read_text())
+    assert LEAKED not in allocated(store)
 
 
 def test_options_that_do_not_go_together_are_refused(cli: Cli, tmp_path: Path) -> None:

@@ -17,6 +17,11 @@ pytestmark = pytest.mark.server
 
 Json = dict[str, Any]
 INSTALLATION = "apiVersion: operator.svc.internal/v1\nkind: Installation\nmetadata: {name: default}\nspec: {}\n"
+SHARED = (
+    "/apis/apps/v1/namespaces/kube-system/daemonsets/svc-node",
+    "/api/v1/namespaces/kube-system/configmaps/cni-config",
+    "/apis/apps/v1/namespaces/kube-system/deployments",
+)
 POOL_PATH = "/apis/crd.svc.internal/v1/ippools/default-ipv4-ippool"
 
 
@@ -139,6 +144,19 @@ def test_svc_with_other_names_makes_no_role_its_own(server: Kube, tmp_path: Path
         server.call("DELETE", f"{path}/calico-cni-plugin")
 
 
+@pytest.mark.parametrize(("former", "other"), [((), "calico"), (("--names", "calico"), "default")])
+def test_svc_with_other_names_stays(server: Kube, tmp_path: Path, former: tuple[str, ...], other: str) -> None:
+    """Both would have one DaemonSet and one network list. Each object that collides is named, and nothing is written."""
+    applied(server, tmp_path, *former)
+    before = [server.call("GET", path) for path in SHARED]
+    error = refusal(server, tmp_path, "--names", other, "--image", "svc:other")
+    for name in ("DaemonSet kube-system/svc-node", "ConfigMap kube-system/cni-config"):
+        line = next(line for line in error.splitlines() if name in line)
+        assert f"is of svc with other names: give --names {former[-1] if former else 'default'}," in line
+    assert [server.call("GET", path) for path in SHARED] == before
+    applied(server, tmp_path, *former, "--image", "svc:other")
+
+
 def test_network_list_of_the_user_stays(server: Kube, tmp_path: Path) -> None:
     path = "/api/v1/namespaces/kube-system/configmaps"
     own = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cni-config"}, "data": {"config": "{}"}}
@@ -209,6 +227,14 @@ def test_network_list_of_an_installation_stays(server: Kube, tmp_path: Path) -> 
 )
 def test_options_for_newer_servers_are_refused(server: Kube, tmp_path: Path, options: tuple[str, ...], error: str) -> None:
     assert error in refusal(server, tmp_path, *options)
+    assert not has_role(server)
+
+
+def test_all_contradictory_options_are_named_at_once(server: Kube, tmp_path: Path) -> None:
+    options = ("--crds", "with-rules", "--update", "surge", "--image", "A B", "--pool", "10.0.0.0/16", "--flavour", "overlay")
+    error = refusal(server, tmp_path, *options)
+    for each in ("--crds with-rules needs", "--update surge needs", "--image 'A B' is not", "pools are given in vain"):
+        assert sum(each in line for line in error.splitlines()) == 1, error
     assert not has_role(server)
 
 

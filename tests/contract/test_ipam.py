@@ -155,6 +155,7 @@ def test_error_of_exhausted_pools_states_their_numbers(backend: Backend, ipam: I
     assert refusal.value.msg == "no free IPv4 address for node 'node1'"
     assert "pool4 10.66.0.0/30 (1 of 1 blocks are the node's, 4 addresses used in them)" in refusal.value.details
     assert "second 10.67.0.0/29 (1 of 2 blocks are the node's, 4 addresses used in them)" in refusal.value.details
+    assert refusal.value.details.endswith("or release leaked addresses, which `svcctl ipam check` lists")
     free(ipam, "net.c3")
     assert len(take(ipam, "net.late")) == 1
 

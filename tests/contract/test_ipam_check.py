@@ -213,7 +213,7 @@ def test_overlapping_block_hides_no_allocation(store: Backend, checked: Place, i
     assert ("leaked", str(leaked)) in found
     assert {id_ for id_, _ in found} == {"leaked", "duplicate", "block-size"}
     used, free = examine(checked, [ReleaseTarget(Address(WEB)), ReleaseTarget(leaked)], (), LocalUses())
-    assert (used.result, used.reason) == (REFUSED, "endpoint of default/web has it")
+    assert (used.result, used.reason) == (REFUSED, "endpoint of default/web has it: end that first")
     assert [outcome.result for outcome in carry_out(store, [free])] == [RELEASED]
     assert held(store) == {BLOCK: [WEB], cidr: []}
 
@@ -247,7 +247,10 @@ def test_ended_cooldown_is_found(store: Backend, checked: Place) -> None:
 
 def test_release_in_the_future_is_found(store: Backend, checked: Place) -> None:
     release_at(store, datetime.now(timezone.utc) + timedelta(hours=1), 3)
-    assert ids(checked) == [("cooldown-future", "10.65.0.3")]
+    (finding,) = result(checked).findings
+    assert (finding.id, finding.object) == ("cooldown-future", "10.65.0.3")
+    assert f" s ahead of this clock, in block {BLOCK} (host:{NODE})" in finding.problem
+    assert finding.fix.endswith("the next ADD or DEL that writes the block frees it")  # an hour is longer than the cooldown
 
 
 # handles

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.api_proxy import ApiProxy
+from harness.api_proxy import ApiProxy, Fate, Order
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.polling import eventually
@@ -250,6 +250,17 @@ def test_stuck_node_is_named(site: UpgradeSite, kubelets: FakeKubelets) -> None:
     assert "its log cannot be read" in late.stderr
     kubelets.stuck.clear()
     site.succeeds("apply")
+
+
+def test_stuck_node_is_named_with_the_end_of_its_log(site: UpgradeSite, kubelets: FakeKubelets, proxy: ApiProxy) -> None:
+    """Kubelets of tests serve no logs: the proxy answers in their place."""
+    kubelets.stuck["node2"] = ("CrashLoopBackOff", "back-off 10s")
+    proxy.arm(Order(Fate.ANSWERED, r"GET .*/log", status=200, body=b"starting\ncannot read /etc/x\n"))
+    late = site.run("apply", "--timeout", "3s", server=proxy.url)
+    proxy.disarm()
+    kubelets.stuck.clear()
+    assert late.exit_code == 5, late.output
+    assert "CrashLoopBackOff: back-off 10s; its log ends with: starting | cannot read /etc/x" in late.stderr
 
 
 def test_run_with_other_inputs_is_not_continued(site: UpgradeSite, kubelets: FakeKubelets) -> None:

@@ -235,7 +235,9 @@ def test_etcd_is_another_procedure(site: UpgradeSite) -> None:
     body = {"metadata": {"name": "cni-config", "namespace": SYSTEM}, "data": {"config": text}}
     site.kube.call("POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", body)
     try:
-        assert "the datastore of the cluster is etcd" in blocked(site, [daemon_set("svc:0.1.1")])
+        documents = [daemon_set("svc:0.1.1")]
+        assert "the datastore of the cluster is etcd" in blocked(site, documents, "--procedure", "manifests")
+        assert "give the manifest for it" in blocked(site, documents)
     finally:
         site.kube.uproot(f"configmaps/{SYSTEM}/cni-config")
 
@@ -295,3 +297,66 @@ def test_fields_of_a_former_release_go(site: UpgradeSite) -> None:
     assert done.exit_code == 0, done.output
     (left,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
     assert "env" not in left
+
+
+def test_manifest_of_the_operator(site: UpgradeSite) -> None:
+    documents = [*objects(Settings("operator", ORCH, "svc:0.1.1", policy_api=POLICY_V1BETA1))]
+    assert "the manifest is of flavour operator" in blocked(site, documents)
+
+
+POLICY_KIND = "/apis/crd.svc.internal/v1/globalnetworkpolicies"
+
+
+def policy(name: str) -> Json:
+    head = {"apiVersion": "crd.svc.internal/v1", "kind": "GlobalNetworkPolicy", "metadata": {"name": name}}
+    return head | {"spec": {"selector": "has(host-endpoint-upgrade)", "types": ["Ingress"], "ingress": [{"action": "Allow"}]}}
+
+
+def policies_of(site: UpgradeSite, *names: str) -> str:
+    return str(site.manifest([policy(name) for name in names], "policies.json"))
+
+
+@pytest.fixture
+def with_policy(site: UpgradeSite) -> UpgradeSite:
+    """Return a cluster with the policy that lets all through while it is upgraded."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    kind = definition()
+    kind["metadata"]["name"] = "globalnetworkpolicies.crd.svc.internal"
+    kind["spec"]["group"] = "crd.svc.internal"
+    plural, name = "globalnetworkpolicies", "GlobalNetworkPolicy"
+    kind["spec"]["names"] = {"plural": plural, "singular": name.lower(), "kind": name, "listKind": f"{name}List"}
+    kind["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": schema}
+    site.kube.apply([kind])
+    site.kube.call("POST", POLICY_KIND, policy("allow-all-upgrade"))
+    return site
+
+
+def names_of_policies(site: UpgradeSite) -> set[str]:
+    return {each["metadata"]["name"] for each in site.kube.call("GET", POLICY_KIND)["items"]}
+
+
+def test_policy_of_upgrades_ends_with_consent(with_policy: UpgradeSite) -> None:
+    """It is deleted last, after those that replace it were applied. Undoing brings it back."""
+    site, documents = with_policy, [daemon_set("svc:0.1.1")]
+    given = ("--policies", policies_of(with_policy, "mine"))
+    asked = site.run("apply", *given, documents=documents)
+    assert asked.exit_code == 4, asked.output
+    assert "--ack allow-all-upgrade" in asked.stderr
+    assert names_of_policies(site) == {"allow-all-upgrade"}
+    done = site.run("apply", *given, "--ack", "allow-all-upgrade", documents=documents)
+    assert done.exit_code == 0, done.output
+    assert names_of_policies(site) == {"mine"}
+    again = site.run("apply", *given, documents=documents)
+    assert again.stdout == "nothing to do\n", again.output
+    undone = site.run("undo")
+    assert undone.exit_code == 0, undone.output
+    assert names_of_policies(site) == {"allow-all-upgrade"}
+
+
+def test_policy_of_upgrades_stays_without_its_successors(with_policy: UpgradeSite) -> None:
+    site = with_policy
+    assert site.run("apply", documents=[daemon_set("svc:0.1.1")]).exit_code == 0
+    assert names_of_policies(site) == {"allow-all-upgrade"}
+    for names in ((), ("allow-all-upgrade",)):
+        refused = site.run("apply", "--policies", policies_of(site, *names), documents=[daemon_set("svc:0.1.1")])
+        assert refused.exit_code == 2, refused.output

@@ -132,6 +132,8 @@ def test_calls_work_again_when_the_disk_has_space(node: Node, make: MakePod) -> 
     assert error["code"] == 104
     assert "database or disk is full" in str(error["msg"])
     assert "free space on its file system" in str(error["details"])
+    shown = node.svcctl("status", check=False)
+    assert (shown.returncode, "disk is full" in shown.stdout) == (3, True)  # before the next probe, too
     reported = status(node, netconf(ipam={"assign_ipv6": "true"})).output
     assert reported["code"] == 50
     assert "full" in reported["msg"]

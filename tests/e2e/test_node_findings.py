@@ -9,18 +9,23 @@ from typing import Any
 
 import pytest
 
+from harness.enter_netns import entered
+from harness.ipam_check import at_once
 from harness.netns import Netns
 from harness.node import Node, agent_with, netconf
 from harness.pod import Pod
 from harness.polling import wait_until
 from harness.scrape import path_of, restart, scrape
 from harness.state import edit_journal, given_away, remains, store_of
-from svc.agent import reconciliation
+from svc.admin.ipam_check.node import NodePlace, check_node
+from svc.admin.ipam_check.observation import Place
+from svc.agent import reconciliation, restoring
 from svc.attach.journal import Journal
 from svc.attach.record import DELETING
 from svc.dataplane.plan import HOST_MAC
 from svc.ipam.requests import Assign, ReleaseTarget
 from svc.ipam.service import IpamService
+from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
 
@@ -190,6 +195,61 @@ def test_findings_are_shown_on_request(observed: Pod) -> None:
     assert status.returncode == 3
     assert f"link-missing: {named(observed)}" in status.stdout
     assert "1 findings in 1 attachments" in status.stdout
+
+
+def test_conflict_is_shown_before_the_next_comparison(node: Node, own_pods: MakePod) -> None:
+    """The agent meets it when it claims the address again, and compares every 5 minutes only."""
+    restart(node, *agent_with({f"{restoring.__name__}.{name}_SECONDS": 0.1 for name in ("VERIFY", "CONFLICT", "LOOK")}))
+    pod = own_pods()
+    pod.add()
+    (address,) = pod.addresses
+    with given_away(node, address):
+        wait_until(lambda: found(node).get("attachment-unallocated") == 1)
+        status = node.svcctl("status", check=False)
+        assert status.returncode == 3
+        assert f"attachment-unallocated: {named(pod)}: another has its address: " in " ".join(status.stdout.split())
+        assert address.partition("/")[0] in status.stdout
+    wait_until(lambda: found(node) == dict.fromkeys(IDS, 0))
+    assert "attachment-unallocated" not in node.svcctl("status", check=False).stdout
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["lost", "damaged"])
+def test_lost_journal_is_named_with_its_findings(observed: Pod, is_damaged: bool) -> None:
+    """No network list is installed, so that nothing names the network. The agent and the check of the node agree."""
+    node = observed.node
+    node.stop_agent()
+    for file in node.state_dir.glob("journal.db*"):
+        file.unlink()
+    if is_damaged:
+        (node.state_dir / "journal.db").write_bytes(b"damaged" * 1000)
+    node.start_agent(*QUICK, options=("--metrics", f"unix:{path_of(node)}"))
+    wait_until(lambda: node.svcctl("reconcile", check=False).returncode == 3)
+    _, report = compared(node)
+    assert [each["id"] for each in report["findings"]] == ["link-unknown"]
+    assert "no installed network list names a datastore" in report["errors"][0]
+    origin = "rebuilt at " if is_damaged else "made at "
+    assert report["journal"].startswith(origin)
+    with store_of(node) as store, entered(node.netns):
+        checked = check_node(NodePlace(Place(store, DEFAULT), {"kind": "embedded"}, HOST, node.state_dir), at_once)
+    expected = [(each["id"], each["object"], each["problem"]) for each in report["findings"]]
+    assert [(each.id, each.object, each.problem) for each in checked.findings] == expected
+    assert checked.observation.journal == report["journal"]
+    shown = " ".join(node.svcctl("status", check=False).stdout.split())
+    assert f"the agent's journal, which was {origin}" in shown
+    assert ("kept as journal.db.damaged-" in shown) is is_damaged
+    observed.delete()
+
+
+def test_locked_datastore_leaves_findings_unknown(observed: Pod) -> None:
+    node = observed.node
+    node.svcctl("clusterinfo", "lock")
+    assert compared(node)[0] == 1
+    shown = " ".join(node.svcctl("status", check=False).stdout.split())
+    assert "findings: unknown, incomplete (" in shown
+    assert "last complete comparison: 0 findings " in shown
+    node.svcctl("clusterinfo", "unlock")
+    assert compared(node)[0] == 0
+    observed.delete()
 
 
 def test_reconcile_needs_the_agent(observed: Pod) -> None:

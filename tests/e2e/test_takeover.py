@@ -124,6 +124,23 @@ def test_next_container_of_a_pod_takes_over_the_sandbox(make: MakePod, node: Clu
     assert new.check().status == 0, new.check()
 
 
+def test_pod_of_before_keeps_its_address_and_is_torn_down(make: MakePod, node: ClusterNode) -> None:
+    """Documents and interface are as the other product's ADD leaves them, and svc has no row of it."""
+    pod = make()
+    pod.add()
+    with closing(sqlite3.connect(node.state_dir / "journal.db", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM attachments")
+    assert pod.check().status == 0, pod.check()
+    assert pod.netns.addresses("eth0") == [f"{pod.addresses[0]}/32"]
+    assert audit([node]).allocations == {pod.addresses[0]: "net1.c1"}
+    with closing(sqlite3.connect(node.state_dir / "journal.db", isolation_level=None)) as connection:
+        assert connection.execute("SELECT count(*) FROM attachments").fetchone() == (1,)
+        connection.execute("DELETE FROM attachments")
+    pod.delete()
+    assert audit([node]).allocations == {}
+    assert node.netns.links() == ["uplink"]
+
+
 # handles
 
 

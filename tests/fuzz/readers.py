@@ -14,7 +14,7 @@ import orjson
 
 from fuzz.run import WrongAcceptance
 from svc._core.cidr import Address, Cidr
-from svc._core.rtnl import NetlinkError, split, unpack_ack, unpack_address, unpack_link, unpack_route
+from svc._core.rtnl import NetlinkError, split, unpack_ack, unpack_address, unpack_link, unpack_neighbour, unpack_route
 from svc.admin import documents, kinds, label_selector
 from svc.agent import introspection as requests
 from svc.cni import spool_file as spool_files
@@ -46,7 +46,7 @@ LABELS: Final[tuple[dict[str, str], ...]] = ({}, {"a": "b"}, {"a": "", "zone": "
 _OBJECT: Final = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9._]{0,252}")
 _NETWORK: Final = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9_.]{0,123}")
 _CONTAINER: Final = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9_.]*")
-_READERS: Final = (unpack_ack, unpack_link, unpack_address, unpack_route)
+_READERS: Final = (unpack_ack, unpack_link, unpack_address, unpack_route, unpack_neighbour)
 
 
 def require(condition: bool, problem: str) -> None:

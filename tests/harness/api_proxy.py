@@ -46,8 +46,10 @@ class ApiProxy:
     for lack of a right.
     """
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, token: str = "") -> None:
+        """`token` is for clients that send theirs over TLS only."""
         self._kube = kube
+        self.token = token
         self._lock = threading.Lock()
         self._orders: list[Order] = []
         self._sockets: set[socket.socket] = set()
@@ -166,7 +168,11 @@ class _Handler(BaseHTTPRequestHandler):
             connection.close()
 
     def _forward(self, connection: http.client.HTTPSConnection, body: bytes) -> http.client.HTTPResponse:
-        headers = {name: text for name, text in self.headers.items() if name not in ("Host", "Content-Length")}
+        headers = {
+            name: text for name, text in self.headers.items() if name not in ("Host", "Content-Length", "Accept-Encoding")
+        }
+        if self.proxy.token:
+            headers["Authorization"] = f"Bearer {self.proxy.token}"
         connection.request(self.command, self.path, body or None, headers)
         reply = connection.getresponse()
         if reply.status == HTTPStatus.FORBIDDEN:

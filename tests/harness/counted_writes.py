@@ -2,8 +2,9 @@
 
     python counted_writes.py NUMBER before|after|interrupt FILE ARGUMENTS...
 
-A write is a request that is neither a read nor a dry run, or a file of a backup. Requests of other threads, such as renewals of
-a Lease, do not count. FILE gets the number of writes at the end. With NUMBER 0 nothing is killed.
+A write is a request that is neither a read nor a dry run, a transaction of etcd, or a file of a backup. Requests of other
+threads, such as renewals of a Lease, do not count. A move has one connection here, and does not wait for calls in flight. FILE
+gets the number of writes at the end. With NUMBER 0 nothing is killed.
 """
 
 import importlib
@@ -21,6 +22,9 @@ from svc.datastore.orch.client import Client
 backup: Any = importlib.import_module("svc.upgrade.backup")
 step_runner: Any = importlib.import_module("svc.upgrade.step_runner")
 canary: Any = importlib.import_module("svc.upgrade.canary")
+marks: Any = importlib.import_module("svc.move.marks")
+etcd: Any = importlib.import_module("svc.datastore.etcd.store")
+parallel: Any = importlib.import_module("svc.datastore.orch.parallel")
 writes = 0
 
 
@@ -28,6 +32,8 @@ def main() -> None:
     number, when, file, *arguments = sys.argv[1:]
     arm(int(number), when)
     step_runner.POLL_SECONDS = step_runner.PAUSE_SECONDS = canary._POLL_SECONDS = 0.05
+    marks.IN_FLIGHT_SECONDS = 0.0
+    parallel.ParallelWriter._helpers = lambda *_: []
     sys.argv = ["svcctl", *arguments]
     try:
         svcctl()
@@ -36,7 +42,7 @@ def main() -> None:
 
 
 def arm(number: int, when: str) -> None:
-    send, write_file = Client._call, backup.replace
+    send, write_file, commit = Client._call, backup.replace, etcd.EtcdStore.write
 
     def counted(act: Callable[[], Any]) -> Any:
         global writes
@@ -58,6 +64,7 @@ def arm(number: int, when: str) -> None:
 
     Client._call = call  # type: ignore[method-assign]
     backup.replace = lambda *given: counted(lambda: write_file(*given))
+    etcd.EtcdStore.write = lambda *given, **options: counted(lambda: commit(*given, **options))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ No scheduler runs: a pod without a node gets the one that its affinity names, el
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,7 +18,8 @@ _POLL_SECONDS = 0.05
 
 class FakeKubelets:
     """The kubelets of some nodes. `stuck` has nodes whose pods do not start, with the reason and message of their container;
-    `without_address` the names of pods that get none."""
+    `without_address` the names of pods that get none, `unready` the names of containers that run and do not become ready.
+    `injected` returns images by the name of a container: what a service mesh changes in the pods that are made."""
 
     def __init__(self, kube: Kube, nodes: Iterable[str]) -> None:
         self._kube = kube.connected_again()
@@ -26,6 +27,8 @@ class FakeKubelets:
         self._ended = threading.Event()
         self.stuck: dict[str, tuple[str, str]] = {}
         self.without_address: set[str] = set()
+        self.unready: set[str] = set()
+        self.injected: Callable[[], dict[str, str]] = dict
 
     @contextmanager
     def running(self) -> Iterator["FakeKubelets"]:
@@ -69,7 +72,16 @@ class FakeKubelets:
         elif node in self.stuck:
             self._report(path, pod, self.stuck[node])
         elif status.get("phase") != "Running":
+            self._inject(path, pod)
             self._report(path, pod, None)
+
+    def _inject(self, path: str, pod: Json) -> None:
+        images = self.injected()
+        for each in pod["spec"]["containers"]:
+            if (wanted := images.get(each["name"])) and each["image"] != wanted:
+                body = {"spec": {"containers": [{"name": each["name"], "image": wanted}]}}
+                self._kube.call("PATCH", path, body, "application/strategic-merge-patch+json")
+                each["image"] = wanted
 
     def _choose(self, pod: Json) -> str:
         text = str((pod["spec"].get("affinity") or {}).get("nodeAffinity"))
@@ -80,11 +92,13 @@ class FakeKubelets:
         if stuck is not None:
             state = {"waiting": {"reason": stuck[0], "message": stuck[1]}}
         is_ready = stuck is None
+        ready = {each["name"]: is_ready and each["name"] not in self.unready for each in pod["spec"]["containers"]}
+        common = {"imageID": "", "restartCount": 0, "state": state}
         containers = [
-            {"name": each["name"], "ready": is_ready, "image": each["image"], "imageID": "", "restartCount": 0, "state": state}
+            {"name": each["name"], "ready": ready[each["name"]], "image": each["image"]} | common
             for each in pod["spec"]["containers"]
         ]
-        conditions = [{"type": "Ready", "status": str(is_ready)}]
+        conditions = [{"type": "Ready", "status": str(all(ready.values()))}]
         wanted: Json = {
             "phase": "Running" if is_ready else "Pending",
             "conditions": conditions,

@@ -174,6 +174,10 @@ class RealNode:
         files = [file for name in ("containerd.log", "kubelet.log") if (file := self._folder / name).exists()]
         return "\n".join(file.read_text()[-4000:] for file in files)
 
+    def runtime_log(self) -> str:
+        """Return the log of containerd."""
+        return (self._folder / "containerd.log").read_text()
+
     @contextmanager
     def rebooted(self) -> Iterator[None]:
         """Simulate a power failure, and boot after the `with` block. Data on disk stays, and the state of the kernel is lost.

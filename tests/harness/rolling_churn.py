@@ -35,6 +35,7 @@ class Churn:
         self.failed: list[str] = []
         self.addresses: list[str] = []
         self.gaps: list[float] = []  # seconds, each from the first refused connection to the next accepted one
+        self.ends: list[float] = []  # Unix times of the ends of these
 
     @contextmanager
     def running(self, threads: int = 3) -> Iterator[None]:
@@ -84,5 +85,6 @@ class Churn:
                 since = time.monotonic()
             elif self.is_refused and not refused:
                 self.gaps.append(time.monotonic() - since)
+                self.ends.append(time.time())
             self.is_refused = refused
             time.sleep(_PROBE_SECONDS)

@@ -1,17 +1,20 @@
 """Kills and faults of upgrades at each of their writes."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from click.testing import Result
+
 from harness import counted_writes
-from harness.api_proxy import Fate, Order
+from harness.api_proxy import ApiProxy, Fate, Order
 from harness.forks import ForkServer
 
 MODULES = (
     "svc.datastore.orch.store",
+    "svc.datastore.etcd.store",
     "svc.ctl.commands.upgrade",
     "svc.upgrade.engine",
     "svc.upgrade.manifest_procedure",
@@ -29,6 +32,56 @@ FAULTS = {
     "never sent": Order(Fate.NEVER_SENT, WRITES),
     "reply lost": Order(Fate.REPLY_LOST, WRITES),
 }
+
+
+def kill_at_writes(
+    killer: "Killer", words: Sequence[str], prepare: Callable[[], None], check: Callable[[], None], step: int
+) -> str:
+    """Kill svcctl before and after each write, or each of a step, and run it again to its end. Return what was done.
+
+    `prepare` makes the cluster as it is before, `check` fails if the end is not the wanted one."""
+    prepare()
+    done = killer.run(*words)
+    assert done.returncode == 0, done.stderr
+    check()
+    writes, kills = killer.writes, 0
+    for number in range(1, writes + 1, step):
+        for when in ("before", "after"):
+            prepare()
+            killed = killer.run(*words, kill_at=number, when=when)
+            if killed.returncode == 0:  # there are fewer notes of waiting than before
+                assert number > writes - 8
+                continue
+            assert killed.returncode == -9, (number, when, killed.stderr)
+            resumed = killer.run(*words)
+            assert resumed.returncode == 0, (number, when, resumed.stderr)
+            check()
+            kills += 1
+    assert kills > writes // step
+    return f"{kills} kills, before and after every {step}. of {writes} writes"
+
+
+def fail_writes(
+    proxy: ApiProxy, run: Callable[[], Result], prepare: Callable[[], None], check: Callable[[], None], names: Iterable[str]
+) -> str:
+    """Let each write of a run fail by the fault of its turn. The run ends well or is blocked, and the next one ends well."""
+    statuses = []
+    for number, name in enumerate(names, 1):
+        prepare()
+        orders = fault_at(number, name)
+        for order in orders:
+            proxy.arm(order)
+        first = run()
+        proxy.disarm()
+        if any(order.times for order in orders):
+            break
+        assert first.exit_code in (0, 3), (number, name, first.output)
+        second = run()
+        assert second.exit_code == 0, (number, name, first.output, second.output)
+        check()
+        statuses.append(first.exit_code)
+    assert len(statuses) > 5
+    return f"{len(statuses)} faults, {statuses.count(3)} blocked the run"
 
 
 def fault_at(number: int, name: str) -> list[Order]:

@@ -146,21 +146,32 @@ class UpgradeSite:
                 found[f"{kind}/{each['metadata']['name']}"] = str(each["metadata"][field])
         return found
 
-    def _await_controller(self) -> None:
-        """Wait until the controller of DaemonSets knows which are gone.
+    def _await_controller(self, probe: Json) -> None:
+        """Wait until the controller of a kind knows which of its objects are gone.
 
-        Otherwise it replaces their pods, and then waits minutes for the new pods to belong to a DaemonSet of the same name."""
-        probe = daemon_set("svc:0.1.0")
+        Otherwise it replaces their pods, and that of DaemonSets then waits minutes for the new pods to belong to a DaemonSet of
+        the same name."""
         probe["metadata"]["name"] = f"probe-{next(_numbers)}"
-        probe["spec"]["template"]["spec"]["nodeSelector"] = {"no-node": "has-this"}
         self.kube.call("POST", path_of(probe), probe)
         path = f"{path_of(probe)}/{probe['metadata']['name']}"
         eventually(lambda: self.kube.call("GET", path)["status"], lambda status: status.get("observedGeneration"))
 
+    def _forget_workloads(self) -> None:
+        has_replicas = bool(self.kube.call("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/replicasets")["items"])
+        self.kube.forget(f"daemonsets/{SYSTEM}/", f"deployments/{SYSTEM}/")
+        probe = daemon_set("svc:0.1.0")
+        probe["spec"]["template"]["spec"]["nodeSelector"] = {"no-node": "has-this"}
+        self._await_controller(probe)
+        if has_replicas:
+            none = daemon_set("svc:0.1.0") | {"kind": "Deployment"}
+            none["spec"]["replicas"] = 0
+            self._await_controller(copy.deepcopy(none))
+            self.kube.forget(f"replicasets/{SYSTEM}/")
+            self._await_controller(none | {"kind": "ReplicaSet"})
+
     def clear(self) -> None:
         """Delete what upgrades and installations have left."""
-        self.kube.forget(f"daemonsets/{SYSTEM}/")
-        self._await_controller()
+        self._forget_workloads()
         kinds = ("daemonsets", "deployments", "replicasets", "controllerrevisions", "pods", "poddisruptionbudgets")
         self.kube.forget(*(f"{kind}/{SYSTEM}/" for kind in kinds))
         self.kube.forget(

@@ -37,14 +37,17 @@ def uses_of(tmp_path: Path) -> dict[Address, str]:
             return used_here(tmp_path)
 
 
+LOOK = "`ip address` and `ip route` name the interface; end its container, or delete it if no container uses it"
+
+
 def test_addresses_of_the_node_are_in_use(uses_of: dict[Address, str]) -> None:
     """A route with a gateway leads to another node, and a pending release is not of a live attachment."""
     found = {str(address): what for address, what in uses_of.items()}
     assert found == {
-        "10.0.0.1": "an interface of this node has it",
-        "fd00::1": "an interface of this node has it",
-        "10.65.0.1": "a route of this node has it",
-        "fd65::1": "a route of this node has it",
+        "10.0.0.1": f"an interface of this node has it: {LOOK}",
+        "fd00::1": f"an interface of this node has it: {LOOK}",
+        "10.65.0.1": f"a route of this node has it: {LOOK}",
+        "fd65::1": f"a route of this node has it: {LOOK}",
         "10.65.0.7": f"attachment {record().handle} of this node has it for pod ns/pod: "
         "end the container, or repeat its DEL if the runtime does not know it",
     }

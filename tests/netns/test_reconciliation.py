@@ -9,7 +9,7 @@ from harness.add_requests import netconf
 from harness.blocking import run_blocking
 from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host, opened
-from harness.ipam import IPAM_QUERIES, wipe
+from harness.ipam import IPAM_QUERIES, free, wipe
 from harness.netns import Netns, run
 from harness.polling import wait_until
 from svc.agent import reconciliation
@@ -17,9 +17,11 @@ from svc.agent.lanes import RECOVERY
 from svc.agent.queue import Job
 from svc.agent.reconciliation import CONFIRM_SECONDS, RECONCILE_SECONDS, Reconciliation
 from svc.attach.add import add
+from svc.attach.reclaim import restore
 from svc.attach.record import DELETING, AttachmentId
 from svc.attach.request import AddRequest, Sandbox
 from svc.ipam.requests import Assign
+from svc.ipam.service import IpamService
 from svc.model.endpoint import Workload
 from svc.model.errors import SvcError
 
@@ -271,6 +273,71 @@ def test_datastore_that_fails_is_left_out(host: Host, look: Looks, sandbox: Sand
     report = look(CONFIRM_SECONDS)
     assert [each["id"] for each in report["findings"]] == ["link-missing"]
     assert len(report["errors"]) == 1
+
+
+def test_findings_of_a_datastore_stay_while_it_fails(host: Host, look: Looks, sandbox: Sandbox) -> None:
+    """They are not known to be mended. The report has the time of the last complete comparison."""
+    host.add(sandbox)
+    IpamService(host.store, "node1").assign(Assign("net.lost", {"node": "node1"}))
+    assert [id_ for id_, _ in look.twice()] == ["allocation-unattached"]
+    before = look.reconciliation.report
+    assert before["complete"] == {"time": before["time"], "findings": 1}
+    host.faults.arm(Kind.OUTAGE)
+    report = look(CONFIRM_SECONDS)
+    assert report["findings"] == before["findings"]
+    assert report["complete"] == before["complete"]
+    host.heal()
+    free(IpamService(host.store, "node1"), "net.lost")
+    report = look(CONFIRM_SECONDS)
+    assert (report["findings"], report["complete"]) == ([], {"time": report["time"], "findings": 0})
+
+
+def test_finding_of_a_deleted_attachment_ends_while_its_datastore_fails(host: Host, look: Looks, sandbox: Sandbox) -> None:
+    host.add(sandbox)
+    (row,) = host.context.journal.all()
+    free(IpamService(host.store, "node1"), row.handle)
+    assert set(look.twice()) == {("attachment-unallocated", "net c1 eth0")}
+    host.context.networks.note(("", "net"), WHERE)
+    host.context.journal.remove(row)
+    host.faults.arm(Kind.OUTAGE)
+    report = look(CONFIRM_SECONDS)
+    assert (len(report["errors"]), [each["id"] for each in report["findings"]]) == (1, [])
+
+
+def test_conflict_is_a_finding_at_once(host: Host, look: Looks, sandbox: Sandbox) -> None:
+    """Before the first comparison, too. It ends with the comparison that its end calls for."""
+    host.add(sandbox)
+    (row,) = host.context.journal.all()
+    look.reconciliation.look()
+    assert look.jobs == []
+    ipam = IpamService(host.store, "node2")
+    free(ipam, row.handle)
+    ipam.assign(Assign("net.c9", {"node": "node2"}, addresses=row.address_list()))
+    assert not restore(host.context, row.id, host.trace)
+    report = look.reconciliation.report
+    (finding,) = report["findings"]
+    assert (finding["id"], finding["object"], finding["addresses"]) == (
+        "attachment-unallocated", "net c1 eth0", row.addresses,
+    )  # fmt: skip
+    assert row.addresses[0].partition("/")[0] in finding["problem"]
+    assert "recreate the workload of net c1 eth0" in finding["fix"]
+    assert number_of(look, "attachment-unallocated") == 1
+    look.reconciliation.look()
+    look.run_jobs()
+    assert number_of(look, "attachment-unallocated") == 1
+    assert look(CONFIRM_SECONDS)["findings"] == [finding]
+    free(ipam, "net.c9")
+    assert restore(host.context, row.id, host.trace)
+    look.reconciliation.look()
+    look.run_jobs()
+    assert look.reconciliation.report["findings"] == []
+    assert number_of(look, "attachment-unallocated") == 0
+
+
+def number_of(look: Looks, id_: str) -> float:
+    """Return the value of the metric."""
+    (number,) = (value for _, labels, value in look.reconciliation.samples() if labels == (("id", id_),))
+    return number
 
 
 def test_incomplete_comparison_is_repeated_after_a_minute(host: Host, look: Looks) -> None:

@@ -128,6 +128,22 @@ def test_wrong_use_is_an_error(filled: Cli, arguments: tuple[str, ...], message:
     assert len(references(filled)) == 4
 
 
+@pytest.mark.parametrize("name", ["BAD NS", "Shop", "-a", "a" * 64, "a.b"])
+def test_namespace_that_cannot_exist_is_refused(filled: Cli, name: str) -> None:
+    error = filled.fails("get", "wep", "-n", name, code=2)
+    assert f"{name!r} is not the name of a namespace: a namespace has up to 63 lower-case letters" in error
+
+
+def test_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.touch()
+    cli = Cli(tmp_path, fresh=False)
+    for words in ("get pools", "apply -f -", "apply -f - --dry-run", "pending get", "ipam check --node", "store restore x"):
+        error = cli.fails(*words.split(), stdin=text(pool("p", "10.65.0.0/24")))
+        assert f"state directory {str(file)!r} is not a directory: name" in error
+    assert f"journal '{file}/journal.db' cannot exist: {str(file)!r} is not a directory" in cli("status", "-o", "json").stdout
+
+
 def test_repeated_objects_are_errors(cli: Cli) -> None:
     lines = cli.fails("apply", "-f", "-", stdin=text(RESERVATION, RESERVATION)).splitlines()
     assert lines[1:] == [

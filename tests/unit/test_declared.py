@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -17,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 ON_INDEX = re.compile(r"pip[3]? install (?!-)['\"]?([\w.-]+)")
 TOOLS = {"auditwheel", "build", "uv"}  # named by documents
-LOCKED = {"node.txt": [], "node-etcd.txt": EXTRAS["etcd"], "node-orch.txt": EXTRAS["orch"]}
+LOCKED = {"node.txt": []} | {f"node-{name}.txt": EXTRAS[name] for name in EXTRAS}
 PINNED = re.compile(r"^([\w.-]+)==[^\\]+ \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE)
 
 
@@ -44,7 +45,7 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def test_every_imported_package_is_declared() -> None:
-    declared = {distribution(each) for each in (*PROJECT["project"]["dependencies"], *EXTRAS["etcd"], *EXTRAS["orch"])}
+    declared = {distribution(each) for each in (*PROJECT["project"]["dependencies"], *chain(*EXTRAS.values()))}
     known = packages_distributions()
     undeclared = [
         (package, source)

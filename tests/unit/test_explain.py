@@ -137,3 +137,16 @@ def test_split_prints_the_new_pools(cli: Cli) -> None:
     cli.prints("clusterinfo", "lock")
     lines = cli("ipam", "split", "2", "--pool", "p").stdout.splitlines()
     assert lines[:3] == ["split-p-0 created: 10.65.0.0/25", "split-p-1 created: 10.65.0.128/25", "p deleted"]
+
+
+def test_node_that_does_not_exist_is_refused(cli: Cli) -> None:
+    """That of the network configuration may have neither blocks nor a registration."""
+    assert cli.prints("explain", "web-1", "--node", "n1").splitlines()[-1].startswith("The ADD would get: ")
+    assert cli.fails("explain", "web-1", "--node", "nope").startswith("Error: node 'nope' does not exist, and has no blocks: ")
+
+
+def test_error_of_a_picture_names_its_file(cli: Cli, tmp_path: Path) -> None:
+    """Not the draft that is renamed to it."""
+    path = tmp_path / "missing" / "map.svg"
+    error = cli.fails("ipam", "map", "p", "--svg", str(path))
+    assert f"picture {str(path)!r} cannot be written: No such file or directory: {str(path)!r}: " in error

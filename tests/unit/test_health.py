@@ -9,7 +9,7 @@ import pytest
 from svc.attach import health as module
 from svc.attach.health import MAX_REMEMBERED, Dependency, Health, Probe
 from svc.call_trace import CallTrace
-from svc.datastore.api import Forbidden, StoreError
+from svc.datastore.api import Forbidden, NoSpace, StoreError
 from svc.model.errors import PeerError
 
 FAILURE = PeerError("the plugin refuses")
@@ -74,6 +74,17 @@ def test_newer_probes_do_not_supersede_a_missing_right() -> None:
         assert is_ready(health, "net") == ready
     health.record("net", None)
     assert is_ready(health, "net")
+
+
+def test_full_disk_is_reported_until_a_probe_succeeds() -> None:
+    """The agent probes the files every 30 s only."""
+    health = Health()
+    free = Dependency("journal", "the journal", "free space", lambda _: None)
+    health.require([free], "net", CallTrace("test"), may_lack_addresses=False)
+    health.record("net", NoSpace("the disk is full"))
+    assert [str(last.failure) for last in health.failures() if last.is_current] == ["the disk is full"]
+    health.require([free], "net", CallTrace("test"), may_lack_addresses=False)
+    assert [last.is_current for last in health.failures()] == [False]
 
 
 def test_repeated_failure_of_a_network_counts_as_new() -> None:

@@ -15,12 +15,13 @@ from svc.agent.queue import Job
 from svc.cni.frame import pack_alive
 
 TIMEOUT_SECONDS = 20.0
-TICK_SECONDS, SIGN_SECONDS, PROOF_SECONDS = 0.01, 0.05, 0.1
+TICK_SECONDS, FIRST_SECONDS, SIGN_SECONDS, PROOF_SECONDS = 0.01, 0.03, 0.05, 0.1
 
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_SECONDS", TICK_SECONDS)
+    monkeypatch.setattr(module, "FIRST_SECONDS", FIRST_SECONDS)
     monkeypatch.setattr(module, "SIGN_SECONDS", SIGN_SECONDS)
     monkeypatch.setattr(module, "PROOF_SECONDS", PROOF_SECONDS)
 
@@ -65,14 +66,28 @@ def test_client_gets_signs_until_its_reply(ends: Ends) -> None:
         began = time.monotonic()
         heartbeat.add(ends[0])
         assert ends[1].recv(44) == pack_alive()
-        assert time.monotonic() - began >= SIGN_SECONDS
+        assert time.monotonic() - began >= FIRST_SECONDS
         assert ends[1].recv(44) == pack_alive()
+        assert time.monotonic() - began >= FIRST_SECONDS + SIGN_SECONDS
         heartbeat.remove(ends[0])
         ends[0].sendall(b"reply")
         ends[0].shutdown(socket.SHUT_WR)
         rest = b"".join(iter(lambda: ends[1].recv(1000), b""))
     assert rest.replace(pack_alive(), b"") == b"reply"
     assert rest.endswith(b"reply")
+
+
+def test_proof_sends_the_sign_that_was_due(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof of an idle agent is old: the sign does not wait for a further tick, or a DEL would be spooled."""
+    jobs: list[Job] = []
+    with running(jobs.append) as heartbeat:
+        time.sleep(PROOF_SECONDS)
+        heartbeat.add(ends[0])
+        wait_for(lambda: len(jobs) == 1)
+        time.sleep(FIRST_SECONDS)
+        monkeypatch.setattr(heartbeat, "_tick", lambda: None)
+        jobs[0].run(jobs[0])
+        assert ends[1].recv(44) == pack_alive()
 
 
 def test_agent_sends_no_signs_if_its_workers_take_no_job(ends: Ends) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from svc.admin import installer
-from svc.admin.install_records import OtherInstallations, digest_of, recorded_wait
+from svc.admin.install_records import OtherInstallations, damages, digest_of, recorded_settings, recorded_wait
 from svc.admin.installer import InstallSettings
 from svc.atomic_file import File, write
 from svc.cni.install_record import InstallRecord, read_record
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
+from svc.netconf.installed import Installed, add_installed
 from svc.netconf.names_profiles import load_profile
 
 ELF = b"\x7fELF: CNI plugin, spec versions "
@@ -145,6 +146,36 @@ def test_uninstall_says_that_a_record_is_damaged(tmp_path: Path, executable: Pat
     installer.install(tmp_path / "bin", executable, DEFAULT, plan())
     installer.uninstall(tmp_path / "bin", DEFAULT, OtherInstallations([]))
     assert list((tmp_path / "bin").iterdir()) == []
+
+
+def test_every_cut_of_a_record_with_wait_is_refused_and_repaired(tmp_path: Path, executable: Path) -> None:
+    """No earlier build has written such a record. The IPAM plugin's record, which is whole, still has the settings."""
+    settings = InstallSettings(Path("/s"), Path("/p"), tmp_path / "state", Path("/r"), wait=60)
+    network = [File(tmp_path / "token", b"x", 0o600, renewed=True)]
+    installer.install(tmp_path / "bin", executable, DEFAULT, settings, network)
+    add_installed(tmp_path / "state", Installed("", str(tmp_path / "bin"), (str(tmp_path / "bin/svc"),)))
+    record = tmp_path / "bin/svc.install"
+    text = record.read_bytes()
+    for size in range(len(text) - 1):
+        record.write_bytes(text[:size])
+        with pytest.raises(PeerError, match="it is damaged"):
+            read_record(str(record), DEFAULT)
+    for each in (record, tmp_path / "bin/svc-ipam.install"):
+        each.write_bytes(text[: text.index(b"file=")])
+    changed = [File(tmp_path / "token", b"y", 0o600, renewed=True)]
+    outcomes = dict(installer.install(tmp_path / "bin", executable, DEFAULT, settings, changed))
+    assert ".replaced-" in outcomes[tmp_path / "token"]  # not an original, which `uninstall` would put back
+    assert record.read_bytes() == text
+    record.write_bytes(text[: len(text) // 2])
+    (damage,) = damages(tmp_path / "state")
+    assert damage.msg == f"cannot use {record}: it is damaged"
+    assert "repeat `svcctl install` with the same options; in a cluster, delete the pod" in damage.details
+    assert recorded_settings(tmp_path / "bin", DEFAULT)["wait"] == "60"
+    with pytest.raises(CallerError, match=r"svc.install' is damaged"):
+        installer.uninstall(tmp_path / "bin", DEFAULT, OtherInstallations([]))
+    installer.install(tmp_path / "bin", executable, DEFAULT, settings)
+    assert record.read_bytes() == text
+    assert damages(tmp_path / "state") == []
 
 
 @pytest.mark.parametrize("profile", ["", "calico"])

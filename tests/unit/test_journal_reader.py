@@ -9,7 +9,7 @@ import pytest
 
 from harness.journal_rows import ID, record
 from svc.attach.journal import Journal
-from svc.attach.journal_reader import count_rows, describe, read_rows
+from svc.attach.journal_reader import count_rows, describe, read_origin, read_rows
 from svc.attach.record import DELETING
 from svc.datastore.api import StoreError
 
@@ -28,6 +28,28 @@ def test_rows_are_read_without_an_agent(path: Path) -> None:
     assert [row.id.ifname for row in read_rows(path).records] == ["eth0", "eth1"]
     assert [row.id.ifname for row in read_rows(path, unfinished=True).records] == ["eth1"]
     assert count_rows(path) == {"added": 1, "deleting": 1}
+
+
+def test_origin_names_the_damaged_journal_until_that_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with closing(Journal(path)) as journal:
+        journal.begin(record())
+    made = str(read_origin(path))
+    assert made.startswith("made at 20")
+    path.write_bytes(b"damaged" * 1000)
+    Journal(path).close()
+    origin = read_origin(path)
+    assert origin.kept.startswith("journal.db.damaged-")
+    assert str(origin).endswith(f" with 0 rows of a damaged one, which is kept as {origin.kept}")
+    for file in tmp_path.glob("*.damaged-*"):
+        file.unlink()
+    assert str(read_origin(path)).startswith("made at 20")
+
+
+def test_origin_of_a_journal_of_an_earlier_build_is_not_known(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM about WHERE name GLOB 'journal.*'")
+    assert str(read_origin(path)) == "made by an earlier build"
 
 
 def test_rows_are_read_while_the_journal_is_written(path: Path) -> None:

@@ -24,7 +24,7 @@ from svc.ctl.commands.install import install
 from svc.ctl.commands.manifests import _version
 from svc.ctl.main import main
 from svc.deploy import rbac
-from svc.deploy.manifests.node import AGENT, INSTALL, INSTALL_WATCH, host_directories
+from svc.deploy.manifests.node import AGENT, INSTALL, INSTALL_WATCH, ROUTES, host_directories
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.pod_parts import certificate_paths
 from svc.deploy.manifests.settings import (
@@ -49,6 +49,7 @@ from svc.model.errors import CallerError
 from svc.names import DEFAULT
 from svc.netconf import netconf as netconfs
 from svc.netconf.names_profiles import load_profile
+from svc.routes.settings import parse as parse_routes
 
 Json = dict[str, Any]
 
@@ -65,10 +66,7 @@ def settings(flavour: str, datastore: str = ORCH, **more: Any) -> Settings:
 
 PAIRS = [pair for pair in product(FLAVOURS, DATASTORES) if pair not in ((POLICY_ONLY, ETCD), (OPERATOR, ETCD))]
 DEPLOYMENTS = [settings(*pair) for pair in PAIRS]
-DEPLOYMENTS += [
-    settings(*pair, names=CALICO, profile="calico", crds=NONE, **({} if pair[0] == OPERATOR else {"namespace": "net"}))
-    for pair in PAIRS
-]
+DEPLOYMENTS += [settings(*pair, names=CALICO, profile="calico", crds=NONE, namespace="net") for pair in PAIRS]
 EVERY_DEPLOYMENT = pytest.mark.parametrize(
     "deployment", DEPLOYMENTS, ids=[f"{each.flavour}-{each.datastore}-{each.names.plugin}" for each in DEPLOYMENTS]
 )
@@ -197,6 +195,11 @@ def test_programs_understand_their_arguments(deployment: Settings) -> None:
     agent = container(documents, AGENT)
     assert agent["command"] == ["svc-agent"]
     assert str(agent_parser().parse_args(agent["args"]).state_dir) == DEFAULT.state_dir
+    if deployment.flavour == NETWORKING:
+        routes = container(documents, ROUTES)
+        assert routes["command"] == ["svc-routes"]
+        found = parse_routes(routes["args"], {})
+        assert (found.mode, found.names, str(found.run_dir)) == ("auto", deployment.profile, DEFAULT.run_dir)
     controllers = container(documents, "controllers")
     assert controllers["command"] == ["svc-controllers"]
     options = controllers_parser().parse_args(controllers["args"])
@@ -243,17 +246,17 @@ def test_accounts_roles_and_bindings_fit(deployment: Settings) -> None:
 
 @EVERY_DEPLOYMENT
 def test_pods_have_no_more_than_they_need(deployment: Settings) -> None:
-    """The agent alone has capabilities, and the token is projected into the programs that use the Kubernetes API."""
+    """Agent and svc-routes alone have capabilities. The token is projected into the programs that use the Kubernetes API."""
     documents = objects(deployment)
     for pod in pods(documents):
         assert pod["automountServiceAccountToken"] is False
         for each in containers(pod):
-            context, is_agent = each["securityContext"], each["name"] == AGENT
-            added = {"add": ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]} if is_agent else {}
-            assert context["capabilities"] == {"drop": ["ALL"]} | added
+            context, name = each["securityContext"], each["name"]
+            added = {AGENT: ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"], ROUTES: ["NET_ADMIN"]}.get(name)
+            assert context["capabilities"] == {"drop": ["ALL"]} | ({"add": added} if added else {})
             assert context["readOnlyRootFilesystem"] is True
             assert "privileged" not in context
-            assert ("token" in [mount["name"] for mount in each["volumeMounts"]]) != is_agent
+            assert ("token" in [mount["name"] for mount in each["volumeMounts"]]) != (name in (AGENT, ROUTES))
             assert each["image"] == IMAGE
 
 
@@ -366,7 +369,6 @@ def test_pools_are_created_on_request() -> None:
         (NETWORKING, ORCH, {"names": CALICO, "profile": "calico"}, "belong to another product"),
         (NETWORKING, ORCH, {"profile": "/etc/svc/names.toml"}, "is a file of this machine"),
         (NETWORKING, ORCH, {"namespace": "Net"}, "--namespace 'Net'"),
-        (OPERATOR, ORCH, {"namespace": "net"}, "flavour 'operator' is not for another namespace"),
         (NETWORKING, ORCH, {"pools": ("10.0.0.0",)}, "--pool '10.0.0.0'"),
         (NETWORKING, ORCH, {"pools": ("10.0.0.0/30",)}, "--pool '10.0.0.0/30' is smaller than one block of /26"),
         (NETWORKING, ORCH, {"pools": ("127.0.0.0/8",)}, "--pool '127.0.0.0/8' is loopback (127.0.0.0/8)"),

@@ -56,6 +56,9 @@ ALLOWED = {
     "svc/datastore/orch/auth.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # the path in every pod
 }  # fmt: skip
 PLAIN = {
+    "operator_namespace",
+    "operator_status",
+    "installation_version",
     "orch_section",
     "orch_api_root",
     "orch_policy",
@@ -71,8 +74,17 @@ PLAIN = {
     "environment_prefix",
     "operator_network",
     "operator_plugin",
+    "manage_cni",
+    "cni_installer",
+    "vxlan_device",
+    "vxlan6_device",
+    "ipip_device",
+    "nat_table",
     "upgrade_floor",
     "upgrade_target",
+    "mesh_namespace",
+    "mesh_injector",
+    "sidecar",
 }
 
 

@@ -29,6 +29,7 @@ from svc.attach.journal import Journal
 from svc.ctl.commands import status
 from svc.ctl.commands.status import lines_of
 from svc.model.errors import CallerError, PeerError, SvcError
+from svc.netconf.installed import Installed, add_installed
 
 TIMEOUT_SECONDS = 20.0
 PLACE = "datastore etcdv3 (http://h:1)"
@@ -170,6 +171,17 @@ def test_verdict_is_that_of_the_worst_problem(node: NodeStatus) -> None:
     assert (found["verdict"], [problem["level"] for problem in found["problems"]]) == (DOWN, [DOWN, DEGRADED])
 
 
+def test_damaged_record_of_an_executable_is_a_problem(node: NodeStatus, tmp_path: Path) -> None:
+    """Calls of the runtime fail, although an agent answers."""
+    add_installed(tmp_path, Installed("", str(tmp_path), (str(tmp_path / "svc"),)))
+    (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/var/li")
+    found = node.read(TIMEOUT_SECONDS)
+    (problem,) = (each for each in found["problems"] if "svc.install" in each["text"])
+    assert problem["text"] == f"cannot use {tmp_path}/svc.install: it is damaged: calls of the runtime fail"
+    assert problem["fix"].startswith("repeat `svcctl install` with the same options")
+    assert found["verdict"] != GOOD
+
+
 def shown(node: NodeStatus, label: str) -> list[str]:
     return [line.text for line in lines_of(node.read(TIMEOUT_SECONDS)) if line.label == label]
 
@@ -245,9 +257,20 @@ def test_screen_shows_incomplete_comparisons_reserved_addresses_and_ages(
     error = {"source": "ADD in network net", "time": NOW - 300, "is_current": False, **ERROR}
     node.agent = Source("the agent", lambda: state(agent=None, reconciliation=report, errors=[error]))
     node.datastore = Source("the datastore", lambda: POOLS | {"pools": [pool("pool4", 10, 240, 6)]})
-    assert shown(node, "compared") == ["85 s ago, incomplete (etcd does not answer), 0 findings in 2 attachments"]
+    known = "85 s ago, findings: unknown, incomplete (etcd does not answer); last complete comparison: "
+    assert shown(node, "compared") == [f"{known}none since the agent's start"]
+    report["complete"] = {"time": NOW - 600, "findings": 0}
+    assert shown(node, "compared") == [f"{known}0 findings 10 min ago"]
     assert shown(node, "pools") == ["pool4 10.65.0.0/24: 4 % used (10 of 256, 6 reserved)"]
     assert shown(node, "errors")[0].endswith(", 5 min ago, ADD in network net: no answer")
+
+
+def test_conflict_is_shown_before_the_first_comparison(node: NodeStatus) -> None:
+    conflict = {"id": "attachment-unallocated", "object": "net c1 eth0", "problem": "another has it", "fix": "recreate c1"}
+    report = REPORT | {"time": None, "findings": [conflict]}
+    node.agent = Source("the agent", lambda: state(agent=None, reconciliation=report))
+    assert shown(node, "compared") == ["not yet, 1 findings"]
+    assert shown(node, "problems") == ["attachment-unallocated: net c1 eth0: another has it: recreate c1"]
 
 
 def test_journal_replaces_an_agent_that_does_not_answer(node: NodeStatus, tmp_path: Path) -> None:

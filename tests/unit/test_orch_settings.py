@@ -1,5 +1,6 @@
 """Settings of the orch store: kubeconfigs, single fields, tokens, and their errors."""
 
+import base64
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 import yaml
 
 from harness.certificates import Authority, encrypt
@@ -17,8 +19,10 @@ from harness.skips import ONE_PROCESSOR
 from svc.cpu_pinning import CPU_PINNING
 from svc.datastore.api import Conflict, NotFound, StoreError
 from svc.datastore.open import open_backend, open_client
+from svc.datastore.orch import auth as auth_module
 from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import ApiError
+from svc.datastore.orch.plain_access import needs_client
 from svc.datastore.orch.resource_store import refusal
 from svc.model.errors import CallerError
 from svc.model.keys import HandleKey
@@ -225,15 +229,98 @@ def test_pod_uses_its_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert auth.current().authorization() == f"Bearer {SECRET}"
 
 
-def test_error_names_the_missing_client_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says how to install the extra."""
+def test_error_names_the_missing_client_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how to install the extra. Only an access that is not plain needs the client."""
     for name in [name for name in sys.modules if name.startswith("svc.datastore.orch")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     for name in [name for name in sys.modules if name.startswith("kubernetes.")]:
         monkeypatch.delitem(sys.modules, name)
+    open_client({"orch_api_root": "https://h"}).close()
+    path = kubeconfig(folder, document(users=[{"name": "u", "user": {"token": "t", "username": "x"}}]))
     with pytest.raises(CallerError, match=r"kubernetes is not installed: install the extra orch: .*'svc-cni\[orch\]'"):
-        open_client({"orch_api_root": "https://h"})
+        open_client({"kubeconfig": path})
+
+
+def test_installed_access_does_not_load_the_client(folder: Path) -> None:
+    """Loading it takes 25 MiB and 0.3 s, and a node's agent and installer have no use for it."""
+    authority = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
+    (folder / "token").write_text(SECRET)
+    cluster = {"server": "https://127.0.0.1:1", "certificate-authority-data": authority}
+    path = kubeconfig(
+        folder, document(clusters=[{"name": "c", "cluster": cluster}], users=[{"name": "u", "user": {"tokenFile": "token"}}])
+    )
+    code = (
+        "import sys; from svc.datastore.open import open_client\n"
+        f"for settings in ({{'kubeconfig': {path!r}}}, {{'orch_api_root': 'https://127.0.0.1:1', 'k8s_auth_token': 'x'}}):\n"
+        "    open_client(settings).close()\n"
+        "assert 'kubernetes' not in sys.modules\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user"),
+    [
+        ({"certificate-authority": "ca.crt"}, {"token": SECRET}),
+        ({"certificate-authority": "ca.crt"}, {"tokenFile": "token"}),
+        ({"certificate-authority": "ca.crt"}, {"token": SECRET, "tokenFile": "token"}),
+        ({"certificate-authority-data": "CA"}, {"tokenFile": "token"}),
+        ({"certificate-authority-data": "CA", "certificate-authority": "ca.crt"}, {}),
+        ({}, {"token": SECRET}),
+    ],
+)
+def test_plain_access_equals_that_of_the_client(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, cluster: Json, user: Json
+) -> None:
+    if "certificate-authority-data" in cluster:
+        cluster["certificate-authority-data"] = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
+    (folder / "token").write_text(SECRET)
+    cluster["server"] = "https://127.0.0.1:6443/"
+    changes = {"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": user}]}
+    path = kubeconfig(folder, document(**changes))
+
+    def found() -> tuple[object, ...]:
+        with closing(ApiAuth({"kubeconfig": path})) as auth:
+            current = auth.current()
+            context = current.pool.connection_pool_kw["ssl_context"]
+            known = context.get_ca_certs() if cluster.keys() - {"server"} else None
+            return current.root, current.authorization(), current.header, current.token, known, context.verify_mode
+
+    plain = found()
+    assert not needs_client(path)
+    monkeypatch.setattr(auth_module, "of_kubeconfig", lambda *_: None)
+    assert found() == plain
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user"),
+    [
+        ({"insecure-skip-tls-verify": True}, {}),
+        ({"proxy-url": "http://127.0.0.1:1"}, {}),
+        ({"tls-server-name": "x"}, {}),
+        ({}, {"client-certificate": "mine.crt", "client-key": "mine.key"}),
+        ({}, {"exec": {"command": "/none"}}),
+        ({}, {"auth-provider": {"name": "oidc"}}),
+        ({"certificate-authority-data": "="}, {}),
+        ({"certificate-authority-data": ""}, {}),
+        ({"certificate-authority": "none"}, {}),
+        ({}, {"tokenFile": "none"}),
+        ({"server": 1}, {}),
+    ],
+)
+def test_other_access_needs_the_client(folder: Path, cluster: Json, user: Json) -> None:
+    clusters = [{"name": "c", "cluster": {"server": "https://127.0.0.1:6443", **cluster}}]
+    assert needs_client(kubeconfig(folder, document(clusters=clusters, users=[{"name": "u", "user": user}])))
+
+
+def test_access_by_a_proxy_needs_the_client(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = kubeconfig(folder, document())
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    assert needs_client(path)
+    with closing(ApiAuth({"orch_api_root": "https://10.0.0.1:6443"})) as auth:
+        assert isinstance(auth.current().pool, urllib3.ProxyManager)
 
 
 def test_token_that_cannot_be_sent_is_not_shown() -> None:

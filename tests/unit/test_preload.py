@@ -50,8 +50,8 @@ def install(state_dir: Path, *entries: dict[str, Any]) -> None:
         ([EMBEDDED], set()),
         ([ETCD], {"grpc", "etcd3"}),
         ([ETCD | {"etcd_discovery_srv": "example.org"}], {"grpc", "etcd3", "dns.resolver"}),
-        ([EMBEDDED | KUBECONFIG | {"datastore_type": "orch"}], {"kubernetes", "ssl"}),
-        ([EMBEDDED | KUBECONFIG | {"policy": {"type": "k8s"}}], {"kubernetes", "ssl"}),
+        ([EMBEDDED | KUBECONFIG | {"datastore_type": "orch"}], {"ssl"}),
+        ([EMBEDDED | KUBECONFIG | {"policy": {"type": "k8s"}}], {"ssl"}),
         ([EMBEDDED | {"readiness_gates": ["https://127.0.0.1/ready"]}], {"ssl"}),
         ([EMBEDDED, ETCD], {"grpc", "etcd3"}),
     ],
@@ -63,9 +63,24 @@ def test_large_packages_are_imported_only_for_networks_that_need_them(
     install(tmp_path / "state", *entries)
     found = preloaded(tmp_path / "state")
     assert large <= found
-    if "kubernetes" not in large:
-        assert not (set(LARGE) - large - {"ssl"}) & found
+    assert not (set(LARGE) - large - {"ssl"}) & found
     assert {"svc.waits.gates", "svc.waits.policy", "svc.attach.sources.delegated", "svc.netconf.annotations"} <= found
+
+
+@pytest.mark.parametrize(("user", "needed"), [({"token": "t"}, False), ({"exec": {"command": "x"}}, True)])
+@pytest.mark.parametrize("more", [{"datastore_type": "orch"}, {"policy": {"type": "k8s"}}], ids=["orch", "policy"])
+def test_client_is_imported_only_for_a_kubeconfig_that_needs_it(
+    tmp_path: Path, more: dict[str, Any], user: dict[str, Any], needed: bool
+) -> None:
+    content = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": user}],
+        "current-context": "x",
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(content))
+    install(tmp_path / "state", EMBEDDED | {"orch": {"kubeconfig": str(tmp_path / "kubeconfig")}} | more)
+    assert ("kubernetes" in preloaded(tmp_path / "state")) == needed
 
 
 def test_store_of_an_attachment_is_imported(tmp_path: Path) -> None:

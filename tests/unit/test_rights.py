@@ -121,6 +121,7 @@ def test_documented_rights_are_those_of_the_roles() -> None:
     roles = {
         "plugin": [rbac.plugin_role(DEFAULT, backing)],
         "agent": [rbac.agent_role(DEFAULT, backing), rbac.agent_lease_role(DEFAULT)],
+        "routes": [rbac.routes_role(DEFAULT, backing)],
         "installer": [rbac.installer_token_role(DEFAULT, ""), rbac.installer_role(DEFAULT, backing)],
     }
     for name, made in roles.items():
@@ -132,3 +133,11 @@ def test_documented_rights_are_those_of_the_roles() -> None:
             for verb in rule["verbs"]
         }
         assert rights == rows_of(name)
+
+
+def test_operator_changes_workloads_of_another_namespace() -> None:
+    """Its second Role has the rights of the first one, but for the Leases, which stay in one namespace."""
+    _, first, second = rbac.controllers_roles(DEFAULT, ("node", "operator"), DEFAULT.crd_api_version, "net")
+    assert (first["metadata"]["namespace"], second["metadata"]["namespace"]) == ("kube-system", "net")
+    assert second["rules"] == [rule for rule in first["rules"] if rule["resources"] != ["leases"]]
+    assert len(rbac.controllers_roles(DEFAULT, ("node",), DEFAULT.crd_api_version, "net")) == 2

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyroute2.netlink import nla, nlmsg  # type: ignore[import-untyped]  # noqa: TID251
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # type: ignore[import-untyped]  # noqa: TID251
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg  # type: ignore[import-untyped]  # noqa: TID251
+from pyroute2.netlink.rtnl.ndmsg import ndmsg  # type: ignore[import-untyped]  # noqa: TID251
 from pyroute2.netlink.rtnl.ndtmsg import ndtmsg  # type: ignore[import-untyped]  # noqa: TID251
 from pyroute2.netlink.rtnl.rtmsg import rtmsg  # type: ignore[import-untyped]  # noqa: TID251
 
@@ -28,6 +29,8 @@ from svc._core.rtnl import (
     SCOPE_LINK,
     Batch,
     split,
+    unpack_neighbour,
+    unpack_route,
 )
 
 ACKED, NEW, REPLACE, DUMP = 5, 0x605, 0x505, 0x305  # REQUEST|ACK, and with CREATE|EXCL, CREATE|REPLACE, ROOT|MATCH
@@ -146,24 +149,101 @@ def test_address_is_packed_as_by_pyroute2(index: int, address: bytes, data: st.D
     assert deleted == reference(ifaddrmsg(), 21, ACKED, fields, both)
 
 
-@given(indexes, addresses, st.data(), st.integers(0, 255), U32, st.booleans())
+bytes_ = st.integers(0, 255)
+
+
+@given(indexes | st.just(0), addresses, st.data(), bytes_, U32, st.booleans(), bytes_, st.booleans())
 def test_route_is_packed_as_by_pyroute2(
-    index: int, address: bytes, data: st.DataObject, scope: int, metric: int, replace: bool
+    index: int, address: bytes, data: st.DataObject, scope: int, metric: int, replace: bool, protocol: int, onlink: bool
 ) -> None:
-    """Gateway and metric are optional. A default route has no destination attribute."""
+    """Gateway, metric and link are optional. A default route has no destination attribute."""
     length = data.draw(st.integers(0, 8 * len(address)))
     gateway = data.draw(st.just(b"") | st.binary(min_size=len(address), max_size=len(address)))
+    kind = data.draw(bytes_)
     destination: Attributes = [("RTA_DST", text_of(address))] if length else []
     via: Attributes = [("RTA_GATEWAY", text_of(gateway))] if gateway else []
-    via += [("RTA_PRIORITY", metric)] if metric else []
+    priority: Attributes = [("RTA_PRIORITY", metric)] if metric else []
+    out: Attributes = [("RTA_OIF", index)] if index else []
+    fields = {"family": family_of(address), "dst_len": length, "table": 254, "proto": protocol}
+    options: dict[str, Any] = {"gateway": gateway, "metric": metric, "protocol": protocol}
+    more: dict[str, Any] = {"scope": scope, "replace": replace, "onlink": onlink}
+    added = packed(lambda batch: batch.add_route(index, address, length, **options, **more))
+    new = {**fields, "scope": scope, "type": 1, "flags": 4 if onlink else 0}
+    assert added == reference(rtmsg(), 24, REPLACE if replace else NEW, new, destination + via + priority + out)
+    deleted = packed(lambda batch: batch.delete_route(index, address, length, kind=kind, **options))
+    old = {**fields, "scope": 255, "type": kind}
+    assert deleted == reference(rtmsg(), 25, ACKED, old, destination + via + priority + out)
+    hole = packed(lambda batch: batch.add_blackhole(address, length, metric=metric, protocol=protocol))
+    assert hole == reference(rtmsg(), 24, NEW, {**fields, "scope": 0, "type": 6}, destination + priority)
+
+
+@given(indexes, addresses)
+def test_default_protocols_are_packed_as_by_pyroute2(index: int, address: bytes) -> None:
+    """A route of the agent is that of an administrator; a deletion is of any protocol."""
+    length = 8 * len(address)
     fields = {"family": family_of(address), "dst_len": length, "table": 254}
-    out: Attributes = [("RTA_OIF", index)]
-    options: dict[str, Any] = {"gateway": gateway, "scope": scope, "metric": metric, "replace": replace}
-    added = packed(lambda batch: batch.add_route(index, address, length, **options))
-    new = {**fields, "proto": 3, "scope": scope, "type": 1}
-    assert added == reference(rtmsg(), 24, REPLACE if replace else NEW, new, destination + via + out)
+    attributes: Attributes = [("RTA_DST", text_of(address)), ("RTA_OIF", index)]
+    added = packed(lambda batch: batch.add_route(index, address, length))
+    assert added == reference(rtmsg(), 24, NEW, {**fields, "proto": 3, "type": 1}, attributes)
     deleted = packed(lambda batch: batch.delete_route(index, address, length))
-    assert deleted == reference(rtmsg(), 25, ACKED, {**fields, "proto": 0, "scope": 255, "type": 0}, destination + out)
+    assert deleted == reference(rtmsg(), 25, ACKED, {**fields, "proto": 0, "scope": 255, "type": 0}, attributes)
+    asked = packed(lambda batch: batch.get_route(address))
+    whole = {"family": family_of(address), "dst_len": length, "table": 0, "proto": 0, "type": 0}
+    assert asked == reference(rtmsg(), 26, ACKED, whole, [("RTA_DST", text_of(address))])
+
+
+@given(indexes, addresses, macs)
+def test_neighbour_is_packed_as_by_pyroute2(index: int, address: bytes, mac: bytes) -> None:
+    """An entry of a VXLAN device is a neighbour of the family of bridges, with the remote end as its address."""
+    permanent, itself = 0x80, 0x02
+    address_only: Attributes = [("NDA_DST", text_of(address))]
+    both: Attributes = [*address_only, ("NDA_LLADDR", mac.hex(":"))]
+    neighbour = {"family": family_of(address), "ifindex": index}
+    entry = {"family": 7, "ifindex": index, "flags": itself}
+    added, new_entry = {**neighbour, "state": permanent}, {**entry, "state": permanent}
+    rows: list[tuple[bytes, bytes]] = [
+        (packed(lambda b: b.add_neighbour(index, address, mac)), packed_neighbour(28, REPLACE, added, both)),
+        (packed(lambda b: b.delete_neighbour(index, address)), packed_neighbour(29, ACKED, neighbour, address_only)),
+        (packed(lambda b: b.add_fdb(index, mac, address)), packed_neighbour(28, REPLACE, new_entry, both)),
+        (packed(lambda b: b.delete_fdb(index, mac, address)), packed_neighbour(29, ACKED, entry, both)),
+        (packed(lambda b: b.dump_fdb(index)), packed_neighbour(30, DUMP, {"family": 7, "ifindex": index}, [])),
+        (
+            packed(lambda b: b.dump_neighbours(family_of(address), index)),
+            packed_neighbour(30, DUMP, {"family": family_of(address)}, [("NDA_IFINDEX", index)]),
+        ),
+    ]
+    for actual, expected in rows:
+        assert actual == expected
+
+
+def packed_neighbour(kind: int, flags: int, fields: dict[str, int], attributes: Attributes) -> bytes:
+    return reference(ndmsg(), kind, flags, fields, attributes)
+
+
+@given(indexes, addresses, macs, st.booleans())
+def test_neighbour_of_pyroute2_is_read(index: int, address: bytes, mac: bytes, is_entry: bool) -> None:
+    """Both families of neighbours, and entries of VXLAN devices."""
+    fields = {"family": 7 if is_entry else family_of(address), "ifindex": index, "state": 0x80, "flags": 2 if is_entry else 0}
+    message = packed_neighbour(28, NEW, fields, [("NDA_DST", text_of(address)), ("NDA_LLADDR", mac.hex(":"))])
+    expected = {"index": index, "address": address, "mac": mac, "state": 0x80}
+    assert unpack_neighbour(message) == {**expected, "family": fields["family"], "flags": fields["flags"]}
+
+
+@given(indexes, addresses, st.data(), bytes_, U32, bytes_, U32)
+def test_route_of_pyroute2_is_read(
+    index: int, address: bytes, data: st.DataObject, protocol: int, metric: int, kind: int, flags: int
+) -> None:
+    """A number of a table above 255 is in an attribute."""
+    length = data.draw(st.integers(1, 8 * len(address)))
+    fields = {"family": family_of(address), "dst_len": length, "table": 0, "proto": protocol, "type": kind, "flags": flags}
+    attributes: Attributes = [("RTA_DST", text_of(address)), ("RTA_GATEWAY", text_of(address)), ("RTA_PRIORITY", metric)]
+    message = reference(rtmsg(), 24, NEW, fields, [*attributes, ("RTA_OIF", index), ("RTA_TABLE", 1000)])
+    assert unpack_route(message) == {
+        "family": family_of(address), "destination": address, "length": length, "gateway": address, "index": index,
+        "scope": 0, "table": 1000, "protocol": protocol, "type": kind, "metric": metric, "flags": flags,
+    }  # fmt: skip
+    other = reference(rtmsg(), 24, NEW, {"family": AF_INET}, [("RTA_VIA", {"family": AF_INET6, "addr": "fd99::9"})])
+    assert unpack_route(other)["gateway"] == socket.inet_pton(AF_INET6, "fd99::9")
 
 
 @given(indexes, names, U32, st.integers(1, 2**32 - 1))
@@ -284,6 +364,14 @@ def test_labels_describe_the_messages() -> None:
     batch.delete_link(name="svc0123")
     batch.delete_group(9)
     batch.dump_links()
+    batch.add_blackhole(bytes([10, 65, 0, 64]), 26)
+    batch.get_route(GATEWAY4)
+    batch.add_neighbour(7, GATEWAY4, HOST_MAC)
+    batch.delete_neighbour(7, GATEWAY4)
+    batch.add_fdb(7, HOST_MAC, GATEWAY4)
+    batch.delete_fdb(7, HOST_MAC, GATEWAY6)
+    batch.dump_neighbours(AF_INET, 7)
+    batch.dump_fdb(7)
     assert [batch.label(index) for index in range(len(batch))] == [
         "create veth svc0123 (index 7)",
         "set link (index 7)",
@@ -297,6 +385,14 @@ def test_labels_describe_the_messages() -> None:
         "delete link svc0123",
         "delete link group 9",
         "dump links",
+        "add blackhole 10.65.0.64/26",
+        "get route 169.254.1.1/32",
+        "replace neighbour 169.254.1.1/32 (index 7)",
+        "delete neighbour 169.254.1.1/32 (index 7)",
+        "replace fdb entry to 169.254.1.1/32 (index 7)",
+        "delete fdb entry to fe80::ecee:eeff:feee:eeee/128 (index 7)",
+        "dump neighbours (index 7)",
+        "dump fdb (index 7)",
     ]
     with pytest.raises(IndexError):
         batch.label(len(batch))
@@ -337,6 +433,17 @@ def test_labels_describe_the_messages() -> None:
         lambda batch: batch.add_route(7, bytes(4), 32, gateway=bytes(16)),
         lambda batch: batch.add_route(7, bytes(3), 8),
         lambda batch: batch.delete_route(7, bytes(4), 64),
+        lambda batch: batch.delete_route(7, bytes(4), 32, gateway=bytes(16)),
+        lambda batch: batch.add_blackhole(bytes(4), 33),
+        lambda batch: batch.add_route(7, bytes(4), 32, protocol=256),
+        lambda batch: batch.get_route(bytes(5)),
+        lambda batch: batch.add_neighbour(7, bytes(4), bytes(5)),
+        lambda batch: batch.add_neighbour(7, bytes(5), bytes(6)),
+        lambda batch: batch.delete_neighbour(7, b""),
+        lambda batch: batch.add_fdb(7, bytes(7), bytes(4)),
+        lambda batch: batch.add_fdb(7, bytes(6), bytes(5)),
+        lambda batch: batch.delete_fdb(7, bytes(6), b""),
+        lambda batch: batch.dump_neighbours(7, 7),
         lambda batch: batch.dump_routes(0),
     ],
 )

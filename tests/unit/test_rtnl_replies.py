@@ -24,12 +24,14 @@ from svc._core.rtnl import (
     unpack_ack,
     unpack_address,
     unpack_link,
+    unpack_neighbour,
     unpack_route,
 )
 
 pytestmark = pytest.mark.skipif(sys.byteorder == "big", reason="captured on a little-endian machine")
 
 FIXTURES = Path(__file__).parent / "fixtures" / "netlink"
+LINKDOWN = 16  # RTNH_F_LINKDOWN
 HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
 GATEWAY4 = bytes([169, 254, 1, 1])
 GATEWAY6 = socket.inet_pton(socket.AF_INET6, "fe80::ecee:eeff:feee:eeee")
@@ -40,7 +42,8 @@ def captured(name: str) -> bytes:
 
 
 LINK = {"index": 7, "name": "svc01", "up": True, "mtu": 1450, "mac": HOST_MAC, "group": 77, "tx_queues": 2, "rx_queues": 3}
-ROUTE4 = {"family": AF_INET, "index": 7, "table": 254, "protocol": 3, "type": 1}
+LINK["alias"] = ""
+ROUTE4 = {"family": AF_INET, "index": 7, "table": 254, "protocol": 3, "type": 1, "metric": 0, "flags": 0}
 
 
 @pytest.mark.parametrize(
@@ -71,11 +74,11 @@ def test_captured_addresses_are_read() -> None:
 
 def test_captured_routes_are_read() -> None:
     """The destination of a default route has only zeros."""
-    link = {**ROUTE4, "destination": GATEWAY4, "length": 32, "gateway": b"", "scope": SCOPE_LINK}
-    default = {**ROUTE4, "destination": bytes(4), "length": 0, "gateway": GATEWAY4, "scope": SCOPE_GLOBAL}
+    link = {**ROUTE4, "destination": GATEWAY4, "length": 32, "gateway": b"", "scope": SCOPE_LINK, "flags": LINKDOWN}
+    default = {**ROUTE4, "destination": bytes(4), "length": 0, "gateway": GATEWAY4, "scope": SCOPE_GLOBAL, "flags": LINKDOWN}
     assert unpack_route(captured("route_ipv4_link")) == link
     assert unpack_route(captured("route_ipv4_gateway")) == default
-    default6 = {**default, "family": AF_INET6, "destination": bytes(16), "gateway": GATEWAY6}
+    default6 = {**default, "family": AF_INET6, "destination": bytes(16), "gateway": GATEWAY6, "metric": 1024}
     assert unpack_route(captured("route_ipv6_gateway")) == default6
 
 
@@ -175,14 +178,14 @@ def test_random_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @settings(max_examples=1000)
-@given(st.sampled_from([2, 3, 16, 17, 20, 24]), st.integers(0, 0xFFFF), st.binary(max_size=120))
+@given(st.sampled_from([2, 3, 16, 17, 20, 24, 28]), st.integers(0, 0xFFFF), st.binary(max_size=120))
 def test_random_bodies_are_read_or_refused(kind: int, flags: int, body: bytes) -> None:
     """With a valid header, the parsers also read the body."""
     read_or_refuse(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)
 
 
 def read_or_refuse(data: bytes) -> None:
-    for read in (split, unpack_ack, unpack_link, unpack_address, unpack_route):
+    for read in (split, unpack_ack, unpack_link, unpack_address, unpack_route, unpack_neighbour):
         with suppress(NetlinkError):
             read(data)
 

@@ -36,19 +36,24 @@ Guard = Callable[[], AbstractContextManager[object]]
 
 KUBEADM: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps/kubeadm-config"
 MISSING: Final = "does not exist: apply the manifests of svc"
-_CONFIG_MAPS: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _CONFLICT: Final = 409
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster, and the datastore of its pools with the `settings` of its session."""
+    """A cluster, and the datastore of its pools with the `settings` of its session. `namespace` has the workloads of svc."""
 
     client: "Client"
     store: Backend
     settings: dict[str, str]
     names: Names
     guard: Guard = nullcontext
+    namespace: str = NAMESPACE
+
+    @property
+    def config_maps(self) -> str:
+        """The path of the ConfigMaps beside the workloads of svc."""
+        return f"/api/v1/namespaces/{self.namespace}/configmaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +105,14 @@ def plan(cluster: Cluster, spec: Json) -> Plan:
     listed = listing(spec, subnets, names)
     pools = plan_pools(cluster.store, listed, names)
     present = resources.get(cluster.store, POOL)
-    wanted = wanted_state(spec, listed, pools.wanted, present, cluster.settings, names)
-    config_map = cluster.client.get_if_served(f"{_CONFIG_MAPS}/{CONFIG_MAP}")
-    _require_own(config_map, wanted, names)
+    wanted = wanted_state(spec, listed, pools.wanted, present, cluster.settings, names, cluster.namespace)
+    config_map = cluster.client.get_if_served(f"{cluster.config_maps}/{CONFIG_MAP}")
+    _require_own(config_map, wanted, cluster)
     patches, live, missing = [], [], []
     for each in wanted.workloads:
-        found = cluster.client.get_if_served(workloads.path_of(each.kind, each.name))
+        found = cluster.client.get_if_served(workloads.path_of(each.kind, each.name, each.namespace))
         if found is None:
-            missing += [f"{each.kind} {NAMESPACE}/{each.name} {MISSING}"] if each.name == names.daemon_set else []
+            missing += [f"{each.kind} {each.namespace}/{each.name} {MISSING}"] if each.name == names.daemon_set else []
             continue
         found |= {"kind": each.kind}
         live += [found] if each.is_own else []
@@ -145,14 +150,14 @@ def carry_out(cluster: Cluster, made: Plan, *, while_locked: bool = False) -> Re
         except SvcError as error:
             if getattr(error, "status", 0) not in (_CONFLICT, 422):
                 raise
-            problems.append(f"{patch.workload.kind} {NAMESPACE}/{patch.workload.name}: {error}")
+            problems.append(f"{patch.workload.kind} {patch.workload.namespace}/{patch.workload.name}: {error}")
             continue
         outcomes.append(_patch_outcome(patch))
         if patch.workload.is_own:
             live[patch.workload.kind, patch.workload.name] = written
     rollouts = [(each, workloads.progress_of(each)) for each in live.values()]
     pending = [f"{POOL} {name} is {outcome}" for name, outcome in waiting] + [*made.missing]
-    pending += [f"{each['kind']} {NAMESPACE}/{each['metadata']['name']}: {text}" for each, text in rollouts if text]
+    pending += [f"{each['kind']} {cluster.namespace}/{each['metadata']['name']}: {text}" for each, text in rollouts if text]
     findings = Findings(problems, "WorkloadConflict" if problems else "", pending)
     return Result(tuple(outcomes), findings, tuple(name for name, _ in waiting))
 
@@ -178,38 +183,38 @@ def write_status(cluster: Cluster, findings: Findings, computed: Json | None) ->
     raise StoreError("the status of the Installation keeps changing", details="stop what else writes it, or try again")
 
 
-def config_map_of(made: Wanted, names: Names, present: Json | None = None) -> Json:
+def config_map_of(made: Wanted, names: Names, present: Json | None = None, namespace: str = NAMESPACE) -> Json:
     """Return the ConfigMap with the network list. What else is in the present one stays."""
-    before = present or {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": NAMESPACE}}
+    before = present or {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": namespace}}
     key, value = pool_label(names)
     labels = (before["metadata"].get("labels") or {}) | {key: value}
     data = (before.get("data") or {}) | {CONFIG_KEY: made.network}
     return before | {"metadata": before["metadata"] | {"labels": labels}, "data": data}
 
 
-def _require_own(present: Json | None, made: Wanted, names: Names) -> None:
+def _require_own(present: Json | None, made: Wanted, cluster: Cluster) -> None:
     """Raise CallerError for a ConfigMap of the user with another content."""
     if present is None:
         return
-    key, value = pool_label(names)
+    key, value = pool_label(cluster.names)
     is_own = (present["metadata"].get("labels") or {}).get(key) == value
     if not is_own and (present.get("data") or {}).get(CONFIG_KEY) not in (None, made.network):
         details = f"delete it, or give it the label {key}={value} so that svc may change it"
-        raise CallerError(f"ConfigMap {NAMESPACE}/{CONFIG_MAP} exists, and is another's", details=details)
+        raise CallerError(f"ConfigMap {cluster.namespace}/{CONFIG_MAP} exists, and is another's", details=details)
 
 
 def _write_config_map(cluster: Cluster, made: Plan) -> Outcome:
     """Create or change the ConfigMap. If another program changes it first, read it again."""
-    present, path = made.config_map, f"{_CONFIG_MAPS}/{CONFIG_MAP}"
+    present, path = made.config_map, f"{cluster.config_maps}/{CONFIG_MAP}"
     for _ in attempts():
-        _require_own(present, made.wanted, cluster.names)
-        document = config_map_of(made.wanted, cluster.names, present)
+        _require_own(present, made.wanted, cluster)
+        document = config_map_of(made.wanted, cluster.names, present, cluster.namespace)
         if document == present:
             return Outcome("ConfigMap", CONFIG_MAP, UNCHANGED)
         try:
             with cluster.guard():
                 if present is None:
-                    cluster.client.create(_CONFIG_MAPS, document)
+                    cluster.client.create(cluster.config_maps, document)
                 else:
                     cluster.client.replace(path, document)
         except StoreError as error:
@@ -223,7 +228,7 @@ def _write_config_map(cluster: Cluster, made: Plan) -> Outcome:
 
 def _config_outcome(cluster: Cluster, made: Plan) -> Outcome:
     """Return what would be done to the ConfigMap."""
-    if made.config_map == config_map_of(made.wanted, cluster.names, made.config_map):
+    if made.config_map == config_map_of(made.wanted, cluster.names, made.config_map, cluster.namespace):
         return Outcome("ConfigMap", CONFIG_MAP, UNCHANGED)
     before, after = ((made.config_map or {}).get("data") or {}).get(CONFIG_KEY), made.wanted.network
     done = CREATED if made.config_map is None else UPDATED
@@ -234,7 +239,7 @@ def _config_outcome(cluster: Cluster, made: Plan) -> Outcome:
 def _apply(cluster: Cluster, patch: Patch) -> Json:
     """Write the variables. Those of svc are forced; a program of others keeps what it sets itself."""
     workload, manager = patch.workload, workloads.manager_of(cluster.names)
-    path, force = workloads.path_of(workload.kind, workload.name), str(workload.is_own).lower()
+    path, force = workloads.path_of(workload.kind, workload.name, workload.namespace), str(workload.is_own).lower()
     with cluster.guard():
         return cluster.client.patch(path, patch.body, workloads.APPLY_PATCH, fieldManager=manager, force=force)
 

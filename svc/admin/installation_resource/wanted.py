@@ -36,7 +36,7 @@ _DIGITS: Final = 16  # of the digest of the network list
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The variables of the containers of a workload. `is_own` is true for those of svc.
+    """The variables of the containers of a workload in a namespace. `is_own` is true for those of svc.
 
     `annotations` are those of its pods: a change of one starts the pods again."""
 
@@ -45,6 +45,7 @@ class Workload:
     variables: Variables
     annotations: Mapping[str, str]
     is_own: bool
+    namespace: str = NAMESPACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +87,18 @@ def wanted(
     present: Iterable[Resource],
     datastore: Mapping[str, str],
     names: Names,
+    namespace: str = NAMESPACE,
 ) -> Wanted:
     """Return what follows from a valid spec.
 
-    `named` are the listed pools with their names, `present` those of the datastore. `datastore` are its settings."""
+    `named` are the listed pools with their names, `present` those of the datastore. `datastore` are its settings.
+    `namespace` has the workloads of svc."""
     present = list(present)
     is_kept = not listed.is_given and bool(present)
     mine = [pool for pool in present if is_managed(pool, names)] if is_kept else list(named)
     computed = shape.completed(spec, mine, names)
     network = _network(computed, _settings(computed, present if is_kept else named, names), datastore, names)
-    return Wanted(computed, listed, network, _workloads(computed, network, names))
+    return Wanted(computed, listed, network, _workloads(computed, network, names, namespace))
 
 
 def _settings(computed: Json, pools: Iterable[Resource], names: Names) -> OperatorSettings:
@@ -123,15 +126,16 @@ def _network(computed: Json, settings: OperatorSettings, datastore: Mapping[str,
     return json.dumps(document, indent=2) + "\n"
 
 
-def _workloads(computed: Json, network: str, names: Names) -> tuple[Workload, ...]:
+def _workloads(computed: Json, network: str, names: Names, namespace: str) -> tuple[Workload, ...]:
     """Return the workloads whose environment the resource determines: two of svc, and two of other programs."""
     is_host_local = computed["cni"]["ipam"]["type"] == shape.HOST_LOCAL
     pod_cidr = {POD_CIDR: {"value": _TRUE}} if is_host_local else {}
     digest = hashlib.sha256(network.encode()).hexdigest()[:_DIGITS]
     marked = {f"{names.label_prefix}/{CONFIG_MAP}": digest}
+    variables = _node_variables(computed, names) | pod_cidr
     return (
-        Workload(DAEMON_SET, names.daemon_set, _node_variables(computed, names) | pod_cidr, marked, is_own=True),
-        Workload(DEPLOYMENT, names.controllers, pod_cidr, {}, is_own=True),
+        Workload(DAEMON_SET, names.daemon_set, variables, marked, is_own=True, namespace=namespace),
+        Workload(DEPLOYMENT, names.controllers, pod_cidr, {}, is_own=True, namespace=namespace),
         Workload(DAEMON_SET, names.node_agent, pod_cidr, {}, is_own=False),
         Workload(DEPLOYMENT, names.data_path_proxy, pod_cidr, {}, is_own=False),
     )

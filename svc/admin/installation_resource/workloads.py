@@ -36,9 +36,9 @@ def manager_of(names: Names) -> str:
     return f"{names.plugin}-installation"
 
 
-def path_of(kind: str, name: str = "") -> str:
-    """Return the path of a workload; of all if the name is empty."""
-    return f"/apis/{API_VERSION}/namespaces/{NAMESPACE}/{kind.lower()}s{name and '/'}{name}"
+def path_of(kind: str, name: str = "", namespace: str = NAMESPACE) -> str:
+    """Return the path of a workload; of all in the namespace if the name is empty."""
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{kind.lower()}s{name and '/'}{name}"
 
 
 def patch_of(live: Json, workload: Workload, names: Names) -> Patch | None:
@@ -121,7 +121,7 @@ def _body(workload: Workload, wanted: Mapping[Place, Any]) -> Json:
     head = {
         "apiVersion": API_VERSION,
         "kind": workload.kind,
-        "metadata": {"name": workload.name, "namespace": NAMESPACE},
+        "metadata": {"name": workload.name, "namespace": workload.namespace},
     }
     environments: dict[str, dict[str, list[Json]]] = {}
     for place, entry in wanted.items():

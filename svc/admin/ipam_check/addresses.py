@@ -1,11 +1,11 @@
 """Findings on single addresses."""
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from svc._core.cidr import Address
-from svc.admin.ipam_check.findings import CONFIRM_SECONDS, SETTLE_SECONDS, Candidate, candidate
+from svc.admin.ipam_check.findings import CONFIRM_SECONDS, KINDS, SETTLE_SECONDS, Candidate, candidate
 from svc.admin.ipam_check.observation import Allocation, Observation
 from svc.admin.ipam_check.uses import ENDPOINT, POD, SERVICE, Use
 from svc.admin.ipam_check.verdicts import LEAKED, Verdicts, since, wait_for
@@ -50,12 +50,25 @@ def _cooldown(found: Observation, allocation: Allocation) -> Iterator[Candidate]
     address, text = str(allocation.address), allocation.attribute.released_at or ""
     released = parse_time(text)
     if released is not None and released > found.now + _CLOCK_SKEW:
-        yield candidate("cooldown-future", address, f"released at {text}", addresses=(address,), since=text)
+        yield _released_in_the_future(found, allocation, released, text)
         return
     ended = None if released is None else released + timedelta(seconds=found.cooldown_seconds)
     if ended is None or ended < found.now - _OVERDUE:
         problem = f"released at {text!r}, with a cooldown of {found.cooldown_seconds} s"
         yield candidate("cooldown-over", address, problem, addresses=(address,), since=text if released else "")
+
+
+def _released_in_the_future(found: Observation, allocation: Allocation, released: datetime, text: str) -> Candidate:
+    """Return the finding. An ADD takes a time that is further away than the cooldown lasts for one that is over."""
+    ahead, block = (released - found.now).total_seconds(), allocation.block.block
+    problem = (
+        f"released at {text}, {ahead:.0f} s ahead of this clock, in block {block.cidr} ({block.affinity or 'no affinity'})"
+    )
+    is_over = ahead > found.cooldown_seconds
+    fix = KINDS["cooldown-over" if is_over else "cooldown-future"].fix
+    clocks = "set the clock of the node that is wrong, this one or that which released it; " if is_over else ""
+    address = str(allocation.address)
+    return candidate("cooldown-future", address, problem, addresses=(address,), since=text, fix=f"{clocks}{fix}")
 
 
 def _use(found: Observation, address: Address) -> Iterator[Candidate]:

@@ -42,7 +42,9 @@ KINDS: Final[dict[str, Kind]] = {
         "its cooldown has ended, and it is not free yet", "the next ADD or DEL that writes the block frees it"
     ),
     "cooldown-future": Kind(
-        "released in the future", "set the clock of the node that released it; the address is free a cooldown after that time"
+        "released in the future",
+        "set the clock of the node that is wrong, this one or that which released it; the address is free a cooldown after "
+        "that time",
     ),
     "handle-empty": Kind("a handle without addresses", _FROM_REPORT),
     "handle-missing": Kind(

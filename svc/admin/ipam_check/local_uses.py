@@ -14,6 +14,7 @@ from svc.model.errors import CallerError, reason_of
 from svc.values import dataclass
 
 _JOURNAL = "journal.db"
+_LOOK = "`ip address` and `ip route` name the interface; end its container, or delete it if no container uses it"
 _END = "end the container, or repeat its DEL if the runtime does not know it"
 
 
@@ -39,7 +40,7 @@ def used_here(state_dir: Path) -> dict[Address, str]:
     Raise CallerError also if the node's agent runs in another network namespace.
     """
     require_same_netns(state_dir)
-    kernel = {address: f"{what} of this node has it" for address, what in kernel_uses().items()}
+    kernel = {address: f"{what} of this node has it: {_LOOK}" for address, what in kernel_uses().items()}
     return kernel | dict(_attachments(state_dir))
 
 

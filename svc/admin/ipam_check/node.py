@@ -17,7 +17,7 @@ from svc.admin.ipam_check.node_comparison import NodeObservation, Rows, compare,
 from svc.admin.ipam_check.observation import Allocation, ObservedBlock, Place
 from svc.admin.ipam_check.reading import block_at
 from svc.admin.node_state import journal_path
-from svc.attach.journal_reader import read_every_row
+from svc.attach.journal_reader import read_every_row, read_origin
 from svc.attach.record import AttachmentId, Record
 from svc.attach.token_cache import without_secrets
 from svc.dataplane.kernel import Kernel
@@ -69,7 +69,8 @@ def _observe(place: NodePlace) -> NodeObservation:
     rows = unchanged(before, after)
     known = (*before.values(), *after.values())
     boot_id, stored = _BOOT_ID.read_text().strip(), _stored(place, rows)
-    return NodeObservation(place.node, boot_id, rows, known, stored, links, uses, held, tuple(unreadable))
+    origin = str(read_origin(journal_path(place.state_dir)))
+    return NodeObservation(place.node, boot_id, rows, known, stored, links, uses, held, tuple(unreadable), journal=origin)
 
 
 def _stored(place: NodePlace, rows: Rows) -> frozenset[AttachmentId]:

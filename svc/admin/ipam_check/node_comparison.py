@@ -25,6 +25,7 @@ class NodeObservation:
     `rows` are those that did not change during it, `known` all that were there. The addresses of `stored` are in the datastore.
     `links` are the host sides of pairs by name, `uses` the other uses of addresses. `held` has the allocations of this node and
     of the rows' addresses, `unreadable` the blocks that cannot be read. `links_of_others` asks the other agents here.
+    `journal` tells where the journal comes from.
     """
 
     node: str
@@ -37,6 +38,7 @@ class NodeObservation:
     held: Mapping[Address, Allocation]
     unreadable: tuple[Cidr, ...] = ()
     links_of_others: Callable[[], Mapping[str, int]] = links_of_other_agents
+    journal: str = ""
 
 
 def compare(found: NodeObservation) -> list[Candidate]:
@@ -134,7 +136,8 @@ def _links(found: NodeObservation) -> Iterator[Candidate]:
     for name in unknown:
         index = found.links[name]["index"]
         if others.get(name) not in (0, index):
-            problem = "no row of the agent's journal names it"
+            origin = f", which was {found.journal}," if found.journal else ""
+            problem = f"no row of the agent's journal{origin} names it"
             yield candidate("link-unknown", name, problem, node=found.node, evidence=str(index), wait=CONFIRM_SECONDS)
 
 

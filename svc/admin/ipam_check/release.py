@@ -15,6 +15,7 @@ from svc.admin.ipam_check.observation import Allocation, Observation, ObservedBl
 from svc.admin.ipam_check.reading import observe
 from svc.admin.ipam_check.verdicts import LEAKED, USED, Verdicts, age
 from svc.datastore.api import Backend, Conflict, Delete, NotFound
+from svc.ipam.errors import shortened
 from svc.ipam.releasing import bare
 from svc.ipam.requests import ReleaseTarget
 from svc.ipam.service import IpamService
@@ -77,7 +78,7 @@ def _examined(found: Observation, verdicts: Verdicts, target: ReleaseTarget, loc
         )
         return Outcome(str(target.address), REFUSED, reason)
     if not blocks:
-        return Outcome(str(target.address), FREE, "no block has it")
+        return _without_block(found, target)
     allocation = blocks[0].allocation(target.address)
     if reason := _overlap(blocks, target.address):
         return Outcome(str(target.address), REFUSED, reason)
@@ -90,6 +91,15 @@ def _examined(found: Observation, verdicts: Verdicts, target: ReleaseTarget, loc
     verdict, node = verdicts.of(allocation), allocation.owner.get("node", "")
     doubted_by = node if verdict.lacks_endpoint and not local.can_tell(node) else ""
     return Outcome(str(target.address), READY, verdict.reason, present, doubted_by=doubted_by)
+
+
+def _without_block(found: Observation, target: ReleaseTarget) -> Outcome:
+    """Return that nothing is allocated. Refuse an address of no pool, which is mistyped unless its handle is known."""
+    address, is_known = target.address, target.handle or target.sequence is not None
+    if is_known or found.pools.pool_of(address) is not None:
+        return Outcome(str(address), FREE, "no block has it")
+    listed = shortened([f"{pool.name} {pool.cidr}" for pool in found.pools.all])
+    return Outcome(str(address), REFUSED, f"no pool and no block has it: the pools are {', '.join(listed) or 'none'}")
 
 
 def _without_doubt(backend: Backend, outcomes: Sequence[Outcome], *, is_forced: bool) -> list[Outcome]:
@@ -135,7 +145,7 @@ def _difference(target: ReleaseTarget, allocation: Allocation) -> str:
 def _obstacle(verdicts: Verdicts, allocation: Allocation, local: LocalUses) -> str:
     verdict, node = verdicts.of(allocation), allocation.owner.get("node", "")
     if verdict.state == USED:
-        return f"{verdict.uses[0]} has it"
+        return f"{verdict.uses[0]} has it: end that first"
     if allocation.address in local.addresses:
         return local.addresses[allocation.address]
     if verdict.state != LEAKED:

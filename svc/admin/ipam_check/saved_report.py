@@ -1,8 +1,9 @@
 """Reports of earlier checks, as files that a user may have edited."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
@@ -18,6 +19,7 @@ Json = dict[str, Any]
 Handles = frozenset[tuple[str, str]]  # ID and revision
 
 _HEAD: Final = ("clusterGUID", "version", "clusterInformationRevision")
+STDIN: Final = Path("-")
 MAX_BYTES: Final = 64 * 2**20  # five times the report of 30,000 addresses
 
 
@@ -80,19 +82,29 @@ def common(reports: Sequence[SavedReport]) -> tuple[list[ReleaseTarget], list[tu
 
 
 def _content(path: Path) -> bytes:
-    """Return the content. Raise CallerError if it is too long, OSError. A pipe or device has a size of 0: read the limit."""
+    """Return the content; of `-`, that of standard input. Raise CallerError if it is too long, OSError.
+
+    A pipe or device has a size of 0, so that the limit is read.
+    """
+    if path == STDIN:
+        return _limited(path, sys.stdin.buffer) if sys.stdin else b""
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise _invalid(path, f"has {size} bytes, more than {MAX_BYTES}")
     with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
+        return _limited(path, file)
+
+
+def _limited(path: Path, file: BinaryIO) -> bytes:
+    content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise _invalid(path, f"has more than {MAX_BYTES} bytes")
     return content
 
 
 def _invalid(path: Path, problem: str) -> CallerError:
-    return CallerError(f"report {str(path)!r} {problem}", details="make another one with svcctl ipam check --report FILE")
+    name = "on standard input" if path == STDIN else repr(str(path))
+    return CallerError(f"report {name} {problem}", details="make another one with svcctl ipam check --report FILE")
 
 
 def _parsed(path: Path, data: Json) -> SavedReport:

@@ -15,7 +15,7 @@ from svc._core.cidr import Cidr
 from svc.admin.installation_resource import reconcile, workloads
 from svc.admin.installation_resource.reconcile import Cluster
 from svc.admin.installation_resource.status import Findings
-from svc.admin.installation_resource.wanted import DAEMON_SET, DEPLOYMENT
+from svc.admin.installation_resource.wanted import DAEMON_SET, DEPLOYMENT, NAMESPACE
 from svc.admin.pools import cidr_of
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.controllers.controller import Controller, Shared, Unsettled
@@ -38,15 +38,16 @@ class InstallationController(Controller[str]):
 
     name = OPERATOR
 
-    def __init__(self, shared: Shared, datastore: Mapping[str, str]) -> None:
+    def __init__(self, shared: Shared, datastore: Mapping[str, str], namespace: str = NAMESPACE) -> None:
         names, client = shared.names, shared.client
         self._readiness = DatastoreReadiness(shared.store)
-        self._cluster = Cluster(client, shared.store, dict(datastore), names, self._writing)
+        self._cluster = Cluster(client, shared.store, dict(datastore), names, self._writing, namespace)
         self._waiting: tuple[Cidr, ...] = ()  # ranges of pools that are deleted when their addresses are released
         path = f"/apis/{names.operator_api_version}/{PLURAL}"
         installations: ApiTable[str, Row] = ApiTable(client, path, _read_installation, shared.fail)
         of_workloads: list[ApiTable[str, Row]] = [
-            ApiTable(client, workloads.path_of(kind), partial(_read_workload, kind, names), shared.fail)
+            ApiTable(client, workloads.path_of(kind, namespace=each), partial(_read_workload, kind, names), shared.fail)
+            for each in dict.fromkeys((NAMESPACE, namespace))
             for kind in (DAEMON_SET, DEPLOYMENT)
         ]
         self._pools, self._blocks = shared.tables.pools, shared.tables.blocks

@@ -1,4 +1,7 @@
-"""svcctl install and uninstall."""
+"""svcctl install and uninstall.
+
+While a node is updated, its agent waits for `install` in a container. So that imports only what it needs itself.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -6,20 +9,15 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from svc.admin import installation, installation_watch, installer
+from svc.admin import installation, installer
 from svc.admin.install_records import other_installations, recorded_settings
 from svc.admin.installation import CHAINED, UNIT_DIR, Installation
-from svc.admin.node_state import read_attachments
-from svc.admin.node_status import spooled
-from svc.attach.record import DELETING
 from svc.cni.install_record import MAX_WAIT_SECONDS
-from svc.cni.spool_file import DIRECTORY, waiting
 from svc.ctl.cli_context import CliContext, Target, names_option, rehearse
 from svc.ctl.interrupts import import_interrupts, one_interrupt
 from svc.ctl.path_option import PATH
@@ -131,6 +129,11 @@ def uninstall(context: CliContext, bin_dir: Path) -> None:
 
 def _warn_of_leftovers(state_dir: Path, profile: str, *, is_last: bool) -> None:
     """Warn of attachments without an executable, and of DELs that wait for an agent."""
+    from svc.admin.node_state import read_attachments
+    from svc.admin.node_status import spooled
+    from svc.attach.record import DELETING
+    from svc.cni.spool_file import DIRECTORY, waiting
+
     with suppress(SvcError):  # a journal that cannot be read: the files are removed
         attached = [record for record in read_attachments(state_dir, profile) if record.state != DELETING]
         if attached and is_last:
@@ -185,6 +188,8 @@ def _installation(context: CliContext, options: Mapping[str, Any]) -> Installati
 
 def _apply_pools(wanted: Installation) -> None:
     """Write the listed pools to the datastore of the network. Raise CallerError before anything is written, StoreError."""
+    from tempfile import TemporaryDirectory
+
     from svc.admin import operator_resource  # few installations have an operator
 
     assert wanted.installation is not None  # see `_require_effect`
@@ -203,5 +208,7 @@ def _apply_pools(wanted: Installation) -> None:
 
 def _keep_fresh(wanted: Installation, signals: Sequence[int]) -> None:
     """Keep token and version as they should be until SIGTERM or SIGINT."""
+    from svc.admin import installation_watch
+
     assert wanted.access is not None  # see `_require_effect`
     installation_watch.keep(wanted, wanted.access, lambda line, is_failure: echo(line, err=is_failure), lambda: bool(signals))

@@ -41,6 +41,9 @@ _kubeconfig_option = click.option(
     required=True,
     help="Kubeconfig of the cluster.",
 )
+_namespace_option = click.option(
+    "--namespace", default=wanted.NAMESPACE, show_default=True, metavar="NAME", help="Namespace of the workloads of svc."
+)
 
 
 @click.group()
@@ -92,9 +95,10 @@ def render(context: CliContext, file: str) -> None:
 @installation.command()
 @_file_option
 @_kubeconfig_option
+@_namespace_option
 @output_option
 @click.pass_obj
-def diff(context: CliContext, file: str, kubeconfig: Path) -> None:
+def diff(context: CliContext, file: str, kubeconfig: Path, namespace: str) -> None:
     """Show what `apply` would change. Change nothing.
 
     \b
@@ -106,7 +110,7 @@ def diff(context: CliContext, file: str, kubeconfig: Path) -> None:
       svcctl installation diff -f installation.yaml -o json
     """
     document = _read(file, context.names)
-    with _cluster(context, kubeconfig) as cluster:
+    with _cluster(context, kubeconfig, namespace) as cluster:
         made = reconcile.plan(cluster, document["spec"])
         found = reconcile.show(cluster, made)
     _show(context, found)
@@ -117,10 +121,11 @@ def diff(context: CliContext, file: str, kubeconfig: Path) -> None:
 @installation.command()
 @_file_option
 @_kubeconfig_option
+@_namespace_option
 @locked_option
 @output_option
 @click.pass_obj
-def apply(context: CliContext, file: str, kubeconfig: Path, while_locked: bool) -> None:
+def apply(context: CliContext, file: str, kubeconfig: Path, namespace: str, while_locked: bool) -> None:
     """Write the resource, and bring about what it asks for. If it has an error, nothing is changed.
 
     What a failure interrupts is completed by the next call. A pool that is not listed any more is disabled, and deleted when no
@@ -132,7 +137,7 @@ def apply(context: CliContext, file: str, kubeconfig: Path, while_locked: bool) 
       svcctl installation apply -f installation.yaml --kubeconfig admin.conf --netconf etcd.json   # pools in etcd
     """
     document = _read(file, context.names)
-    with _cluster(context, kubeconfig) as cluster:
+    with _cluster(context, kubeconfig, namespace) as cluster:
         made = reconcile.plan(cluster, document["spec"])
         _write_resource(cluster, document)
         result = reconcile.carry_out(cluster, made, while_locked=while_locked)
@@ -206,7 +211,7 @@ def _kubernetes(kubeconfig: Path | None) -> dict[str, str]:
 
 
 @contextmanager
-def _cluster(context: CliContext, kubeconfig: Path) -> Iterator[Cluster]:
+def _cluster(context: CliContext, kubeconfig: Path, namespace: str) -> Iterator[Cluster]:
     """Open the cluster. Its pools are in the datastore that the user names, else in its Kubernetes API."""
     names = context.names
     target = context.target if context.netconf else Target(names, _kubernetes(kubeconfig), context.state_dir)
@@ -220,7 +225,7 @@ def _cluster(context: CliContext, kubeconfig: Path) -> Iterator[Cluster]:
         closing(open_client(_access(kubeconfig), right_remedy=RIGHT_REMEDY)) as client,
         closing(context.open_store(target.settings, names, right_remedy=remedy)) as store,
     ):
-        yield Cluster(client, store, target.settings, names)
+        yield Cluster(client, store, target.settings, names, namespace=namespace)
 
 
 def _show(context: CliContext, outcomes: Sequence[Outcome]) -> None:

@@ -174,8 +174,9 @@ def _shown_node(result: NodeResult) -> _Shown:
     }
     text = f"{summary['findings']} findings on node {found.node}: {summary['attachments']} attachments, "
     text += f"{summary['interfaces']} interfaces, {summary['allocations']} addresses"
-    lines = [*_listed(result.findings), text, *_seen_once(result.unconfirmed)]
-    return _Shown(_document(summary, result.findings, result.unconfirmed), "\n".join(lines))
+    lines = [*_listed(result.findings), text, *_seen_once(result.unconfirmed), f"journal: {found.journal}"]
+    document = _document(summary, result.findings, result.unconfirmed) | {"journal": found.journal}
+    return _Shown(document, "\n".join(lines))
 
 
 def _document(summary: Mapping[str, Any], findings: Sequence[Finding], unconfirmed: Mapping[str, int]) -> dict[str, Any]:

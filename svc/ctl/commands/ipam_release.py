@@ -45,7 +45,7 @@ Work = tuple[Sequence[ReleaseTarget], Sequence[tuple[str, str]]]
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="Release what this report of `ipam check` shows unused; with several, what all of them do.",
+    help="Release what this report of `ipam check` shows unused; with several, what all of them do. - is standard input.",
 )
 @click.option("--acknowledge", "is_acknowledgement", is_flag=True, help="Let the controllers release addresses after a stop.")
 @click.option("--dry-run", is_flag=True, help="Show what would be released.")
@@ -79,6 +79,8 @@ def release_command(
         _acknowledge(context, is_dry=dry_run, is_agreed=yes)
         return
     _require_usage(address, bool(handle or sequence is not None), files)
+    if saved_report.STDIN in files and (files.count(saved_report.STDIN) > 1 or not (yes or dry_run)):
+        raise click.UsageError("--from-report - reads standard input: give it once, and with it --yes or --dry-run")
     target = context.target
     with listed_documents(), context.store(target) as store, place_of(target, store) as place:
         if address is not None:

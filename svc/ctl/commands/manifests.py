@@ -1,7 +1,7 @@
 """svcctl manifests."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ from svc.datastore.open import open_client
 from svc.deploy.discovery import Discovery
 from svc.deploy.manifests import settings as choices
 from svc.deploy.manifests.objects import objects
-from svc.deploy.manifests.settings import Settings
+from svc.deploy.manifests.settings import Problem, Settings
 from svc.deploy.manifests.yaml_text import to_yaml
 from svc.deploy.server_apply import apply as apply_documents
 from svc.model.errors import CallerError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _SURGE_VERSION: Final = (1, 22)
 _RULES_VERSION: Final = (1, 25)
+_BUDGET: Final = "PodDisruptionBudget"
 
 Json = dict[str, Any]
 Command = Callable[..., Any]
@@ -141,38 +142,43 @@ def _settings(
     proxy: Path | None,
     **options: Any,
 ) -> Settings:
-    if (crds, policy_api) == (choices.WITH_RULES, choices.POLICY_V1BETA1):
-        msg = f"--crds {crds} needs Kubernetes 1.25, which has no {policy_api}"
-        raise CallerError(msg, details=f"give --policy-api {choices.POLICY_V1}, or --crds {choices.WITHOUT_RULES}")
-    version = _version(client)
-    _require_version(version, "--crds", crds, choices.WITH_RULES, _RULES_VERSION, choices.WITHOUT_RULES)
-    _require_version(version, "--update", update, choices.SURGE, _SURGE_VERSION, choices.REPLACE)
+    version, served = _version(client), _served_policy_apis(client)
+    problems = [
+        *_policy_api_problems(crds, policy_api, served),
+        *_version_problems(version, "--crds", crds, choices.WITH_RULES, _RULES_VERSION, choices.WITHOUT_RULES),
+        *_version_problems(version, "--update", update, choices.SURGE, _SURGE_VERSION, choices.REPLACE),
+    ]
     own = context.with_own_names
     names = own.names
     without = choices.NONE if names.foreign_definitions else choices.WITHOUT_RULES
-    return Settings(
+    settings = Settings(
         names=names,
         profile=canonical(own.profile),
         crds=crds or without,
         api_version=names.api_version if group == "plain" else "",
-        policy_api=_policy_api(client, policy_api),
+        policy_api=policy_api or next(iter(served), choices.POLICY_APIS[0]),
         surges=update == choices.SURGE if update else version is not None and version >= _SURGE_VERSION,
         policy_agent=_container(policy_agent) if policy_agent else None,
         proxy=_objects("--proxy", proxy) if proxy else [],
         **options,
     )
+    choices.check(settings, problems)
+    return settings
 
 
-def _policy_api(client: "Client | None", given: str | None) -> str:
-    """Return the API group of disruption budgets: the given one, else the newest that the server has, or that exists.
+def _served_policy_apis(client: "Client | None") -> list[str]:
+    """Return the API groups of disruption budgets that the server has, or that exist, the newest first."""
+    discovery = Discovery(client) if client else None
+    return [each for each in choices.POLICY_APIS if discovery is None or discovery.find(each, _BUDGET)]
 
-    Raise CallerError if the server lacks the given one."""
-    discovery, kind = Discovery(client) if client else None, "PodDisruptionBudget"
-    served = [each for each in choices.POLICY_APIS if discovery is None or discovery.find(each, kind)]
+
+def _policy_api_problems(crds: str | None, given: str | None, served: Sequence[str]) -> Iterator[Problem]:
+    if (crds, given) == (choices.WITH_RULES, choices.POLICY_V1BETA1):
+        msg = f"--crds {crds} needs Kubernetes 1.25, which has no {given}"
+        yield msg, f"give --policy-api {choices.POLICY_V1}, or --crds {choices.WITHOUT_RULES}"
     if given and served and given not in served:
-        msg = f"--policy-api {given}: the API server does not serve {kind} of {given}"
-        raise CallerError(msg, details=f"give --policy-api {served[0]}, or leave the option out")
-    return given or next(iter(served), choices.POLICY_APIS[0])
+        msg = f"--policy-api {given}: the API server does not serve {_BUDGET} of {given}"
+        yield msg, f"give --policy-api {served[0]}, or leave the option out"
 
 
 def _version(client: "Client | None") -> tuple[int, int] | None:
@@ -182,14 +188,14 @@ def _version(client: "Client | None") -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _require_version(
+def _version_problems(
     version: tuple[int, int] | None, option: str, value: str | None, newer: str, least: tuple[int, int], older: str
-) -> None:
-    """Raise CallerError for a value of an option that the server is too old for."""
+) -> Iterator[Problem]:
+    """Yield a value of an option that the server is too old for."""
     if value == newer and version is not None and version < least:
         needed, present = (".".join(map(str, each)) for each in (least, version))
         msg = f"{option} {value} needs Kubernetes {needed}, and the API server has {present}"
-        raise CallerError(msg, details=f"give {option} {older}, or leave the option out")
+        yield msg, f"give {option} {older}, or leave the option out"
 
 
 def _print(context: CliContext, documents: list[Json]) -> None:

@@ -166,10 +166,25 @@ def _counted(states: Mapping[str, int]) -> str:
 
 
 def _compared(report: Json) -> str:
-    ago = duration(max(0.0, time.time() - report["time"]))
+    number = len(report["findings"])
+    if report["time"] is None:
+        return f"not yet, {number} findings"
     torn_down = f", {report['torn_down']} torn down since the start" if report["torn_down"] else ""
-    failed = f"incomplete ({first_of(report['errors'])}), " if report.get("errors") else ""
-    return f"{ago} ago, {failed}{len(report['findings'])} findings in {report['attachments']} attachments{torn_down}"
+    counted = f"{_ago(report['time'])}, {number} findings in {report['attachments']} attachments"
+    return f"{_incomplete(report) if report.get('errors') else counted}{torn_down}"
+
+
+def _incomplete(report: Json) -> str:
+    """Return what is known although a datastore could not be compared: no number of findings."""
+    complete, known = report.get("complete"), len(report["findings"])
+    found = f"unknown, at least {known}" if known else "unknown"
+    last = f"{complete['findings']} findings {_ago(complete['time'])}" if complete else "none since the agent's start"
+    why = first_of(report["errors"])
+    return f"{_ago(report['time'])}, findings: {found}, incomplete ({why}); last complete comparison: {last}"
+
+
+def _ago(moment: float) -> str:
+    return f"{duration(max(0.0, time.time() - moment))} ago"
 
 
 def _release(release: Json) -> str:

@@ -65,7 +65,8 @@ def restore(context: CliContext, file: Path) -> None:
     """
     target = _embedded(context)
     if not target.state_dir.is_dir():
-        raise CallerError(f"state directory {str(target.state_dir)!r} does not exist", details="name another --state-dir")
+        problem = "is not a directory" if target.state_dir.exists() else "does not exist"
+        raise CallerError(f"state directory {str(target.state_dir)!r} {problem}", details="name another --state-dir")
     with closing(node_state.lock_state(target.state_dir, "svcctl store restore")):
         kept = backups.restore(file, target.file, target.names, datetime.now(timezone.utc))
     echo(f"restored from {file}")

@@ -30,7 +30,9 @@ if TYPE_CHECKING:  # its packages come with an extra
 Json = dict[str, Any]
 Command = Callable[..., Any]
 
-PROCEDURES: Final = ("manifests", "host-endpoints")
+PROCEDURES: Final = (
+    "manifests", "manifests-etcd", "operator", "chart", "sidecars", "host-endpoints", "datastore", "to-operator", "takeover",
+)  # fmt: skip
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
@@ -44,18 +46,35 @@ _kubeconfig_option = click.option(
     required=True,
     help="Kubeconfig of an administrator.",
 )
+_helm_option = click.option("--helm", default="helm", show_default=True, metavar="PATH", help="The program, for `chart`.")
 _timeout_option = click.option(
     "--timeout", default="30m", show_default=True, metavar="DURATION", help="How long to wait for the cluster."
 )
 _OF_MANIFEST = (
     click.option(
-        "--procedure", type=click.Choice(PROCEDURES), default=PROCEDURES[0], show_default=True, help="What is to be done."
+        "--procedure",
+        type=click.Choice(PROCEDURES),
+        help="What is to be done.  [default: by what is found in the cluster]",
     ),
-    click.option("--manifest", default="", metavar="FILE|URL", help="Manifest of the release to go to, for `manifests`."),
+    click.option(
+        "--manifest",
+        default="",
+        metavar="FILE|URL",
+        help="Manifest of the release; for `chart` its definitions, for `sidecars` a template.",
+    ),
+    click.option(
+        "--policies", default="", metavar="FILE", help="Policies that replace `allow-all-upgrade`, which is deleted at the end."
+    ),
     click.option("--sha256", default="", metavar="DIGEST", help="Digest of the manifest; required for a URL."),
+    click.option("--chart", default="", metavar="FILE|FOLDER", help="Chart of the release to go to, for `chart`."),
+    click.option("--release", default="", metavar="NAME", help="Name of the release of helm, for `chart`."),
+    click.option("--values", default="", metavar="FILE", help="Values of the chart.  [default: those of the release]"),
+    click.option("--external-install", is_flag=True, help="Wait until the user has run helm, for `chart`."),
     click.option(
         "--to", default="", metavar="vX.Y.Z", help="Version to go to.  [default: that of svcctl, or of the names profile]"
     ),
+    click.option("--source", default="", metavar="FILE", help="Network configuration of the datastore to move from."),
+    click.option("--target", default="", metavar="FILE", help="Network configuration of the datastore to move to."),
 )
 
 
@@ -84,10 +103,11 @@ def upgrade() -> None:
 @upgrade.command()
 @_of_manifest
 @_kubeconfig_option
+@_helm_option
 @click.option("--out", type=PATH, metavar="FILE", help="Also write the plan to a file, for `apply --plan`.")
 @output_option
 @click.pass_obj
-def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, **given: Any) -> None:
+def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, helm: str, **given: Any) -> None:
     """Show what `apply` would do. Write nothing to the cluster.
 
     \b
@@ -100,7 +120,7 @@ def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, **given: An
     """
     if out is not None:
         require_replaceable("--out", out)
-    with _engine(context, kubeconfig, {}) as (engine, writer):
+    with _engine(context, kubeconfig, {}, helm) as (engine, writer):
         made = engine.plan(_procedure(writer, **given))
     document = made.to_json()
     if out is not None:
@@ -113,13 +133,21 @@ def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, **given: An
 @upgrade.command()
 @_of_manifest
 @_kubeconfig_option
+@_helm_option
 @click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="Refuse if the cluster is not as in this plan any more.")
 @click.option("--ack", "acks", multiple=True, metavar="STEP", help="Consent to what a step asks for.")
 @_timeout_option
 @output_option
 @click.pass_obj
 def apply(
-    context: CliContext, /, plan_file: Path | None, acks: tuple[str, ...], timeout: str, kubeconfig: Path, **given: Any
+    context: CliContext,
+    /,
+    plan_file: Path | None,
+    acks: tuple[str, ...],
+    timeout: str,
+    kubeconfig: Path,
+    helm: str,
+    **given: Any,
 ) -> None:
     """Carry out all steps that are not done. What an interruption leaves is completed by the next call.
 
@@ -133,7 +161,7 @@ def apply(
       svcctl upgrade apply --manifest new.yaml --plan plan.json --ack DaemonSet/kube-system/svc-node
     """
     options = {"acks": frozenset(acks), "timeout": _seconds(timeout), "plan": _read_plan(plan_file)}
-    with _engine(context, kubeconfig, options) as (engine, writer):
+    with _engine(context, kubeconfig, options, helm) as (engine, writer):
         has_acted = engine.apply(_procedure(writer, **given))
     context.answer([{"outcome": "done" if has_acted else "nothing to do"}], "done" if has_acted else "nothing to do")
 
@@ -141,9 +169,10 @@ def apply(
 @upgrade.command()
 @_of_manifest
 @_kubeconfig_option
+@_helm_option
 @output_option
 @click.pass_obj
-def verify(context: CliContext, /, kubeconfig: Path, **given: Any) -> None:
+def verify(context: CliContext, /, kubeconfig: Path, helm: str, **given: Any) -> None:
     """Check that the cluster is as the manifest says, and that all pods have followed. Write nothing.
 
     \b
@@ -153,17 +182,18 @@ def verify(context: CliContext, /, kubeconfig: Path, **given: Any) -> None:
     Examples:
       svcctl upgrade verify --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf
     """
-    with _engine(context, kubeconfig, {}) as (engine, writer):
+    with _engine(context, kubeconfig, {}, helm) as (engine, writer):
         made = engine.verify(_procedure(writer, **given))
     context.answer([made.to_json()], f"verified: {len(made.looks)} steps, version {made.findings.target}")
 
 
 @upgrade.command()
 @_kubeconfig_option
+@_helm_option
 @_timeout_option
 @output_option
 @click.pass_obj
-def undo(context: CliContext, kubeconfig: Path, timeout: str) -> None:
+def undo(context: CliContext, kubeconfig: Path, helm: str, timeout: str) -> None:
     """Undo the steps of the last run, the last one first. Stop at an object that was changed since.
 
     \b
@@ -173,7 +203,7 @@ def undo(context: CliContext, kubeconfig: Path, timeout: str) -> None:
     Examples:
       svcctl upgrade undo --kubeconfig /etc/kubernetes/admin.conf
     """
-    with _engine(context, kubeconfig, {"timeout": _seconds(timeout)}) as (engine, _):
+    with _engine(context, kubeconfig, {"timeout": _seconds(timeout)}, helm) as (engine, _):
         has_acted = engine.undo()
     context.answer([{"outcome": "undone" if has_acted else "nothing to undo"}], "undone" if has_acted else "nothing to undo")
 
@@ -201,10 +231,12 @@ def status(context: CliContext, kubeconfig: Path) -> None:
 
 
 @contextmanager
-def _engine(context: CliContext, kubeconfig: Path, options: Json) -> "Iterator[tuple[Engine, Writer]]":
+def _engine(context: CliContext, kubeconfig: Path, options: Json, helm: str = "") -> "Iterator[tuple[Engine, Writer]]":
     """Open the cluster. Exit with the status of an error in the block."""
-    with _statuses(), closing(open_client({"kubeconfig": str(kubeconfig)})) as client:
+    settings = {"kubeconfig": str(kubeconfig)}
+    with _statuses(), closing(open_client(settings)) as client:
         from svc.upgrade.engine import Engine
+        from svc.upgrade.helm import Helm
         from svc.upgrade.run_lease import RunLease
         from svc.upgrade.step_runner import Options, Stop
         from svc.upgrade.writer import Writer
@@ -215,9 +247,9 @@ def _engine(context: CliContext, kubeconfig: Path, options: Json) -> "Iterator[t
             stop.check()
             return lease.seconds()
 
-        writer = Writer(client, context.names, permit)
+        writer = Writer(client, context.names, permit, settings, Helm(helm, str(kubeconfig)))
         chosen = Options(context.state_dir / _FOLDER, say=lambda text: echo(text, err=True), **options)
-        with announced_interrupt(stop.request):
+        with writer.resources, announced_interrupt(stop.request):
             yield Engine(writer, lease, chosen, stop), writer
 
 
@@ -240,11 +272,11 @@ def _statuses() -> Iterator[None]:
         sys.exit(status)
 
 
-def _procedure(writer: "Writer", procedure: str, **given: str) -> "Procedure":
+def _procedure(writer: "Writer", procedure: str | None, **given: Any) -> "Procedure":
     from svc.upgrade.procedures import procedure_of
     from svc.upgrade.request import Request
 
-    return procedure_of(procedure, writer, Request(**given))
+    return procedure_of(procedure or "", writer, Request(**given))
 
 
 def _plan_text(made: "Plan") -> str:

@@ -103,6 +103,11 @@ class EtcdStore(Backend):
         with suppress(Compacted):
             self._connection.budget().repeat(lambda seconds: self._connection.compact(revision, seconds))
 
+    def revision(self) -> int:
+        """Return the present revision of the cluster, without reading a document."""
+        request = rpc.RangeRequest(key=self._codec.root.encode(), limit=1, keys_only=True)
+        return next(revision for revision, _ in self._pages(request, self._connection.budget))
+
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return tuple(map(self._generations.current, kinds))
 

@@ -1,8 +1,7 @@
 """Address of the API server and credentials, from the settings of a network configuration and its kubeconfig.
 
-Only this module imports the Kubernetes client, and only its kubeconfig loader and its connection pool. The models of the client
-need more memory than the rest of svc. Before every request, this module checks the files for changes, which takes
-microseconds, because other programs renew tokens in place.
+Before every request, this module checks the files for changes, which takes microseconds, because other programs renew tokens in
+place. It loads the Kubernetes client only for an access that is not plain.
 """
 
 import base64
@@ -11,30 +10,30 @@ import logging
 import os
 import re
 import ssl
-import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import urllib3
 import yaml
-from kubernetes.client.configuration import Configuration
-from kubernetes.client.rest import RESTClientObject
-from kubernetes.config import exec_provider
-from kubernetes.config.config_exception import ConfigException
-from kubernetes.config.kube_config import KubeConfigLoader
 from urllib3.util.ssl_ import create_urllib3_context
 
 from svc import deadline, tls
 from svc.atomic_file import FileVersion, file_version
 from svc.cpu_pinning import CPU_PINNING
+from svc.datastore.orch.plain_access import PlainConfiguration, has_proxy, of_kubeconfig
+from svc.imports import whole_imports
 from svc.model.errors import CallerError, Code, SvcError
 from svc.model.field_errors import display, without_secrets_in_urls
 from svc.model.shortage import shortage
 from svc.values import dataclass
+
+if TYPE_CHECKING:
+    from svc.datastore.orch.client_access import ClientConfiguration
+
+    Configuration = PlainConfiguration | ClientConfiguration
 
 CONNECTIONS = 32  # idle connections kept per server: one for each parallel thread and each watch
 
@@ -42,7 +41,6 @@ _RENEWAL_SECONDS = 10.0  # for the program that returns credentials; also for a 
 _SLOW_PROGRAM = "the program of the kubeconfig that gives them takes too long: run it by hand"
 _TOKEN = "k8s_auth_token"  # noqa: S105 the name of a field
 _FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "k8s_certificate_authority": "ssl_ca_cert"}
-_IN_CONTEXT = ("ca_certs", "ca_cert_data", "cert_file", "key_file")  # not for the pool, which would load them per connection
 _INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # inside a pod
 _URL_REMEDY = "give one such as https://10.0.0.1:6443"
 _COMPARE = "compare it with `kubectl config view`"  # the fix for a kubeconfig
@@ -51,21 +49,6 @@ _API_PATH = re.compile(r"/api(/.*)?$")
 _log = logging.getLogger(__name__)
 
 Settings = Mapping[str, str]
-
-
-class _Program(subprocess.Popen[str]):
-    """Credential program. It is killed at the deadline of the call, because the Kubernetes client sets no timeout."""
-
-    def communicate(self, *_arguments: Any) -> tuple[str, str]:
-        with self:
-            try:
-                return super().communicate(timeout=deadline.remaining(_RENEWAL_SECONDS))
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise
-
-
-exec_provider.subprocess = SimpleNamespace(Popen=_Program, PIPE=subprocess.PIPE)  # type: ignore[attr-defined, assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +65,7 @@ class Credentials:
 
     root: str  # URL of the server, without a slash at its end
     pool: urllib3.PoolManager
-    configuration: Configuration
+    configuration: "Configuration"
     token: _Token
     header: str  # the Authorization header, unless the token is read or renewed for each request
     versions: dict[str, FileVersion]  # of the files that were read
@@ -108,7 +91,7 @@ class ApiAuth:
     """Current credentials. Thread-safe. Raise CallerError if the settings are invalid."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._lock = threading.Lock()
         self._credentials = _read(settings)
         self._reporting = threading.Lock()
@@ -142,7 +125,7 @@ class ApiAuth:
             raise CallerError("the credentials are being renewed", details=_SLOW_PROGRAM, code=Code.TRY_AGAIN)
         try:
             if self._credentials is refused:
-                self._credentials = _read(self._settings)
+                self._credentials = _read(self.settings)
                 refused.pool.clear()
             return self._credentials
         finally:
@@ -163,13 +146,12 @@ class ApiAuth:
 
 
 def _read(settings: Settings) -> Credentials:
-    configuration = Configuration()
-    configuration.connection_pool_maxsize = CONNECTIONS
-    kubeconfig, token = settings.get("kubeconfig", ""), _Token()
+    kubeconfig = settings.get("kubeconfig", "")
     if kubeconfig:
-        token = _load_kubeconfig(Path(kubeconfig), configuration)
-    elif not settings.get("orch_api_root"):
-        token = _load_pod_account(configuration)
+        configuration, token = _load_kubeconfig(Path(kubeconfig))
+    else:
+        configuration = _client().ClientConfiguration() if has_proxy(os.environ) else PlainConfiguration()
+        token = _Token() if settings.get("orch_api_root") else _load_pod_account(configuration)
     files = [kubeconfig, token.file]
     token = _override(settings, configuration, token)
     context = _tls(f"kubeconfig {kubeconfig!r}" if kubeconfig else "the access to the API", configuration)
@@ -177,10 +159,15 @@ def _read(settings: Settings) -> Credentials:
     versions = {name: file_version(name) for name in files if name}
     if not configuration.verify_ssl:  # set in the kubeconfig on purpose: a warning for every request is not useful
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    pool = RESTClientObject(configuration).pool_manager
-    pool.connection_pool_kw = {name: value for name, value in pool.connection_pool_kw.items() if name not in _IN_CONTEXT}
-    pool.connection_pool_kw["ssl_context"] = context
+    pool = configuration.pool(context, CONNECTIONS)
     return Credentials(configuration.host.rstrip("/"), pool, configuration, token, _header(configuration), versions)
+
+
+def _client() -> Any:
+    """Return the module that uses the Kubernetes client."""
+    with whole_imports():
+        from svc.datastore.orch import client_access
+    return client_access
 
 
 def _expiry(authorization: str) -> float | None:
@@ -192,36 +179,40 @@ def _expiry(authorization: str) -> float | None:
     return float(end) if isinstance(end, int | float) else None
 
 
-def _header(configuration: Configuration) -> str:
+def _header(configuration: "Configuration") -> str:
     found = configuration.auth_settings().get("BearerToken")
     return str(found["value"] or "").strip() if found else ""
 
 
-def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
-    """Load the kubeconfig into the configuration. Return the origin of the token. Raise CallerError if that fails."""
+def _load_kubeconfig(path: Path) -> "tuple[Configuration, _Token]":
+    """Return the access of a kubeconfig, and the origin of its token. Raise CallerError if it cannot be used."""
     data = _parsed(path)
     user = _user_of(path, data)
     token_file = str(user.get("tokenFile") or "")
     if token_file:
         token_file = os.path.normpath(path.parent / token_file)
         _require_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
-    CPU_PINNING.unpin_thread()  # the Kubernetes client may run the credential program
-    try:
-        loader: Any = KubeConfigLoader  # untyped
-        loader(config_dict=data, config_base_path=str(path.parent)).load_and_set(configuration)
-    except ConfigException as error:
-        told = str(error)  # its other messages quote the file with its secrets
-        reason = told if told.startswith("File does not exist") else "an entry is missing or of another type"
-        raise _invalid(path, reason, _COMPARE) from None
-    except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
-        raise _invalid(path, f"an entry cannot be used ({type(error).__name__})", _COMPARE) from None
+    plain = None if has_proxy(os.environ) else of_kubeconfig(data, path.parent)
+    configuration = plain or _load_by_client(path, data)
     if "token" in user:
-        return _Token()
+        return configuration, _Token()
     if "exec" in user and not configuration.cert_file and not _header(configuration):  # the client only logs the reason
         command = user["exec"].get("command") if isinstance(user["exec"], dict) else None
         reason = f"exec.command = {display(command)} gave no credentials in time"
         raise _invalid(path, reason, "see that it can be executed, and run it by hand")
-    return _Token(token_file, is_renewed="exec" in user or "auth-provider" in user)
+    return configuration, _Token(token_file, is_renewed="exec" in user or "auth-provider" in user)
+
+
+def _load_by_client(path: Path, data: dict[str, Any]) -> "ClientConfiguration":
+    client = _client()
+    CPU_PINNING.unpin_thread()  # the Kubernetes client may run the credential program
+    try:
+        loaded: ClientConfiguration = client.load(data, path.parent)
+    except client.Refused as error:
+        raise _invalid(path, str(error), _COMPARE) from None
+    except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
+        raise _invalid(path, f"an entry cannot be used ({type(error).__name__})", _COMPARE) from None
+    return loaded
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -266,7 +257,7 @@ def _invalid(path: Path, reason: str, remedy: str) -> CallerError:
     return CallerError(f"kubeconfig {str(path)!r} {reason}", details=remedy)
 
 
-def _load_pod_account(configuration: Configuration) -> _Token:
+def _load_pod_account(configuration: "Configuration") -> _Token:
     """Load the service account of the pod in which svc runs. Raise CallerError if it does not exist."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = _INSIDE / "token"
@@ -278,7 +269,7 @@ def _load_pod_account(configuration: Configuration) -> _Token:
     return _Token(str(token))
 
 
-def _override(settings: Settings, configuration: Configuration, token: _Token) -> _Token:
+def _override(settings: Settings, configuration: "Configuration", token: _Token) -> _Token:
     """Apply the fields of the settings, which override those of the kubeconfig. Return the origin of the token."""
     if root := settings.get("orch_api_root", ""):
         if not _is_url(root):
@@ -304,13 +295,15 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def _tls(origin: str, configuration: Configuration) -> ssl.SSLContext:
+def _tls(origin: str, configuration: "Configuration") -> ssl.SSLContext:
     """Return the TLS context of all connections. Raise CallerError, because the errors of TLS name neither file nor field."""
     context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE)
     tls.prepare(context)
     try:
         if configuration.ssl_ca_cert:
             context.load_verify_locations(configuration.ssl_ca_cert)
+        elif configuration.ca_data:
+            context.load_verify_locations(cadata=configuration.ca_data)
         else:
             context.load_default_certs()
     except (ssl.SSLError, OSError):

@@ -114,7 +114,7 @@ class Client:
 
     def __init__(self, auth: ApiAuth, right_remedy: str = "") -> None:
         self.meter = StoreMeter()
-        self._auth = auth
+        self._auth, self.settings = auth, auth.settings
         self._right_remedy = right_remedy
         self._metering = threading.Lock()
         self._closed = threading.Event()

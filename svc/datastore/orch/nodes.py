@@ -1,16 +1,17 @@
-"""Nodes of Kubernetes, which svc only reads: their labels, and the annotations that other programs have written."""
+"""Nodes of Kubernetes. svc reads their labels and annotations, and writes only the annotations about a node's tunnels."""
 
 from collections.abc import Hashable, Iterator
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import orjson
 
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update
-from svc.datastore.orch.client import segment
-from svc.datastore.orch.resource_store import Collection, ResourceStore, revision_of
+from svc.datastore.orch.client import STRATEGIC_PATCH, segment
+from svc.datastore.orch.resource_store import Collection, ResourceStore, revision_of, updated, write_verified
 from svc.model.keys import Key, Query, ResourceKey
 from svc.model.kv_codec import Value
-from svc.model.node_annotations import SPEC
+from svc.model.node_annotations import SPEC, TUNNELS
 from svc.model.resource import Resource, ordered
 from svc.names import Names
 
@@ -37,13 +38,35 @@ class NodeStore(ResourceStore):
     def collection(self, query: Key | Query) -> Collection:  # noqa: ARG002 all nodes are in one collection
         return Collection(_NODES, self._read, fingerprint=self._fingerprint)
 
-    def write(self, write: Create | Update | Delete) -> NoReturn:
+    def write(self, write: Create | Update | Delete) -> Entry:
+        """Write the annotations about tunnels. Raise StoreError for any other change."""
         assert isinstance(write.key, ResourceKey)
         name = write.key.name
+        if isinstance(write, Update):
+            node = self._object(f"{_NODES}/{segment(name)}")
+            if node is None:
+                raise NotFound(write.key)
+            changes = _tunnel_changes(node_resource(self._names, node).spec, write.value.spec)
+            if changes:  # an unchanged node is refused, too: deletions test by it who owns the node
+                return self._annotate(write, {f"{self._names.label_prefix}/{note}": text for note, text in changes.items()})
         raise StoreError(
             f"node {name!r} belongs to Kubernetes",
             details=f"change it there: kubectl label node {name} KEY=VALUE, or kubectl delete node {name}",
         )
+
+    def _annotate(self, write: Update, annotations: Json) -> Entry:
+        key = write.key
+        assert isinstance(key, ResourceKey)
+        path = f"{_NODES}/{segment(key.name)}"
+        body = {"metadata": {"annotations": annotations, "resourceVersion": write.revision}}
+        send = partial(self._client.patch, f"{path}/status", body, STRATEGIC_PATCH)
+
+        def is_applied(node: Json) -> bool:
+            present = node["metadata"].get("annotations") or {}
+            return all(present.get(name) == text for name, text in annotations.items())
+
+        node = write_verified(key, send, lambda: updated(key, self._object(path), write.revision, is_applied))
+        return Entry(key, node_resource(self._names, node), revision_of(node))
 
     def _read(self, node: Json) -> Iterator[tuple[Key, Value]]:
         resource = node_resource(self._names, node)
@@ -67,6 +90,25 @@ def node_resource(names: Names, node: Json) -> Resource:
     kept = {name: metadata[name] for name in _KEPT if metadata.get(name)}
     shown = ordered(kept | {"labels": labels, "annotations": _texts(notes.get("annotations"))})
     return Resource(KIND, shown, _spec(names, node, notes), _status(node, notes))
+
+
+def _tunnel_changes(before: Json, after: Json) -> Json | None:
+    """Return the annotations to write, None for those to remove; None if more than them is changed."""
+    texts = [
+        {note: ((spec.get(section) or {}) if section else spec).get(name) for note, section, name in TUNNELS}
+        for spec in (before, after)
+    ]
+    if _without_tunnels(before) != _without_tunnels(after):
+        return None
+    return {note: text for note, text in texts[1].items() if text != texts[0][note]}
+
+
+def _without_tunnels(spec: Json) -> Json:
+    """Return a specification without the fields about tunnels, and without sections that are empty then."""
+    rest = {name: dict(part) if isinstance(part, dict) else part for name, part in spec.items()}
+    for _, section, name in TUNNELS:
+        (rest.get(section, {}) if section else rest).pop(name, None)
+    return {name: part for name, part in rest.items() if part not in ({}, None)}
 
 
 def _spec(names: Names, node: Json, notes: dict[str, str]) -> Json:

@@ -12,7 +12,7 @@ from svc.deploy.manifests.pod_parts import (
     token_volume,
     variable,
 )
-from svc.deploy.manifests.settings import OPERATOR, Settings
+from svc.deploy.manifests.settings import OPERATOR, SYSTEM_NAMESPACE, Settings
 from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 
 Json = dict[str, Any]
@@ -114,6 +114,8 @@ def environment(settings: Settings) -> dict[str, str]:
     else:
         found |= {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": settings.etcd_endpoints}
         found |= {option.upper(): path for option, path in certificate_paths(settings).items()}
+    if settings.flavour == OPERATOR and settings.namespace != SYSTEM_NAMESPACE:
+        found["OPERATOR_NAMESPACE"] = settings.namespace
     return found | ({USE_POD_CIDR: "true"} if settings.uses_pod_cidrs else {})
 
 

@@ -1,4 +1,4 @@
-"""The DaemonSet: the installer as an init container, the agent, and the installer again, which keeps the token fresh.
+"""The DaemonSet: the installer as an init container, the agent, svc-routes, and the installer again, for fresh tokens.
 
 Each path that a network configuration may name is at the same path as on the host.
 """
@@ -20,14 +20,14 @@ from svc.deploy.manifests.pod_parts import (
     token_volume,
     variable,
 )
-from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, CONFIG_KEY, CONFIG_MAP, OPERATOR, Settings
+from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, CONFIG_KEY, CONFIG_MAP, NETWORKING, OPERATOR, Settings
 from svc.deploy.systemd import CAPABILITIES, HOST_LOCAL_DIR
 from svc.names import DEFAULT
 from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 
 Json = dict[str, Any]
 
-INSTALL, AGENT, INSTALL_WATCH = "install", "agent", "install-watch"
+INSTALL, AGENT, INSTALL_WATCH, ROUTES = "install", "agent", "install-watch", "routes"
 _WRITABLE_SYSCTLS: Final = "/host/proc/sys"
 _NAMESPACES: Final = "/run/netns"
 _MACHINE_ID: Final = "/etc/machine-id"
@@ -62,6 +62,8 @@ def _rolling_update(settings: Settings) -> Json:
 
 def _pod(settings: Settings, account: str) -> Json:
     containers = [_agent(settings), _install_watch(settings)]
+    if settings.flavour == NETWORKING:  # elsewhere other programs route
+        containers.append(_routes(settings))
     if settings.policy_agent is not None:
         containers.append(dict(settings.policy_agent))
     return {
@@ -132,6 +134,23 @@ def _agent(settings: Settings) -> Json:
         },
         "securityContext": security(*(name.removeprefix("CAP_") for name in CAPABILITIES)),
         "volumeMounts": [sysctls, *_identity_mounts(), *_host_mounts(settings), *certificate_mounts(settings)],
+    }
+
+
+def _routes(settings: Settings) -> Json:
+    """Return the container of svc-routes, which is idle beside another program that routes."""
+    arguments = ["run", "--state-dir", DEFAULT.state_dir, "--run-dir", DEFAULT.run_dir, "--mode", "auto"]
+    arguments += ["--netconf", f"{CONF_DIR}/{settings.names.conflist}", "--takeover", str(_TAKEOVER_SECONDS)]
+    arguments += ["--names", settings.profile] if settings.profile else []
+    return {
+        "name": ROUTES,
+        "image": settings.image,
+        "command": ["svc-routes"],
+        "args": arguments,
+        "env": _node_variables(settings),
+        "resources": {"requests": {"cpu": "10m", "memory": "60Mi"}},
+        "securityContext": security("NET_ADMIN"),
+        "volumeMounts": [*_host_mounts(settings), *certificate_mounts(settings)],
     }
 
 

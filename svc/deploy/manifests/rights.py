@@ -5,7 +5,7 @@ from typing import Any
 
 from svc.deploy import rbac
 from svc.deploy.manifests.controllers import controllers_of
-from svc.deploy.manifests.settings import Settings
+from svc.deploy.manifests.settings import NETWORKING, Settings
 
 Json = dict[str, Any]
 
@@ -40,7 +40,10 @@ def _accounts(settings: Settings) -> tuple[str, str, str]:
 def _of_calls(settings: Settings) -> list[Json]:
     names, version, own = settings.names, settings.store_api_version, not settings.uses_pod_cidrs
     found = [rbac.plugin_role(names, version, own_ipam=own), rbac.agent_role(names, version, own_ipam=own)]
-    return [*found, rbac.agent_lease_role(names)] if settings.is_orch else found  # etcd has the claims on nodes itself
+    if not settings.is_orch:
+        return found  # etcd has the claims on nodes itself, and what svc-routes needs
+    routes = [rbac.routes_role(names, version)] if settings.flavour == NETWORKING else []
+    return [*found, rbac.agent_lease_role(names), *routes]
 
 
 def _of_installer(settings: Settings) -> list[Json]:
@@ -49,4 +52,4 @@ def _of_installer(settings: Settings) -> list[Json]:
 
 
 def _of_controllers(settings: Settings) -> list[Json]:
-    return rbac.controllers_roles(settings.names, controllers_of(settings), settings.store_api_version)
+    return rbac.controllers_roles(settings.names, controllers_of(settings), settings.store_api_version, settings.namespace)

@@ -13,7 +13,10 @@ from svc.names import DEFAULT, Names
 from svc.values import dataclass
 
 Json = dict[str, Any]
+Problem = tuple[str, str]
+"""What is wrong, and what to do."""
 
+SUBJECT: Final = "the options"
 NETWORKING, OVERLAY, POLICY_ONLY, OPERATOR = "networking", "overlay", "policy-only", "operator"
 FLAVOURS: Final = (NETWORKING, OVERLAY, POLICY_ONLY, OPERATOR)
 ORCH, ETCD = "orch", "etcd"
@@ -88,13 +91,19 @@ class Settings:
         return {f"app.{self.names.orch_domain}/name": name}
 
 
-def check(settings: Settings) -> None:
-    """Raise CallerError if the settings contradict each other, or if one is malformed."""
-    for problem, remedy in _problems(settings):
-        raise CallerError(problem, details=remedy)
+def check(settings: Settings, earlier: Sequence[Problem] = ()) -> None:
+    """Raise CallerError with each setting that is malformed or contradicts another one, after the `earlier` problems."""
+    found = [*earlier, *_problems(settings)]
+    if len(found) == 1:
+        raise CallerError(found[0][0], details=found[0][1])
+    if found:
+        lines = [f"{problem}: {remedy}" for problem, remedy in found]
+        error = CallerError(f"{len(found)} errors, {SUBJECT}", details="; ".join(lines))
+        error.subject, error.errors = SUBJECT, tuple(lines)
+        raise error
 
 
-def _problems(settings: Settings) -> list[tuple[str, str]]:
+def _problems(settings: Settings) -> list[Problem]:
     found = []
     names, is_orch = settings.names, settings.is_orch
     if not is_orch and settings.flavour in (POLICY_ONLY, OPERATOR):
@@ -104,9 +113,6 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
     if not _NAMESPACE.fullmatch(settings.namespace):
         rule = "give up to 63 lower-case letters, digits and '-', a letter or digit first and last"
         found.append((f"--namespace {settings.namespace!r} is not the name of a namespace", rule))
-    if settings.flavour == OPERATOR and settings.namespace != SYSTEM_NAMESPACE:
-        rule = f"leave --namespace out: the operator looks in {SYSTEM_NAMESPACE}"
-        found.append((f"flavour {OPERATOR!r} is not for another namespace", rule))
     if "/" in settings.profile:
         rule = "give a shipped profile: the image has no other"
         found.append((f"--names {settings.profile!r} is a file of this machine", rule))
@@ -122,7 +128,7 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
     return [*found, *_pool_problems(settings)]
 
 
-def _endpoint_problems(settings: Settings) -> list[tuple[str, str]]:
+def _endpoint_problems(settings: Settings) -> list[Problem]:
     if found := url_errors(settings.etcd_endpoints):
         return [(f"--etcd-endpoints {display(each.value)} {each.problem}", each.remedy) for each in found]
     if settings.etcd_tls and not all(url.strip().startswith("https://") for url in settings.etcd_endpoints.split(",")):
@@ -131,7 +137,7 @@ def _endpoint_problems(settings: Settings) -> list[tuple[str, str]]:
     return []
 
 
-def _pool_problems(settings: Settings) -> list[tuple[str, str]]:
+def _pool_problems(settings: Settings) -> list[Problem]:
     if not settings.pools:
         return []
     if not settings.is_orch or settings.uses_pod_cidrs or settings.flavour == OPERATOR:

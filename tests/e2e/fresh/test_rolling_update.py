@@ -1,9 +1,12 @@
 """A rolling update of the DaemonSet of a real node, while the runtime makes calls."""
 
+import time
+
 import pytest
 
 from harness.fresh_cluster import FreshCluster
 from harness.rolling_churn import Churn
+from harness.update_phases import phases
 from harness.workloads import delete_pod, events, put_pod, read_pod
 from svc.attach.journal_reader import read_rows
 from svc.names import DEFAULT
@@ -11,6 +14,7 @@ from svc.names import DEFAULT
 pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 UPDATES = 2
+_REFUSED = "FailedCreatePodSandBox"
 SOCKET = "/run/svc/agent.sock"  # /var/run is a symbolic link, which another root would resolve elsewhere
 
 
@@ -21,8 +25,10 @@ def test_no_call_fails(fresh: FreshCluster) -> None:
     fresh.await_address("before")
     fresh.await_svc("svc-node", "svc-controllers")
     churn = Churn(fresh.real, fresh.kube, DEFAULT.conflist, SOCKET)
+    begins, refused = [], events(fresh.kube, _REFUSED)  # before the cluster is initialised
     with churn.running():
         for number in range(UPDATES):
+            begins.append(time.time())
             fresh.restart()
             fresh.real.wait("the agent has ended", lambda: churn.is_refused)
             put_pod(fresh.kube, f"during{number}")
@@ -32,7 +38,7 @@ def test_no_call_fails(fresh: FreshCluster) -> None:
             fresh.await_address(f"during{number}")
     assert churn.failed == []
     assert len(churn.gaps) == UPDATES
-    assert events(fresh.kube, "FailedCreatePodSandBox") == []
+    assert events(fresh.kube, _REFUSED) == refused
     fresh.real.wait("the pod has ended", lambda: read_pod(fresh.kube, "before") is None)
     journal = fresh.real.library / "svc" / "journal.db"
     kept = {f"during{number}" for number in range(UPDATES)}
@@ -41,6 +47,8 @@ def test_no_call_fails(fresh: FreshCluster) -> None:
         return {row.pod for row in read_rows(journal).records} - kept
 
     fresh.real.wait("only the pods are attached", lambda: all(pod.startswith("svc-controllers-") for pod in others()))
+    for begin, end in zip(begins, churn.ends, strict=True):
+        print("\n" + ", ".join(f"{each:.1f} {what}" for each, what in phases(fresh.real.runtime_log(), begin, end)))
     longest = max(seconds for _, seconds in churn.calls)
     gaps = ", ".join(f"{each:.1f}" for each in churn.gaps)
     print(f"\n{len(churn.calls)} calls, 0 failed, the longest {longest:.1f} s; without an agent: {gaps} s")

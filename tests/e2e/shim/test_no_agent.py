@@ -241,6 +241,22 @@ def test_damaged_record_is_an_error(shim: Shim, verb: str, text: str) -> None:
     assert "repeat `svcctl install`" in error["details"]
 
 
+@pytest.mark.parametrize("wait", ["", "wait=60\n"])
+def test_every_cut_of_a_record_is_an_error(shim: Shim, agent: FakeAgent, wait: str) -> None:
+    """Without `wait`, an earlier build may have written one that ends with its files. What precedes them is whole then."""
+    text = f"socket={shim.socket}\npython=/p\nstate_dir=/d\nrun_dir=/r\n{wait}file=0123456789abcdef {shim.path}\nend=record\n"
+    whole = ["end="] if wait else ["end=", "file"]
+    for size in range(0, len(text), 3):
+        cut = text[:size]
+        shim.record(cut, end="")
+        result = shim.run("STATUS")
+        assert result.returncode == (0 if any(f"\n{each}" in cut for each in whole) else 1), cut
+        if result.returncode:
+            assert error_of(result)["msg"].endswith("svc.install: it is damaged")
+    shim.record(text, end="")
+    assert shim.run("STATUS").returncode == 0
+
+
 def test_record_may_contain_more_than_is_read(shim: Shim, agent: FakeAgent) -> None:
     """It may have empty lines, other keys, and no newline at the end."""
     shim.record(f"names=default\n\n# socket=/x\npython\nsocket\nXsocket=/y\nsocket=\nsocket={shim.socket}")

@@ -262,6 +262,19 @@ def test_del_without_room_in_the_backlog_is_spooled(hasty: Shim, tmp_path: Path)
         assert len(spooled_files(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("backlog", [0, 8], ids=["no room in the backlog", "room"])
+def test_del_to_a_hung_agent_takes_two_seconds(waiting: Shim, tmp_path: Path, backlog: int) -> None:
+    """No agent has accepted it in this time, as if none were there."""
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as other:
+        listening.bind(str(waiting.socket))
+        listening.listen(backlog)
+        other.connect(str(waiting.socket))
+        began = time.monotonic()
+        assert waiting.run("DEL").returncode == 0
+        assert 1.9 < time.monotonic() - began < 3.5
+        assert len(spooled_files(tmp_path)) == 1
+
+
 def test_files_that_are_set_aside_do_not_fill_the_spool(hasty: Shim, tmp_path: Path) -> None:
     assert hasty.run("DEL").returncode == 0
     for number in range(MAX_FILES):

@@ -348,3 +348,50 @@ def test_threads_may_share_a_socket(host_socket: netns.Socket) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(work, range(6)))
+
+
+# --- all refusals of a batch
+
+
+def test_every_refusal_of_a_batch_is_returned(host: Side, host_socket: netns.Socket) -> None:
+    """The other messages take effect. A batch of thousands is sent in parts, each of which ends with a refusal here."""
+    host.netns.run("ip", "link", "add", "up0", "type", "bridge")
+    host.netns.run("ip", "link", "set", "up0", "up")
+    request = Batch()
+    request.get_link(name="up0")
+    (link,) = host_socket.query(request)
+    index = rtnl.unpack_link(link)["index"]
+    batch = Batch()
+    for number in range(4000):
+        known = number % 1000 != 999
+        batch.add_route(index if known else 2**30, socket.inet_aton(f"10.{number >> 8}.{number & 255}.0"), 24, protocol=83)
+    refusals = host_socket.execute_each(batch)
+    assert [(refusal.index, refusal.errno) for refusal in refusals] == [(part * 1000 + 999, errno.ENODEV) for part in range(4)]
+    assert refusals[0].label == "add route 10.3.231.0/24 (index 1073741824)"
+    dump = Batch()
+    dump.dump_routes(rtnl.AF_INET)
+    routes = [rtnl.unpack_route(message) for message in host_socket.query(dump)]
+    assert {(route["protocol"], route["index"], route["metric"]) for route in routes} == {(83, index, 0)}
+    assert len(routes) == 3996
+    repeated = host_socket.execute_each(batch)
+    assert len(repeated) == 4000
+    assert {refusal.errno for refusal in repeated} == {errno.EEXIST, errno.ENODEV}
+    assert host_socket.execute_each(Batch()) == []
+
+
+def test_refused_creation_does_not_end_such_a_batch(host: Side, host_socket: netns.Socket, sandbox: Side) -> None:
+    """Each message counts for itself: none may name a link that another one creates."""
+    batch = veth("svc1", 1000, sandbox)
+    batch.create_veth("svc1", 1001, HOST_MAC, 1450, 1, "eth9", 0, b"", sandbox.fd)
+    batch.set_link(1000, up=True)
+    (refusal,) = host_socket.execute_each(batch)
+    assert (refusal.index, refusal.errno) == (1, errno.EEXIST)
+    assert host.netns.ip("link", "show", "dev", "svc1")[0]["flags"][-1:] != ["DOWN"]
+
+
+def test_messages_need_an_open_socket(host: Side) -> None:
+    """This holds for `execute_each` as for the others."""
+    opened = netns.Socket(host.fd)
+    opened.close()
+    with pytest.raises(ValueError, match="closed"):
+        opened.execute_each(Batch())

@@ -1,0 +1,60 @@
+"""Rows after a move of a datastore to one of another kind: they get its settings, and the name of this node there.
+
+A session reaches the successor of a row's datastore if its ClusterInformation has the same clusterGUID, and says that the
+content of another datastore has arrived there. A row follows only if the successor has its addresses under its handle. One
+statement changes a row, so that a killed process leaves it at one of the two datastores; a repetition changes nothing.
+"""
+
+from svc.attach.context import Context
+from svc.attach.places import datastore_place
+from svc.attach.record import WAITING, Record, SessionKey
+from svc.attach.sessions import DatastoreSession
+from svc.attach.sources.select import source_of
+from svc.attach.store_identity import note_name, stored_identity
+from svc.attach.token_cache import without_secrets
+from svc.model.move_mark import ARRIVED, any_mark
+
+
+def is_elsewhere(own: SessionKey, where: SessionKey) -> bool:
+    """Return whether the present datastore of a network is of another kind than its row's, or has the node by another name."""
+    return (own.datastore.get("kind"), own.node) != (where.datastore.get("kind"), where.node)
+
+
+def why_no_successor(context: Context, old: SessionKey, session: DatastoreSession) -> str:
+    """Return why a session does not reach the datastore that the content of `old` has moved to; empty if it does.
+
+    Raise StoreError if it fails or is locked."""
+    names, new = context.names_of(old.profile), datastore_place(session.settings)
+    if names != session.names:
+        return f"{new} has other names"
+    session.require_ready()
+    mark = any_mark(session.readiness.expected().value.metadata)
+    if mark is None or mark.state != ARRIVED:
+        return f"no datastore was moved to {new}"
+    known = stored_identity(context.journal, note_name(names.plugin, old.datastore))
+    if known is None or not known.is_or_was(session.identity.guid):
+        return f"{datastore_place(old.datastore)} is another datastore than the one that was moved to {new}"
+    return ""
+
+
+def rehome(context: Context, record: Record, session: DatastoreSession) -> str:
+    """Give a row the settings of the successor of its datastore. Return why it cannot follow; empty if it has followed.
+
+    The caller excludes other calls of the container. Raise SvcError if the datastore or the journal fails."""
+    if record.state == WAITING:
+        return "its ADD waits, and is repeated"
+    if not is_elsewhere(record.session_key, SessionKey(session.settings, session.node, record.profile)):
+        return "its datastore is of the same kind"
+    if reason := why_no_successor(context, record.session_key, session) or _lacks(record, session):
+        return reason
+    context.journal.change_settings(record, without_secrets(session.settings), session.node)
+    return ""
+
+
+def _lacks(record: Record, session: DatastoreSession) -> str:
+    """Return which of its addresses the handle of a row does not hold in the datastore; empty if it holds all of them."""
+    if not source_of(record).uses_pools or record.shares or record.unmanaged or not record.addresses:
+        return ""
+    missing = session.ipam.not_held((record.handle, address) for address in record.address_list())
+    listed = ", ".join(sorted(str(address) for _, address in missing))
+    return f"{datastore_place(session.settings)} does not have {listed} under the handle {record.handle}" if missing else ""

@@ -1,0 +1,1 @@
+"""Routes between nodes: the program svc-routes."""

@@ -1,0 +1,36 @@
+"""What the kernel part of svc-routes reports."""
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from svc._core.cidr import Cidr
+from svc.routes.wanted import Way
+from svc.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one message was refused: the errno, and what the kernel says."""
+
+    errno: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A route of another program to the same network: its protocol number, and its way in words."""
+
+    protocol: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The outcome of bringing the kernel to a state: own routes now there, refused ones, and networks with foreign routes.
+
+    `problems` are sentences about devices, NAT and forwarding."""
+
+    routes: Mapping[Cidr, Way] = field(default_factory=dict)
+    failures: Mapping[Cidr, Failure] = field(default_factory=dict)
+    foreign: Mapping[Cidr, Foreign] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,27 @@
+"""The removal of everything that svc-routes made: in the kernel, in the datastore, and the file with the MTU."""
+
+from svc.datastore.api import Backend
+from svc.ipam.pools import read_pools
+from svc.model.errors import SvcError
+from svc.routes.kernel_part import KernelPart
+from svc.routes.mtu_file import remove_mtu
+from svc.routes.own_node import HANDLES, OwnNode
+from svc.routes.settings import Settings
+
+
+def clean(settings: Settings, backend: Backend, kernel: KernelPart) -> list[str]:
+    """Remove it. Return sentences about what stays. Raise SvcError, OSError.
+
+    Where another program routes, the addresses of tunnels may be its own: they stay."""
+    kernel.clean()
+    remove_mtu(settings.state_dir)
+    traces = kernel.traces([pool.cidr for pool in read_pools(backend).all])
+    if traces:
+        return [f"the addresses of tunnels stay assigned, because another program routes: {traces[0]}"]
+    node, kept = OwnNode(backend, settings.names, settings.node), []
+    for kind in HANDLES:
+        try:
+            node.release(kind)
+        except SvcError as failure:
+            kept.append(f"the address of tunnel {kind!r} stays assigned: {failure}")
+    return kept

@@ -1,0 +1,68 @@
+"""This node as the planner needs it: its addresses, and its tunnels whose address and parent are known."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from svc._core.cidr import Address
+from svc.names import Names
+from svc.routes.inputs import Inputs, NodeFacts, needed_tunnels
+from svc.routes.interfaces import Interface, interface_with, own_addresses
+from svc.routes.planning import Local, tunnel_mac
+from svc.routes.settings import Settings
+from svc.routes.tunnel_values import OVERHEAD
+from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Tunnel
+
+_DEFAULT_MTU: Final = 1500
+
+
+def addresses_of_node(settings: Settings, inputs: Inputs, interfaces: tuple[Interface, ...]) -> dict[int, Address]:
+    """Return the addresses of this node: of the interface that the settings name, of its Node, or of the default route."""
+    facts = inputs.nodes.get(settings.node, NodeFacts(settings.node))
+    found = own_addresses(interfaces, settings.interface)
+    return found if settings.interface else {**found, **facts.addresses}
+
+
+def local_of(
+    settings: Settings,
+    inputs: Inputs,
+    interfaces: tuple[Interface, ...],
+    own: Mapping[int, Address],
+    tunnels: Mapping[str, Address],
+) -> Local:
+    """Return this node. `tunnels` has the addresses that IPAM has assigned."""
+    kinds = needed_tunnels(inputs.pools) if settings.use_tunnels else {}
+    made = {kind: _tunnel(settings, kind, tunnels[kind], interfaces, own) for kind in kinds if kind in tunnels}
+    return Local(
+        settings.node,
+        own,
+        {kind: tunnel for kind, tunnel in made.items() if tunnel is not None},
+        use_pod_cidr=settings.use_pod_cidr,
+        use_tunnels=settings.use_tunnels,
+        use_nat=settings.use_nat,
+    )
+
+
+def pod_mtu(settings: Settings, interfaces: tuple[Interface, ...], local: Local) -> int:
+    """Return the MTU of pods: that of the smallest tunnel, otherwise of the interface; 0 if neither is known."""
+    if local.tunnels:
+        return min(tunnel.mtu for tunnel in local.tunnels.values())
+    parents = [interface_with(interfaces, address) for address in local.addresses.values()]
+    return settings.mtu or min((parent.mtu for parent in parents if parent is not None), default=0)
+
+
+def device_name(names: Names, kind: str) -> str:
+    """Return the name of the device of a kind of tunnel."""
+    return {VXLAN_V4: names.vxlan_device, VXLAN_V6: names.vxlan6_device, IPIP: names.ipip_device}[kind]
+
+
+def _tunnel(
+    settings: Settings, kind: str, address: Address, interfaces: tuple[Interface, ...], own: Mapping[int, Address]
+) -> Tunnel | None:
+    """Return a tunnel; None if this node has no underlay for it."""
+    underlay = own.get(6 if kind == VXLAN_V6 else 4)
+    parent = None if underlay is None else interface_with(interfaces, underlay)
+    if underlay is None or parent is None:
+        return None
+    mtu = (settings.mtu or parent.mtu or _DEFAULT_MTU) - OVERHEAD[kind]
+    mac = b"" if kind == IPIP else tunnel_mac(settings.node, kind)
+    return Tunnel(kind, device_name(settings.names, kind), parent.name, underlay, address, mtu, mac)

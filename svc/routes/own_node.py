@@ -1,0 +1,140 @@
+"""What this node tells the others: the addresses of its tunnels, and on etcd its own address."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from svc._core.cidr import Address
+from svc.datastore.api import Backend, NotFound, StoreError
+from svc.ipam.pools import read_pools
+from svc.ipam.requests import Assign, Release
+from svc.ipam.service import IpamService
+from svc.model.errors import Code, PeerError
+from svc.model.keys import ResourceKey
+from svc.model.pool import TUNNEL
+from svc.model.resource import Json, Resource
+from svc.names import Names
+from svc.routes.inputs import INTERNAL, TUNNEL_FIELDS, node_facts
+from svc.routes.planning import tunnel_mac
+from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
+
+HANDLES: Final = {VXLAN_V4: "vxlan-tunnel-addr-", VXLAN_V6: "vxlan-v6-tunnel-addr-", IPIP: "ipip-tunnel-addr-"}
+TYPES: Final = {VXLAN_V4: "vxlanTunnelAddress", VXLAN_V6: "vxlanV6TunnelAddress", IPIP: "ipipTunnelAddress"}
+_CLUSTER: Final = ResourceKey("ClusterInformation", "default")
+
+
+class OwnNode:
+    """The Node of this machine in the datastore, and the addresses of its tunnels. For one thread at a time."""
+
+    def __init__(self, backend: Backend, names: Names, node: str) -> None:
+        self._backend = backend
+        self._names = names
+        self._node = node
+        self._key = ResourceKey("Node", node)
+        self._ipam = IpamService(backend, node)
+
+    def assign(self, kind: str, pools: Iterable[str]) -> Address:
+        """Return the address of a tunnel, and announce it. It is assigned from these pools unless it has one there.
+
+        Raise SvcError."""
+        handle, version = f"{HANDLES[kind]}{self._node}", 6 if kind == VXLAN_V6 else 4
+        node = self._backend.find(self._key)
+        known = read_pools(self._backend)
+        usable = [pool for pool in known.all if pool.name in set(pools)]
+        held = [address for address in self._ipam.addresses_of(handle) if any(address in pool.cidr for pool in usable)]
+        if not held:
+            labels = {} if node is None else node.value.labels
+            chosen = [pool.name for pool in known.selected(version, labels, use=TUNNEL) if pool in usable]
+            held = [self._assigned(kind, handle, version, chosen)]
+        elif len(self._ipam.addresses_of(handle)) > 1:
+            self._ipam.release(Release(handle, keep=frozenset(held[:1])))
+        self._announce(kind, held[0])
+        return held[0]
+
+    def release(self, kind: str) -> None:
+        """Stop announcing the address of a tunnel, then release it. Raise SvcError."""
+        handle = f"{HANDLES[kind]}{self._node}"
+        if not self._ipam.addresses_of(handle) and not self._is_announced(kind):
+            return
+        self._require_unlocked()
+        self._announce(kind, None)
+        self._ipam.release(Release(handle))
+
+    def register(self, addresses: Mapping[int, Address]) -> bool:
+        """Write the addresses of this node to its Node, for the IP versions of which it has none. Return whether one lacked.
+
+        Raise StoreError."""
+        lacking: list[Address] = []
+
+        def added(node: Resource | None) -> Resource | None:
+            nonlocal lacking
+            node = node or Resource("Node", {"name": self._node}, {})
+            present = node_facts(node, self._names).addresses
+            lacking = [address for version, address in sorted(addresses.items()) if version not in present]
+            if not lacking:
+                return node
+            given = node.spec.get("addresses")
+            more = [{"address": str(address), "type": INTERNAL} for address in lacking]
+            return _with_spec(node, {"addresses": [*(given if isinstance(given, list) else []), *more]})
+
+        found = self._backend.find(self._key)
+        if found is None or added(found.value) is not found.value:
+            self._require_unlocked()
+            self._backend.update(self._key, added)
+        return bool(lacking)
+
+    def _assigned(self, kind: str, handle: str, version: int, pools: list[str]) -> Address:
+        if not pools:
+            msg = f"no pool gives this node an address for its tunnel {kind!r}"
+            details = f"allow the use {TUNNEL} in a pool that selects the node and has the tunnel"
+            raise PeerError(msg, details=details, code=Code.POOL)
+        self._require_unlocked()
+        self._ipam.release(Release(handle))  # an address outside of the pools
+        attributes = {"node": self._node, "type": TYPES[kind]}
+        request = Assign(handle, attributes, (version,), {version: tuple(pools)}, use=TUNNEL, max_per_handle=1)
+        return self._ipam.assign(request).addresses[0]
+
+    def _is_announced(self, kind: str) -> bool:
+        found = self._backend.find(self._key)
+        return found is not None and kind in node_facts(found.value, self._names).tunnels
+
+    def _announce(self, kind: str, address: Address | None) -> None:
+        """Write the address of a tunnel, or that there is none, to the Node. A missing Node has nothing to be removed."""
+        section, address_field, mac_field = TUNNEL_FIELDS[kind]
+        texts: dict[str, Any] = {address_field: None if address is None else str(address)}
+        if mac_field:
+            texts[mac_field] = None if address is None else tunnel_mac(self._node, kind).hex(":")
+        found = self._backend.find(self._key)
+        if found is None and address is None:
+            return
+        if found is None:
+            raise NotFound(self._key, remedy="register the node first: the agent does, or `svcctl node`")
+        change = _announcing(section, texts)
+        if change(found.value) is not found.value:
+            self._require_unlocked()
+            self._backend.update(self._key, change)
+
+    def _require_unlocked(self) -> None:
+        cluster = self._backend.find(_CLUSTER)
+        if cluster is not None and cluster.value.spec.get("datastoreReady") is False:
+            msg = "the datastore is locked for a migration"
+            raise StoreError(msg, details="wait for its end", code=Code.DATASTORE_LOCKED)
+
+
+def _announcing(section: str, texts: Json) -> Callable[[Resource | None], Resource | None]:
+    def changed(node: Resource | None) -> Resource | None:
+        if node is None:
+            return None
+        part = node.spec.get(section) or {} if section else node.spec
+        if all(part.get(name) == text for name, text in texts.items()):
+            return node
+        kept = {name: value for name, value in {**part, **texts}.items() if value is not None}
+        if not section:
+            return replace(node, spec=kept)
+        return _with_spec(node, {section: kept})
+
+    return changed
+
+
+def _with_spec(node: Resource, fields: Json) -> Resource:
+    return replace(node, spec={name: value for name, value in {**node.spec, **fields}.items() if value})

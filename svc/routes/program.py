@@ -1,0 +1,251 @@
+"""The life of the program: it waits for changes of datastore and kernel, plans, and has the kernel part apply the plan."""
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from svc.datastore.api import Backend
+from svc.end_request import EndRequest
+from svc.model.errors import PeerError, SvcError
+from svc.retry import Backoff
+from svc.routes import planning
+from svc.routes.applied import Applied
+from svc.routes.copies import Copies
+from svc.routes.inputs import Inputs, needed_tunnels
+from svc.routes.interfaces import Interface, read_interfaces
+from svc.routes.kernel_part import KernelPart
+from svc.routes.local import addresses_of_node, local_of, pod_mtu
+from svc.routes.mode import Mode
+from svc.routes.mtu_file import write_mtu
+from svc.routes.own_node import OwnNode
+from svc.routes.report import IDLE, WAITING, WORKING, Report
+from svc.routes.safety import DeletionGuard, Refusals
+from svc.routes.settings import Settings
+from svc.routes.telemetry import Telemetry
+from svc.routes.tunnel_addresses import TunnelAddresses
+from svc.routes.wanted import Wanted
+
+BATCH_SECONDS: Final = 0.05
+COMPARE_SECONDS: Final = 60.0
+KERNEL_SECONDS: Final = 1.0  # at least between comparisons after changes of the kernel, which pods cause as well
+ONCE_SECONDS: Final = 30.0  # for the datastore to be read
+_MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
+_POLL_SECONDS: Final = 0.5
+
+log = logging.getLogger("svc.routes")
+
+
+class Program:
+    """Everything but the settings and the servers. One thread calls `run`."""
+
+    def __init__(self, settings: Settings, backend: Backend, kernel: KernelPart, telemetry: Telemetry) -> None:
+        self._settings = settings
+        self._kernel = kernel
+        self._telemetry = telemetry
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._copies = Copies(backend, settings.names, self._on_change, use_pod_cidr=settings.use_pod_cidr)
+        self._registers = backend.atomic  # nodes of Kubernetes have their addresses there
+        self._tunnels = TunnelAddresses(OwnNode(backend, settings.names, settings.node), self._on_change)
+        self._mode = Mode(settings.mode)
+        self._guard = DeletionGuard()
+        self._refusals = Refusals()
+        self._lock = threading.Lock()
+        self._changed_at: float | None = None  # of the first change that is not applied yet
+        self._compare_at = 0.0
+        self._compared_at = 0.0
+        self._not_before = 0.0  # after a failure
+        self._backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
+        self._interfaces: tuple[Interface, ...] = ()
+        self._wanted: Wanted | None = None
+        self._applied: Applied | None = None
+        self._ended = threading.Event()
+        self._shown = ""
+        telemetry.report = Report(WAITING)
+
+    def run(self, end: EndRequest) -> int:
+        """Work until the request to end. Return the exit status."""
+        threading.Thread(target=self._await_end, args=(end,), name="end", daemon=True).start()
+        self._copies.start()
+        self._tunnels.start()
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._kernel.fileno(), selectors.EVENT_READ)
+                selector.register(self._wake_read, selectors.EVENT_READ)
+                while not self._ended.is_set():
+                    selector.select(max(0.0, self._due() - time.monotonic()))
+                    self._drain()
+                    if not self._ended.is_set() and self._due() <= time.monotonic():
+                        self.step()
+        finally:
+            self._close()
+        return 1 if end.reason else 0
+
+    def run_once(self) -> int:
+        """Bring the node to what it needs. Return 1 if something remains to be done. Raise SvcError."""
+        self._copies.start()
+        try:
+            until = time.monotonic() + ONCE_SECONDS
+            while not self._copies.is_complete:
+                if time.monotonic() > until:
+                    raise PeerError("the datastore was not read completely in time", details="see whether its server answers")
+                time.sleep(BATCH_SECONDS)
+            self.step()
+            if self._telemetry.report.state == WORKING and self._tunnels.attempt_needed():
+                self._compare_at = 0.0
+                self.step()
+        finally:
+            self._close()
+        report = self._telemetry.report
+        return 1 if report.failures or report.problems or report.held else 0
+
+    def step(self) -> None:
+        """Carry out what is due: a full comparison, or the changes of the datastore."""
+        now = time.monotonic()
+        is_full = self._compare_at <= now or self._applied is None
+        with self._lock:
+            changed_at, self._changed_at = self._changed_at, None
+        try:
+            seconds = self._round(is_full=is_full, changed_at=changed_at)
+            self._backoff.reset()
+            if is_full:
+                self._compared_at, self._compare_at = now, now + seconds
+        except SvcError as failure:
+            log.warning("cannot compare, and will try again: %s", failure)
+            self._telemetry.report = replace(self._telemetry.report, problems=(str(failure),))
+            self._compare_at = self._not_before = time.monotonic() + self._backoff.next()
+
+    def _close(self) -> None:
+        self._copies.close()
+        self._tunnels.close()
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _await_end(self, end: EndRequest) -> None:
+        while not end.wait(None):
+            pass
+        self._ended.set()
+        self._wake()
+
+    def _on_change(self) -> None:
+        with self._lock:
+            is_first = self._changed_at is None
+            if is_first:
+                self._changed_at = time.monotonic()
+        if is_first:
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            self._wake_write.send(b"x")
+
+    def _drain(self) -> None:
+        """Take the notes of other threads and of the kernel."""
+        self._wake_read.setblocking(False)
+        with suppress(BlockingIOError):
+            self._wake_read.recv(4096)
+        if self._kernel.changed(0):
+            now = time.monotonic()
+            self._compare_at = min(self._compare_at, max(now + BATCH_SECONDS, self._compared_at + KERNEL_SECONDS))
+
+    def _due(self) -> float:
+        """Return when the next step is due."""
+        changed_at, retry_at = self._changed_at, self._refusals.next_due
+        due = self._compare_at if changed_at is None else min(self._compare_at, changed_at + BATCH_SECONDS)
+        return max(self._not_before, due if retry_at is None else min(due, retry_at))
+
+    def _round(self, *, is_full: bool, changed_at: float | None) -> float:
+        """Plan and apply. Return the seconds until the next full comparison."""
+        if not self._copies.is_complete:
+            return _POLL_SECONDS
+        inputs = self._copies.inputs()
+        if not self._may_work(inputs):
+            return COMPARE_SECONDS
+        if is_full:
+            self._kernel.forget()
+            self._interfaces = read_interfaces()
+        own = addresses_of_node(self._settings, inputs, self._interfaces)
+        self._tunnels.want(self._needed(inputs), own if self._registers else {})
+        local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
+        plan = planning.plan(inputs, local, self._kernel.connected_device)
+        if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
+            self._apply(plan.wanted, changed_at, is_full=is_full)
+        problems = [*self._mtu_problems(local), *self._tunnels.problems.values(), *self._copies.unreadable.values()]
+        self._show(plan, tuple(problems))
+        return COMPARE_SECONDS
+
+    def _is_due(self, now: float) -> bool:
+        due = self._refusals.next_due
+        return due is not None and due <= now
+
+    def _may_work(self, inputs: Inputs) -> bool:
+        """Look for traces of another program, if that is due. Return whether this one may change anything."""
+        now = time.monotonic()
+        if self._mode.is_check_due(now):
+            self._mode.record(tuple(self._kernel.traces([pool.cidr for pool in inputs.pools])), now)
+        if self._mode.works(now):
+            return True
+        self._wanted = self._applied = None
+        self._refusals = Refusals()
+        self._telemetry.report = Report(IDLE, traces=self._mode.traces)
+        self._log("another program routes: nothing is changed")
+        return False
+
+    def _needed(self, inputs: Inputs) -> dict[str, tuple[str, ...]]:
+        if not self._settings.use_tunnels:
+            return {}
+        return {kind: tuple(pool.name for pool in pools) for kind, pools in needed_tunnels(inputs.pools).items()}
+
+    def _apply(self, wanted: Wanted, changed_at: float | None, *, is_full: bool) -> None:
+        """Have the kernel part add, then delete what may be deleted."""
+        now = time.monotonic()
+        before = {} if self._applied is None else self._applied.routes
+        routes = self._refusals.due_routes(wanted.routes, before, now)
+        tried = replace(wanted, routes=routes)
+        applied = self._kernel.apply(tried, may_delete=False)
+        self._refusals.record(routes, applied, now)
+        own = self._kernel.own_routes()
+        doomed = own - len(applied.routes)
+        rest = (wanted.peers, wanted.tunnels, wanted.nat)
+        has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
+        if self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
+            applied = self._kernel.apply(tried, may_delete=True)
+        self._wanted, self._applied = wanted, applied
+        self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
+
+    def _may_delete(self, own: int, doomed: int, now: float) -> bool:
+        if self._copies.interrupted_since is not None:
+            return False
+        before = self._guard.held
+        is_allowed = self._guard.allows(own, doomed, now)
+        if self._guard.held and not before:
+            log.warning("%d of %d routes are not in the datastore any more: they are kept for 10 minutes", doomed, own)
+        return is_allowed
+
+    def _mtu_problems(self, local: planning.Local) -> list[str]:
+        problem = write_mtu(self._settings.state_dir, pod_mtu(self._settings, self._interfaces, local))
+        return [problem] if problem else []
+
+    def _show(self, plan: planning.Plan, problems: tuple[str, ...]) -> None:
+        applied = self._applied or Applied()
+        every = (*applied.problems, *problems)
+        report = Report(WORKING, plan.rows, applied, self._refusals.failures, self._mode.traces, every, self._guard.held)
+        self._telemetry.report = report
+        missing = Counter(reason.name for _, reason, _ in report.missing())
+        listed = ", ".join(f"{number} {name}" for name, number in sorted(missing.items()))
+        without = f"{sum(missing.values())} networks without one{f' ({listed})' if listed else ''}"
+        self._log(f"{len(applied.routes)} routes, {without}")
+        for problem in every:
+            log.debug("%s", problem)
+
+    def _log(self, text: str) -> None:
+        """Log what has changed since the last time."""
+        if text != self._shown:
+            log.info("%s", text)
+        self._shown = text

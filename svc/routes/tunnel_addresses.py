@@ -1,0 +1,99 @@
+"""The thread that gets the addresses of this node's tunnels from IPAM, so that a slow datastore delays no route."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from svc._core.cidr import Address
+from svc.model.errors import SvcError
+from svc.retry import Backoff
+from svc.routes.own_node import HANDLES, OwnNode
+
+CHECK_SECONDS: Final = 1800.0  # between checks that the address is still assigned and announced
+_MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
+_JOIN_SECONDS: Final = 5.0
+
+Needed = Mapping[str, tuple[str, ...]]  # by kind of tunnel: the names of the pools that need it
+
+log = logging.getLogger("svc.routes")
+
+
+class TunnelAddresses:
+    """Addresses by kind of tunnel. `changed` is called when they have changed. `want` and the properties are for any thread."""
+
+    def __init__(self, node: OwnNode, changed: Callable[[], None]) -> None:
+        self._node = node
+        self._changed = changed
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        self._needed: Needed | None = None
+        self._own: Mapping[int, Address] = {}  # to register
+        self._released: set[str] = set()
+        self.addresses: dict[str, Address] = {}
+        self.problems: dict[str, str] = {}
+        self._thread = threading.Thread(target=self._run, name="tunnel-addresses", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. The addresses stay assigned."""
+        self._ended.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_SECONDS)
+
+    def want(self, needed: Needed, register: Mapping[int, Address]) -> None:
+        """Set which tunnels are needed, and the addresses of this node that its Node must have."""
+        if needed == self._needed and register == self._own:
+            return
+        self._needed, self._own = needed, register
+        self._wake.set()
+
+    def attempt_needed(self) -> bool:
+        """Carry out the last `want` in this thread, in place of `start`. Return whether that made a difference."""
+        before = self.addresses
+        return self._needed is not None and self.attempt(self._needed) and before != self.addresses
+
+    def _run(self) -> None:
+        backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
+        delay: float | None = None
+        while True:
+            self._wake.wait(delay)
+            self._wake.clear()
+            if self._ended.is_set():
+                return
+            needed = self._needed
+            if needed is None:
+                continue
+            is_done = self.attempt(needed)
+            if is_done:
+                backoff.reset()
+            delay = CHECK_SECONDS if is_done else backoff.next()
+
+    def attempt(self, needed: Needed) -> bool:
+        """Bring all tunnels and the Node to what is needed. Return whether that succeeded."""
+        addresses, problems = dict(self.addresses), dict[str, str]()
+        for kind in HANDLES:
+            try:
+                if kind in needed:
+                    self._released.discard(kind)
+                    addresses[kind] = self._node.assign(kind, needed[kind])
+                elif kind not in self._released:
+                    self._node.release(kind)
+                    self._released.add(kind)
+                    addresses.pop(kind, None)
+            except SvcError as failure:
+                problems[kind] = f"{kind}: {failure}"
+        if self._own:
+            try:
+                self._node.register(self._own)
+            except SvcError as failure:
+                problems["address"] = f"the address of this node cannot be registered: {failure}"
+        for kind in problems.keys() - self.problems.keys():
+            log.warning("%s", problems[kind])
+        if (addresses, problems) != (self.addresses, self.problems):
+            self.addresses, self.problems = addresses, problems  # replaced as a whole, because the main thread reads them
+            self._changed()
+        return not problems

@@ -1,0 +1,262 @@
+"""Steps about the workloads, accounts and bindings of a deployment that another one replaces."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from svc.upgrade.node_turns import Turn, affinity, turn_from
+from svc.upgrade.object_states import digest, essence
+from svc.upgrade.places import Place
+from svc.upgrade.rollouts import rollout_of
+from svc.upgrade.small_step import SmallStep, created_again, place_to
+from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.writer import Writer
+
+Json = dict[str, Any]
+
+HOLD, PAUSE, SUBJECTS = "hold-former-agent", "pause-former-controllers", "former-subjects"
+WORKLOADS, ACCOUNTS = "former-workloads", "former-accounts"
+_ON_DELETE: Final = {"type": "OnDelete"}
+_STRATEGY, _AFFINITY = "/spec/updateStrategy", "/spec/template/spec/affinity"
+
+
+class HoldFormer(SmallStep):
+    """Bind the former DaemonSet to the nodes that wait. Its pods stay as they are: it only updates those that are deleted."""
+
+    def __init__(self, writer: Writer, turn: Turn | None = None) -> None:
+        super().__init__(writer, HOLD)
+        self._turn = turn
+
+    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
+        """Look at affinity and update strategy."""
+        assert self._turn is not None
+        live = self._find(self._turn.former)
+        if live is None:
+            return Look(True)
+        before, after = _hold(live), {"updateStrategy": _ON_DELETE, "affinity": affinity(self._turn, is_former=True)}
+        changes = tuple((f"spec.{name}", before[name], after[name]) for name in after if before[name] != after[name])
+        return Look(
+            not changes, changes=changes, before=digest(before), after=digest(after), content={"live": live, "hold": after}
+        )
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return what the DaemonSet has."""
+        assert self._turn is not None
+        return None if saved or look.is_done else {"turn": self._turn.to_json(), "hold": _hold(look.content["live"])}
+
+    def act(self, look: Look) -> None:
+        """Write both."""
+        self._write(look.content["live"], look.content["hold"])
+
+    def progress(self, *, detailed: bool = False) -> Progress:
+        """Return whether its controller knows; after undoing, whether it has rolled out."""
+        former = self._turn.former if self._turn is not None else None
+        live = self._find(former)
+        if live is None or former is None:
+            return REACHED
+        if live["spec"]["updateStrategy"] != _ON_DELETE:
+            return rollout_of(self._writer, former, detailed=detailed)
+        if (live.get("status") or {}).get("observedGeneration", 0) >= live["metadata"]["generation"]:
+            return REACHED
+        return Progress(False, (f"{former}: its controller has not seen the latest change",))
+
+    def remains(self) -> bool:
+        """Return whether the DaemonSet exists."""
+        return self._turn is not None and self._find(self._turn.former) is not None
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Look whether the DaemonSet has what it had."""
+        if not saved:
+            return Look(True)
+        self._turn = turn_from(saved[-1]["turn"])
+        live = self._find(self._turn.former)
+        if live is None:
+            return Look(True)
+        before, after = _hold(live), saved[0]["hold"]
+        changes = tuple((f"spec.{name}", before[name], after[name]) for name in after if before[name] != after[name])
+        return Look(not changes, changes=changes, content={"live": live, "hold": after})
+
+    def undo(self, look: Look) -> None:
+        """Write what was there."""
+        self._write(look.content["live"], look.content["hold"])
+
+    def _write(self, live: Json, hold: Mapping[str, Any]) -> None:
+        assert self._turn is not None
+        assert self._turn.former is not None
+        operations: list[Json] = [{"op": "replace", "path": _STRATEGY, "value": hold["updateStrategy"]}]
+        if hold["affinity"] is not None:
+            operations.append({"op": "add", "path": _AFFINITY, "value": hold["affinity"]})
+        elif "affinity" in live["spec"]["template"]["spec"]:
+            operations.append({"op": "remove", "path": _AFFINITY})
+        self._writer.patch(self._turn.former, live, operations)
+
+
+class PauseControllers(SmallStep):
+    """Scale the former controllers to none, so that the new ones lead."""
+
+    def __init__(self, writer: Writer, place: Place | None = None) -> None:
+        super().__init__(writer, PAUSE)
+        self._place = place
+
+    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
+        """Look at the number of replicas."""
+        live = self._find(self._place)
+        number = 0 if live is None else live["spec"].get("replicas", 1)
+        changes = ((f"{self._place}: spec.replicas", number, 0),) if number else ()
+        return Look(not number, changes=changes, before=digest({"n": number}), after=digest({"n": 0}), content={"live": live})
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the number."""
+        if saved or look.is_done or self._place is None:
+            return None
+        return {"place": place_to(self._place), "replicas": look.content["live"]["spec"].get("replicas", 1)}
+
+    def act(self, look: Look) -> None:
+        """Write it."""
+        self._scale(look.content["live"], 0)
+
+    def progress(self, *, detailed: bool = False) -> Progress:
+        """Return whether the pods are gone; after undoing, whether they are there."""
+        live = self._find(self._place)
+        if live is None or self._place is None:
+            return REACHED
+        if live["spec"].get("replicas", 1):
+            return rollout_of(self._writer, self._place, detailed=detailed)
+        left = (live.get("status") or {}).get("replicas", 0)
+        return Progress(not left, (f"{self._place}: {left} pods have not ended",) if left else ())
+
+    def remains(self) -> bool:
+        """Return whether the Deployment exists."""
+        return self._find(self._place) is not None
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Look whether it is scaled as before."""
+        if not saved:
+            return Look(True)
+        self._place, number = Place(*saved[0]["place"]), saved[0]["replicas"]
+        live = self._find(self._place)
+        is_done = live is None or live["spec"].get("replicas", 1) == number
+        return Look(is_done, changes=((f"{self._place}: spec.replicas", 0, number),), content={"live": live, "number": number})
+
+    def undo(self, look: Look) -> None:
+        """Scale it again."""
+        self._scale(look.content["live"], look.content["number"])
+
+    def _scale(self, live: Json, number: int) -> None:
+        assert self._place is not None
+        self._writer.patch(self._place, live, [{"op": "replace", "path": "/spec/replicas", "value": number}])
+
+
+class RemoveFormer(SmallStep):
+    """Delete objects. Undoing creates them as they were last."""
+
+    destroys = "the objects of the former deployment; the run keeps copies"
+
+    def __init__(self, writer: Writer, name: str, places: Sequence[Place] = ()) -> None:
+        super().__init__(writer, name)
+        self._places = places
+
+    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
+        """Look for them."""
+        found = [live for place in self._places if (live := self._find(place)) and "deletionTimestamp" not in live["metadata"]]
+        names = [str(_place(live)) for live in found]
+        changes = tuple((name, "present", None) for name in names)
+        return Look(
+            not found, changes=changes, before=digest({"of": names}), after=digest({"of": []}), content={"found": found}
+        )
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the objects that are not saved as they are."""
+        known, names = _documents(saved), self._writer.names
+        new = [each for each in look.content["found"] if essence(known.get(str(_place(each))), names) != essence(each, names)]
+        return {"documents": new} if new else None
+
+    def act(self, look: Look) -> None:
+        """Delete them."""
+        for live in look.content["found"]:
+            self._writer.delete(_place(live), live)
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Look for deleted objects."""
+        missing = [each for each in _documents(saved).values() if self._find(_place(each)) is None]
+        return Look(
+            not missing, changes=tuple((str(_place(each)), None, "present") for each in missing), content={"missing": missing}
+        )
+
+    def undo(self, look: Look) -> None:
+        """Create them again."""
+        for each in look.content["missing"]:
+            self._writer.create(created_again(each))
+
+
+class FormerSubjects(SmallStep):
+    """Take the rights of the accounts of another namespace away."""
+
+    destroys = "the rights of the former accounts; the run keeps the bindings"
+
+    def __init__(self, writer: Writer, bindings: Sequence[Place] = (), namespace: str = "") -> None:
+        super().__init__(writer, SUBJECTS)
+        self._bindings = bindings
+        self._namespace = namespace
+
+    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
+        """Look for bindings with subjects of that namespace."""
+        found = {str(place): (place, live) for place, live in self._present() if self._kept(live) != subjects_of(live)}
+        changes = tuple((f"{name}: subjects", subjects_of(live), self._kept(live)) for name, (_, live) in found.items())
+        return Look(
+            not found, changes=changes, before=digest({"of": sorted(found)}), after=digest({"of": []}), content=dict(found)
+        )
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the subjects."""
+        known = {name for each in saved for name in each["bindings"]}
+        new = {name: [place_to(place), subjects_of(live)] for name, (place, live) in look.content.items() if name not in known}
+        return {"bindings": new} if new else None
+
+    def act(self, look: Look) -> None:
+        """Write the others."""
+        for place, live in look.content.values():
+            self._write(place, live, self._kept(live))
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Look for bindings without them."""
+        found: Json = {}
+        for name, (place, subjects) in ((name, each) for entry in saved for name, each in entry["bindings"].items()):
+            live = self._find(Place(*place))
+            if live is not None and subjects_of(live) != subjects:
+                found[name] = (Place(*place), live, subjects)
+        return Look(not found, changes=tuple((name, "bound", None) for name in found), content=found)
+
+    def undo(self, look: Look) -> None:
+        """Bind them again."""
+        for place, live, subjects in look.content.values():
+            self._write(place, live, subjects)
+
+    def _present(self) -> Iterator[tuple[Place, Json]]:
+        for place in self._bindings:
+            if live := self._find(place):
+                yield place, live
+
+    def _kept(self, live: Json) -> list[Json]:
+        return [each for each in subjects_of(live) if each.get("namespace") != self._namespace or not self._namespace]
+
+    def _write(self, place: Place, live: Json, subjects: Sequence[Json]) -> None:
+        self._writer.patch(place, live, [{"op": "add", "path": "/subjects", "value": list(subjects)}])
+
+
+def subjects_of(binding: Json) -> list[Json]:
+    """Return the subjects of a binding."""
+    return list(binding.get("subjects") or ())
+
+
+def _hold(live: Json) -> Json:
+    return {"updateStrategy": live["spec"]["updateStrategy"], "affinity": live["spec"]["template"]["spec"].get("affinity")}
+
+
+def _documents(saved: Sequence[Json]) -> dict[str, Json]:
+    """Return what is saved last of each object."""
+    return {str(_place(document)): document for each in saved for document in each["documents"]}
+
+
+def _place(document: Json) -> Place:
+    metadata = document["metadata"]
+    return Place(document["apiVersion"], document["kind"], metadata.get("namespace", ""), metadata["name"])

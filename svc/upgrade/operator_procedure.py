@@ -1,0 +1,181 @@
+"""Procedure `operator`: a newer manifest of the operator is applied, and the operator does the rest (specification, 9.2)."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from svc.admin.version_order import order_of
+from svc.model.installation import KIND as INSTALLATION
+from svc.model.installation import NAME as DEFAULT_NAME
+from svc.names import Names
+from svc.upgrade.bundle import Bundle, container_of, version_of
+from svc.upgrade.client_versions import installed, older
+from svc.upgrade.cluster_state import read_state
+from svc.upgrade.manifest_procedure import pattern_of
+from svc.upgrade.object_step import Former, ObjectStep
+from svc.upgrade.operator_overrides import overridden
+from svc.upgrade.places import Place
+from svc.upgrade.procedure import Findings
+from svc.upgrade.step import Step
+from svc.upgrade.writer import Writer, not_served
+
+Json = dict[str, Any]
+
+NAME: Final = "operator"
+_OWN_VERSION: Final = "svcctl"
+_TRUE, _FALSE = "True", "False"
+_READY: Final = {INSTALLATION: "Ready"}  # of other kinds it is Available
+_AVAILABLE, _DEGRADED = "Available", "Degraded"
+
+
+class OperatorProcedure:
+    """The procedure. `digest` is that of the manifest, `to` the version that the user gives, if any."""
+
+    name = NAME
+
+    def __init__(self, writer: Writer, documents: Sequence[Json], digest: str, to: str = "") -> None:
+        self._writer = writer
+        self._bundle = Bundle(documents)
+        self._to = to
+        self.inputs = {"procedure": NAME, "manifest": digest, "to": to}
+
+    def steps(self, former: Former) -> list[Step]:
+        """Return a step for each document."""
+        return [ObjectStep(self._writer, each, self._bundle, former) for each in self._bundle.documents]
+
+    def findings(self) -> Findings:
+        """Return what is found, and what forbids the upgrade. Raise StoreError."""
+        names, operator = self._writer.names, self._operator()
+        if operator is None:
+            wanted = _place(names)
+            return Findings(NAME, {}, (f"the manifest has no {wanted}: print it with `svcctl manifests --flavour operator`",))
+        installation, state = self._installation(), read_state(self._writer)
+        live = self._find(_place(names))
+        status = (installation or {}).get("status") or {}
+        source = state.version or str(status.get(names.installation_version) or "") or _version_of(live)
+        target = self._target(operator)
+        facts: Json = {
+            "datastore": "Kubernetes API",
+            "method": NAME,
+            "version": source,
+            "image of the operator": container_of(live)["image"] if live else "none",
+            "overridden fields": list(overridden(self._writer, installation, live, operator)) if installation else [],
+            "programs on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
+        }
+        problems = [*self._missing(live, installation), *self._kinds_missing()]
+        if state.is_locked:
+            problems.append("the datastore is locked: `svcctl clusterinfo unlock`, if no migration is at work")
+        problems += _version_problems(names, source, target, self._to)
+        return Findings(NAME, facts, tuple(problems), source, target)
+
+    def unverified(self) -> list[str]:
+        """Return what is not as it should be after the last step. Rollouts are verified by their steps."""
+        operator = self._operator()
+        if operator is None:
+            return []
+        return [*self._operator_problems(operator), *self._version_problems(operator), *older(_path())]
+
+    def prove(self, pause: Callable[[float], None]) -> list[str]:  # noqa: ARG002
+        """Return nothing: the operator reports what works."""
+        return []
+
+    def _operator_problems(self, operator: Json) -> Iterator[str]:
+        """Yield why the operator is not the new one, or not content."""
+        names = self._writer.names
+        live = self._find(_place(names))
+        image = container_of(operator)["image"]
+        if live is None or container_of(live)["image"] != image:
+            yield f"{_place(names)} does not have image {image}"
+        name = DEFAULT_NAME if names.operator_status == INSTALLATION else names.plugin
+        place = Place(names.operator_api_version, names.operator_status, "", name)
+        found = self._find(place)
+        if found is None:
+            yield f"{place} does not exist"
+            return
+        conditions = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
+        generation = found["metadata"].get("generation", 0)
+        for kind, wanted in ((_READY.get(place.kind, _AVAILABLE), _TRUE), (_DEGRADED, _FALSE)):
+            each = conditions.get(kind) or {}
+            if each.get("status") != wanted:
+                yield f"{place}: {kind} is {each.get('status', 'unknown')}, not {wanted}: {each.get('message') or 'no message'}"
+            elif each.get("observedGeneration", generation) < generation:
+                yield f"{place}: {kind} is of generation {each['observedGeneration']}, and the object of {generation}"
+
+    def _version_problems(self, operator: Json) -> Iterator[str]:
+        names, target = self._writer.names, self._target(operator)
+        status = (self._installation() or {}).get("status") or {}
+        version = str(status.get(names.installation_version) or "")
+        if not self._is_target(version, target):
+            yield f"{INSTALLATION}/{DEFAULT_NAME} has version {version!r}, not {target}"
+        state = read_state(self._writer)
+        if state.is_served and not self._is_target(state.version, target):
+            yield f"ClusterInformation default has version {state.version!r}, not {target}"
+
+    def _is_target(self, version: str, target: str) -> bool:
+        if order_of(target) is None or target.count(".") < 2:  # a minor release: each of its patch releases counts
+            return pattern_of(self._writer.names, self._to).match(version) is not None
+        return version.removeprefix("v") == target.removeprefix("v")
+
+    def _target(self, operator: Json) -> str:
+        """Return the version to go to. The operator of another product has versions of its own."""
+        names = self._writer.names
+        if names.upgrade_target != _OWN_VERSION:
+            return self._to or names.upgrade_target
+        return version_of(container_of(operator)["image"])
+
+    def _operator(self) -> Json | None:
+        """Return the operator of the manifest."""
+        wanted = _place(self._writer.names)
+        of_kind = self._bundle.of_kind(wanted.kind)
+        where = (wanted.namespace, wanted.name)
+        return next((each for each in of_kind if (each["metadata"].get("namespace"), each["metadata"]["name"]) == where), None)
+
+    def _installation(self) -> Json | None:
+        return self._find(Place(self._writer.names.operator_api_version, INSTALLATION, "", DEFAULT_NAME))
+
+    def _find(self, place: Place) -> Json | None:
+        return self._writer.find(place) if self._writer.served(place) else None
+
+    def _missing(self, live: Json | None, installation: Json | None) -> Iterator[str]:
+        names = self._writer.names
+        place = Place(names.operator_api_version, INSTALLATION, "", DEFAULT_NAME)
+        if live is None:
+            yield f"{_place(names)} does not exist: svc was not installed by an operator"
+        if self._writer.served(place) is None:
+            yield not_served(place)
+        elif installation is None:
+            yield f"{place} does not exist: the operator has nothing to upgrade"
+
+    def _kinds_missing(self) -> Iterator[str]:
+        """Yield a sentence for each document whose kind neither the server nor the manifest has."""
+        for step in self.steps(lambda _: None):
+            assert isinstance(step, ObjectStep)
+            if self._writer.served(step.place) is None and not self._bundle.brings(step.place):
+                yield not_served(step.place)
+
+
+def _place(names: Names) -> Place:
+    return Place("apps/v1", "Deployment", names.operator_namespace, names.operator)
+
+
+def _version_of(operator: Json | None) -> str:
+    return version_of(container_of(operator)["image"]) if operator else ""
+
+
+def _version_problems(names: Names, source: str, target: str, to: str) -> Iterator[str]:
+    before, after, floor, wanted = order_of(source), order_of(target), order_of(names.upgrade_floor), pattern_of(names, to)
+    if after is None:
+        yield f"the manifest does not tell its version: the image of the operator has the tag {target!r}"
+    elif not wanted.match(f"{target}."):
+        yield f"the manifest is of version {target}, which does not match {wanted.pattern}: give its version with --to"
+    if before is None:
+        yield f"the version of the cluster is not known: it says {source!r}"
+        return
+    if floor is not None and before < floor:
+        yield f"the cluster has version {source}, and upgrades begin at {names.upgrade_floor}"
+    if after is not None and after < before and not (target.count(".") < 2 and wanted.match(source)):
+        yield f"the manifest is of version {target}, older than {source} of the cluster"
+
+
+def _path() -> str:
+    return os.environ.get("PATH", "")

@@ -1,0 +1,101 @@
+"""The step that gives pools the label of those of an Installation, so that the operator takes them as its own."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from svc.admin.operator_resource import pool_label
+from svc.admin.resources import POOL
+from svc.model.custom_resources import CustomResourceCodec
+from svc.model.object_metadata import ApiGroup
+from svc.model.resource import Resource
+from svc.upgrade.object_states import digest
+from svc.upgrade.places import Place
+from svc.upgrade.small_step import SmallStep
+from svc.upgrade.step import Look
+from svc.upgrade.writer import Changed, Writer
+
+Json = dict[str, Any]
+
+NAME: Final = "pool-labels"
+
+
+class PoolLabels(SmallStep):
+    """Label the pools of these names."""
+
+    def __init__(self, writer: Writer, pools: Sequence[str] = ()) -> None:
+        super().__init__(writer, NAME)
+        self._pools = pools
+
+    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
+        """Look for pools without the label."""
+        key, value = pool_label(self._writer.names)
+        bare = [name for name in self._pools if (pool := self._read(name)) and pool[1].labels.get(key) != value]
+        changes = tuple((f"{POOL}/{name}: metadata.labels[{key}]", None, value) for name in bare)
+        return Look(
+            not bare, changes=changes, before=digest({"bare": bare}), after=digest({"bare": []}), content={"pools": bare}
+        )
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the pools that the step will label, as they are: the operator also writes their defaults."""
+        known = {name for each in saved for name in each["pools"]}
+        found = {name: pool[0] for name in look.content["pools"] if name not in known and (pool := self._read(name))}
+        return {"pools": found} if found else None
+
+    def act(self, look: Look) -> None:
+        """Add the label."""
+        key, value = pool_label(self._writer.names)
+        for name in look.content["pools"]:
+            self._label(name, {key: value})
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Look for pools that have the label from this run."""
+        key, value = pool_label(self._writer.names)
+        pools = {name: document for each in saved for name, document in each["pools"].items()}
+        left = {name: pools[name] for name in pools if (pool := self._read(name)) and pool[1].labels.get(key) == value}
+        return Look(not left, changes=tuple((f"{POOL}/{name}", value, None) for name in left), content={"pools": left})
+
+    def undo(self, look: Look) -> None:
+        """Write what was there. A pool that a user has disabled since stays disabled."""
+        for name, document in look.content["pools"].items():
+            place, found = self._place(name), self._read(name)
+            if place is None or found is None:
+                raise Changed(f"{POOL} {name} is gone")
+            live = found[0]
+            is_disabled = {"disabled": True} if live["spec"].get("disabled") else {}
+            metadata = _merged(live["metadata"], document["metadata"])
+            head = {"apiVersion": place.api_version, "kind": POOL, "metadata": metadata}
+            self._writer.replace(live | head | {"spec": document["spec"] | is_disabled}, live)
+
+    def _place(self, name: str) -> Place | None:
+        names = self._writer.names
+        places = (Place(version, POOL, "", name) for version in (names.crd_api_version, names.api_version))
+        return next((place for place in places if self._writer.served(place)), None)
+
+    def _read(self, name: str) -> tuple[Json, Resource] | None:
+        place = self._place(name)
+        live = self._find(place)
+        if live is None or place is None:
+            return None
+        value = self._codec(place).decode(POOL, live)[1]
+        assert isinstance(value, Resource)  # of this kind
+        return live, value
+
+    def _label(self, name: str, labels: Json) -> None:
+        place, found = self._place(name), self._read(name)
+        if place is None or found is None:
+            raise Changed(f"{POOL} {name} is gone")
+        live, pool = found
+        key, _ = pool_label(self._writer.names)
+        pool.metadata["labels"] = {other: text for other, text in pool.labels.items() if other != key} | labels
+        codec = self._codec(place)
+        encoded = codec.encode(codec.decode(POOL, live)[0], pool)
+        head = {"apiVersion": place.api_version, "kind": POOL}
+        self._writer.replace(live | head | {"metadata": _merged(live["metadata"], encoded["metadata"])}, live)
+
+    def _codec(self, place: Place) -> CustomResourceCodec:
+        return CustomResourceCodec(ApiGroup(self._writer.names, place.api_version))
+
+
+def _merged(live: Json, encoded: Json) -> Json:
+    """Return the metadata of the server with labels and annotations of the codec."""
+    return {**live, **{name: encoded.get(name) or {} for name in ("labels", "annotations")}}

@@ -1,0 +1,245 @@
+"""The step that lets helm make a release from a chart, and brings back what was there before."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from svc.upgrade.bundle import WORKLOADS
+from svc.upgrade.chart_steps import ChartStep
+from svc.upgrade.chart_view import RELEASE_NAME, RELEASE_NAMESPACE, ChartView, Situation
+from svc.upgrade.helm import HelmFailed, shown
+from svc.upgrade.object_states import Difference, differences, digest, essence
+from svc.upgrade.object_step import OF_SERVER
+from svc.upgrade.outcomes import Blocked
+from svc.upgrade.places import Place
+from svc.upgrade.releases import DEPLOYED, Release, newest_of, place_of, read_records, read_release
+from svc.upgrade.rollouts import rollout_of
+from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.writer import Changed, Writer
+
+Json = dict[str, Any]
+
+RELEASE: Final = "helm-release"
+_KEPT: Final = ("Namespace", "CustomResourceDefinition")
+_BUSY: Final = "another operation"
+_AGAIN: Final = "run the command again, or undo the upgrade"
+
+
+class HelmRelease(ChartStep):
+    """Install or upgrade the release, and wait for its workloads. helm never uninstalls anything.
+
+    A revision that helm left pending because it was killed is removed, after it was saved: helm refuses to go on after one."""
+
+    name = RELEASE
+
+    def __init__(self, writer: Writer, view: ChartView | None = None) -> None:
+        super().__init__(writer, view)
+        self._is_asked = False
+        self._workloads: list[Place] = []
+
+    def look(self, saved: Sequence[Json]) -> Look:
+        """Compare the newest revision with the chart and its values."""
+        view, found = self._view, self._view.situation()
+        if found.blockers:
+            return Look(False, found.blockers)
+        self._workloads = view.workloads(found)
+        is_done, current = view.is_done(found), found.current
+        blockers = self._blockers(found, _open_entry(saved))
+        is_external = view.wish.is_external
+        notes = [f"run this: {self._command(found)}"] if is_external and not is_done else []
+        return Look(
+            is_done or (is_external and self._is_asked),
+            () if is_done else blockers,
+            notes=tuple(notes),
+            changes=() if is_done else tuple(self._changes(found)),
+            before=digest({"revision": current and current.revision, "status": current and current.status}),
+            after=digest({"chart": view.wish.chart.digest, "values": view.config(found)}),
+            content={"found": found},
+        )
+
+    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return the revision of before, or, without one, the objects of before; and a pending revision that will go."""
+        found = look.content.get("found")
+        if found is None or self._view.is_done(found):
+            return None
+        entry, current = _open_entry(saved), found.current
+        if entry is not None:
+            is_known = current is None or not current.is_pending or current.secret in entry["pending"]
+            return None if is_known else entry | {"pending": [*entry["pending"], current.secret]}
+        wish, revision = self._view.wish, current.revision if current else 0
+        made: Json = {"release": wish.release, "namespace": found.namespace, "revision": revision, "pending": []}
+        made |= {"chart": str(wish.chart), "config": self._view.config(found), "workloads": _rows(self._workloads)}
+        objects = [] if revision else [[*_row(place), live] for place, live in self._view.live(found)]
+        return made | {"objects": objects}
+
+    def act(self, look: Look) -> None:
+        """Run helm. Raise Blocked with what it says if it fails."""
+        wish, found = self._view.wish, look.content["found"]
+        if wish.is_external:
+            self._is_asked = True
+            return
+        self._remove_pending(found.current)
+        values = self._view.config(found)
+        self._helm(lambda: self._writer.helm.upgrade(wish.release, wish.chart.path, found.namespace, values))
+
+    def progress(self, *, detailed: bool = False) -> Progress:
+        """Return whether the release is deployed, and its workloads have rolled out."""
+        reasons: list[str] = []
+        if self._is_asked and not self._view.is_done(found := self._view.situation()):
+            reasons.append(f"release {self._view.wish.release} is not made from the chart yet: {self._command(found)}")
+        for place in self._workloads:
+            if self._find(place) is None:
+                continue
+            reasons += rollout_of(self._writer, place, detailed=detailed).reasons
+        return Progress(False, tuple(reasons)) if reasons else REACHED
+
+    def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:
+        """Return that the release is undone, so that the next run saves again what is there then."""
+        entry = _open_entry(saved)
+        return None if entry is None or look.is_done else entry | {"is_undone": True}
+
+    def remains(self) -> bool:
+        """Return whether workloads of before roll out."""
+        return bool(self._workloads)
+
+    def look_back(self, saved: Sequence[Json]) -> Look:
+        """Compare the newest revision, or without a former one the objects, with those of before."""
+        if not saved:
+            return Look(True)
+        entry = saved[-1]
+        secrets = read_records(self._writer, entry["release"]).by_namespace.get(entry["namespace"]) or []
+        newest = newest_of(self._writer, secrets)
+        if entry["revision"]:
+            return self._look_at_revision(entry, newest)
+        return self._look_at_objects(entry, secrets, newest)
+
+    def undo(self, look: Look) -> None:
+        """Let helm roll back; without a former revision, restore the objects and delete the records of the new one."""
+        entry = look.content["entry"]
+        if entry["revision"]:
+            self._helm(lambda: self._writer.helm.roll_back(entry["release"], entry["revision"], entry["namespace"]))
+            return
+        for place, live, before in look.content["objects"]:
+            if before is None:
+                self._writer.delete(place, live)
+            elif live is None:
+                self._writer.create(_body(before, None))
+            else:
+                self._writer.replace(_body(before, live), live)
+        for secret in look.content["secrets"]:
+            self._writer.delete(place_of(secret), secret)
+
+    def _look_at_revision(self, entry: Json, newest: Release | None) -> Look:
+        former = read_release(self._writer, _secret_of(entry))
+        if newest is None or former is None:
+            return Look(False, (f"{_secret_of(entry)} does not exist any more: helm cannot roll back to it",))
+        self._workloads = [Place(*each) for each in entry["workloads"]]
+        is_untouched = newest.revision == former.revision and not entry["pending"]
+        if newest.status == DEPLOYED and (is_untouched or (newest.revision > former.revision and _is_same(newest, former))):
+            return Look(True)
+        blockers = () if _is_same(newest, former) else _changed_since(entry, newest)
+        changes = ((f"release {entry['release']}", newest.chart_name, former.chart_name),)
+        return Look(False, blockers, changes=changes, content={"entry": entry})
+
+    def _look_at_objects(self, entry: Json, secrets: Sequence[Json], newest: Release | None) -> Look:
+        blockers = () if newest is None else _changed_since(entry, newest)
+        left = list(self._unrestored(entry))
+        changes = tuple((str(place), live and "present", before and "as before") for place, live, before in left)
+        full = [live for each in secrets if (live := self._find(place_of(each)))]
+        self._workloads = [Place(*row) for *row, before in entry["objects"] if before and row[1] in WORKLOADS]
+        content = {"entry": entry, "objects": left, "secrets": full}
+        return Look(not left and not full, blockers, changes=changes, content=content)
+
+    def _unrestored(self, entry: Json) -> Iterator[tuple[Place, Json | None, Json | None]]:
+        """Yield the objects that are not as before: place, what is there, and what was. What the release has not made stays."""
+        names = self._writer.names
+        for *row, before in entry["objects"]:
+            place = Place(*row)
+            live = self._find(place)
+            if before is None:
+                is_made = live is not None and _is_of(live, entry) and "deletionTimestamp" not in live["metadata"]
+                if is_made and place.kind not in _KEPT:
+                    yield place, live, None
+            elif essence(live, names) != essence(before, names):
+                yield place, live, before
+
+    def _blockers(self, found: Situation, entry: Json | None) -> tuple[str, ...]:
+        """Return what forbids a run of helm. Only the revision that this run has begun may be pending."""
+        current = found.current
+        is_external = self._view.wish.is_external
+        if current is None or not current.is_pending or is_external:
+            return ()
+        if entry is not None and current.revision > entry["revision"]:
+            return ()
+        return (f"{current} is {current.status}: helm is at work, or was killed; if it was: `helm rollback {current.name}`",)
+
+    def _changes(self, found: Situation) -> Iterator[Difference]:
+        view, newest = self._view, found.newest
+        before = {view.place(each, found.namespace): each for each in (newest.documents() if newest else ())}
+        after = {view.place(each, found.namespace): each for each in view.documents(found)}
+        for place in {**before, **after}:
+            old, new = before.get(place), after.get(place)
+            if old is None or new is None:
+                yield str(place), old and "present", new and "present"
+                continue
+            yield from ((f"{place}: {field}", was, becomes) for field, was, becomes in differences(old, new))
+
+    def _remove_pending(self, newest: Release | None) -> None:
+        if newest is not None and newest.is_pending:
+            self._writer.delete(place_of(newest.secret), newest.secret)
+
+    def _helm(self, act: Callable[[], None]) -> None:
+        self._writer.permit()
+        try:
+            act()
+        except HelmFailed as error:
+            if _BUSY in str(error):
+                raise Changed(f"helm: {error}") from error
+            raise Blocked([f"helm: {error}"], details=_AGAIN) from error
+
+    def _command(self, found: Situation) -> str:
+        wish = self._view.wish
+        return shown(wish.release, wish.chart.path, found.namespace, wish.values_file)
+
+
+def _open_entry(saved: Sequence[Json]) -> Json | None:
+    """Return what was saved for the run at work; None before it, and after it was undone."""
+    return saved[-1] if saved and not saved[-1].get("is_undone") else None
+
+
+def _changed_since(entry: Json, newest: Release) -> tuple[str, ...]:
+    """Return the sentence about a release that another program has made since. A pending or failed one may be of this run."""
+    is_own = newest.chart_name == entry["chart"] and newest.config == entry["config"]
+    return () if is_own or newest.status != DEPLOYED else (f"{newest} was made since, from chart {newest.chart_name}",)
+
+
+def _is_same(release: Release, other: Release) -> bool:
+    """Return whether a revision has what another one had, as after a rollback."""
+    return (release.chart_name, release.config, release.manifest) == (other.chart_name, other.config, other.manifest)
+
+
+def _secret_of(entry: Json) -> Place:
+    return Place("v1", "Secret", entry["namespace"], f"sh.helm.release.v1.{entry['release']}.v{entry['revision']}")
+
+
+def _is_of(live: Json, entry: Json) -> bool:
+    annotations = live["metadata"].get("annotations") or {}
+    found = annotations.get(RELEASE_NAME), annotations.get(RELEASE_NAMESPACE)
+    return found == (entry["release"], entry["namespace"])
+
+
+def _body(before: Json, live: Json | None) -> Json:
+    body = copy.deepcopy(before)
+    for field in OF_SERVER:
+        body["metadata"].pop(field, None)
+    if live is not None and (owners := live["metadata"].get("ownerReferences")):
+        body["metadata"]["ownerReferences"] = owners
+    return body
+
+
+def _row(place: Place) -> list[str]:
+    return [place.api_version, place.kind, place.namespace, place.name]
+
+
+def _rows(places: Sequence[Place]) -> list[list[str]]:
+    return [_row(each) for each in places]

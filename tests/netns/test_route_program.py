@@ -1,0 +1,228 @@
+"""The program over a real kernel, with a store that needs no server."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.enter_netns import entered
+from harness.ipam import put, put_affinity, put_pool, remove, write_all
+from harness.netns import Netns, run
+from harness.routed_node import Fabric, transfer
+from svc._core.cidr import Cidr
+from svc.datastore.api import Create
+from svc.datastore.embedded import EmbeddedStore
+from svc.end_request import EndRequest
+from svc.model.ipam import Affinity
+from svc.model.keys import AffinityKey, ResourceKey
+from svc.model.resource import Resource
+from svc.names import DEFAULT
+from svc.routes import safety
+from svc.routes.kernel_part import KernelPart
+from svc.routes.program import Program
+from svc.routes.settings import Settings
+from svc.routes.telemetry import Telemetry
+
+pytestmark = pytest.mark.root
+
+UPLINK = """
+link set lo up
+link add uplink type bridge
+link set uplink up
+address add 198.18.0.1/16 dev uplink
+"""
+SECONDS = 20.0
+
+
+class World:
+    """A node, and the datastore."""
+
+    def __init__(self, folder: Path, netns: Netns, store: EmbeddedStore) -> None:
+        folder.mkdir(exist_ok=True)
+        self.netns = netns
+        self.folder = folder
+        self.store = store
+        self.telemetry = Telemetry("embedded", store.meter)
+
+    def has_only(self, *reasons: str) -> bool:
+        """Return whether the networks have these reasons and no other, and each has its route."""
+        found = self.telemetry.report
+        return {reason.name for _, _, reason, _ in found.reasons()} == set(reasons) and not list(found.missing())
+
+    def add_node(self, name: str, address: str) -> None:
+        given = [{"address": address, "type": "InternalIP"}]
+        put(self.store, ResourceKey("Node", name), Resource("Node", {"name": name, "uid": name}, {"addresses": given}))
+
+    def add_blocks(self, number: int, node: str = "n1") -> None:
+        cidrs = [Cidr("10.0.0.0/8").block(index, 26) for index in range(number)]
+        write_all(self.store, [Create(AffinityKey(node, cidr), Affinity()) for cidr in cidrs])
+
+    def own_routes(self) -> dict[str, dict[str, Any]]:
+        return {route["dst"]: route for route in self.netns.ip("-4", "route", "show", "proto", "83")}
+
+    @contextmanager
+    def program(self, **options: Any) -> Iterator[Program]:
+        settings = Settings({}, state_dir=self.folder, **{"node": "own", "mode": "on", "use_nat": False, **options})
+        with entered(self.netns), closing(KernelPart(DEFAULT)) as kernel:
+            yield Program(settings, self.store, kernel, self.telemetry)
+
+    @contextmanager
+    def running(self, **options: Any) -> Iterator[None]:
+        """Run the program in a thread."""
+        began, end, statuses = threading.Event(), FakeEnd(), list[int]()
+
+        def work() -> None:
+            with self.program(**options) as program:
+                began.set()
+                statuses.append(program.run(end))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            assert began.wait(SECONDS)
+            yield
+        finally:
+            end.ended.set()
+            thread.join(SECONDS)
+        assert statuses == [0]
+
+
+class FakeEnd(EndRequest):
+    """A request to end that the test makes."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.reason = ""
+
+    def wait(self, seconds: float | None = None) -> bool:
+        return self.ended.wait(seconds)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ExitStack() as stack:
+        netns = stack.enter_context(Netns("routes"))
+        run("ip", "-n", netns.name, "-batch", "-", stdin=UPLINK)
+        netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        found = World(tmp_path, netns, stack.enter_context(closing(EmbeddedStore(tmp_path / "store.db"))))
+        found.add_node("own", "198.18.0.1")
+        put_pool(found.store, "pool", "10.0.0.0/8")
+        yield found
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    until = time.monotonic() + SECONDS
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_once(world: World) -> None:
+    world.add_node("n1", "198.18.0.2")
+    world.add_blocks(3)
+    put_affinity(world.store, "10.9.0.0/26", node="own")
+    world.netns.ip("route", "add", "10.99.0.0/26", "via", "198.18.0.9", "proto", "83")
+    with world.program() as program:
+        assert program.run_once() == 0
+    routes = world.own_routes()
+    assert sorted(routes) == ["10.0.0.0/26", "10.0.0.128/26", "10.0.0.64/26", "10.9.0.0/26"]
+    assert {routes[text]["gateway"] for text in routes if text != "10.9.0.0/26"} == {"198.18.0.2"}
+    assert (world.folder / "mtu").read_text() == "1500\n"
+
+
+def test_changes_arrive_within_a_second(world: World) -> None:
+    """A new block, one that moves, one that is released; a route that is flushed by hand."""
+    for number in (1, 2):
+        world.add_node(f"n{number}", f"198.18.0.1{number}")
+    block = "10.0.0.0/26"
+    with world.running():
+        put_affinity(world.store, block, node="n1")
+        assert eventually(lambda: world.own_routes().get(block, {}).get("gateway") == "198.18.0.11")
+        put_affinity(world.store, block, node="n2")
+        remove(world.store, AffinityKey("n1", Cidr(block)))
+        assert eventually(lambda: world.own_routes().get(block, {}).get("gateway") == "198.18.0.12")
+        world.netns.ip("route", "flush", "proto", "83")
+        assert eventually(lambda: block in world.own_routes())
+        world.add_node("n2", "198.18.0.13")
+        assert eventually(lambda: world.own_routes()[block]["gateway"] == "198.18.0.13")
+        remove(world.store, AffinityKey("n2", Cidr(block)))
+        assert eventually(lambda: world.own_routes() == {})
+    assert world.telemetry.report.state == "working"
+
+
+def test_a_wiped_datastore_keeps_the_routes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.add_node("n1", "198.18.0.2")
+    world.add_blocks(30)
+    with world.running():
+        assert eventually(lambda: len(world.own_routes()) == 30)
+    for index in range(30):
+        remove(world.store, AffinityKey("n1", Cidr("10.0.0.0/8").block(index, 26)))
+    with world.running():
+        assert eventually(lambda: world.telemetry.report.held == 30)
+        assert len(world.own_routes()) == 30
+    monkeypatch.setattr(safety, "HOLD_SECONDS", 0.0)
+    with world.running():
+        assert eventually(lambda: world.own_routes() == {})
+
+
+def test_a_large_cluster(world: World) -> None:
+    """4,000 blocks of other nodes: the time of a full comparison."""
+    for number in range(20):
+        world.add_node(f"n{number}", f"198.18.1.{number + 1}")
+    cidrs = [Cidr("10.0.0.0/8").block(index, 26) for index in range(4000)]
+    write_all(world.store, [Create(AffinityKey(f"n{index % 20}", cidr), Affinity()) for index, cidr in enumerate(cidrs)])
+    with world.program() as program:
+        program.run_once()
+        assert len(world.own_routes()) == 4000
+    with world.program() as program:
+        program._copies.start()
+        assert eventually(lambda: program._copies.is_complete)
+        seconds = []
+        for _ in range(4):
+            program._compare_at = 0.0
+            began = time.process_time()
+            program.step()
+            seconds.append(time.process_time() - began)
+        program._close()
+    assert min(seconds) < 0.15, seconds
+
+
+@pytest.mark.parametrize("mode", ["Always", "CrossSubnet"])
+def test_two_nodes_and_a_router(tmp_path: Path, mode: str) -> None:
+    """Each gets the address of its tunnel and announces it; addresses in their blocks reach each other in both families.
+
+    A host outside sees the address of the node."""
+    with ExitStack() as stack:
+        fabric = Fabric()
+        stack.callback(fabric.close)
+        store = stack.enter_context(closing(EmbeddedStore(tmp_path / "store.db")))
+        put_pool(store, "pool4", "10.0.0.0/16", vxlanMode=mode, natOutgoing=True)
+        put_pool(store, "pool6", "fd65::/112", vxlanMode=mode, natOutgoing=True)
+        nodes = {"n1": ("a", 1, "10.0.1.0/26", "fd65::100/122"), "n2": ("b", 2, "10.0.2.0/26", "fd65::200/122")}
+        spaces = {}
+        for name, (subnet, number, *cidrs) in nodes.items():
+            netns = spaces[name] = stack.enter_context(Netns("node"))
+            fabric.connect(netns, subnet, number)
+            netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+            for cidr in map(Cidr, cidrs):
+                put_affinity(store, str(cidr), node=name)
+                netns.ip("address", "add", str(cidr.address(5).host()), "dev", "lo")
+        worlds = [World(tmp_path / name, netns, store) for name, netns in spaces.items()]
+        for world, name in zip(worlds, nodes, strict=True):
+            stack.enter_context(world.running(node=name, use_nat=True))
+        for world in worlds:
+            assert eventually(partial(world.has_only, "OWN", "TUNNEL")), world.telemetry.report.document()
+        for mine, other in (("10.0.1.5", "10.0.2.5"), ("fd65::105", "fd65::205")):
+            assert spaces["n1"].run("ping", "-n", "-c", "1", "-W", "3", "-I", mine, other, check=False).returncode == 0, other
+            assert transfer(spaces["n2"], spaces["n1"], mine, other) == other
+        outside = stack.enter_context(Netns("outside"))
+        fabric.connect(outside, "b", 9)
+        for sender, target, seen in (("10.0.1.5", "198.18.2.9", "198.18.1.1"), ("fd65::105", "fd99:2::9", "fd99:1::1")):
+            assert transfer(spaces["n1"], outside, target, sender) == seen
