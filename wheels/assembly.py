@@ -1,4 +1,4 @@
-"""Put wheels together: the Python part of one wheel, and the compiled parts of each target. The same inputs give the same bytes."""
+"""Put wheels together: the Python part of one, and the compiled parts of each target. Same inputs give same bytes."""
 
 import base64
 import hashlib

@@ -1,7 +1,8 @@
 """Build the wheels and the sdist: python -m wheels.build [TARGET ...] [--out FOLDER].
 
-A TARGET is a part of a wheel's name, such as cp312, musllinux or cp311-manylinux-aarch64. Exit status: 0 all that was asked for is
-there, 1 a wheel failed or, if its name was given, cannot be built on this machine, 2 wrong use.
+A TARGET is a part of a wheel's name, such as cp312, musllinux or cp311-manylinux-aarch64; without one, all wheels and the
+sdist are built. Exit status: 0 all that was asked for is there, 1 a wheel failed or, if its name was given, cannot be built on
+this machine, 2 wrong use.
 """
 
 import argparse
@@ -12,6 +13,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from scikit_build_core.build import build_sdist
 
 from wheels.assembly import Member, compiled_part, information_folder, python_part, write_wheel
 from wheels.checks import problems
@@ -32,7 +35,11 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     given.out.mkdir(parents=True, exist_ok=True)
-    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or _last_commit())
+    given.out, given.cache = given.out.resolve(), given.cache.resolve()
+    epoch = int(os.environ.setdefault("SOURCE_DATE_EPOCH", _last_commit()))
+    if not given.targets:
+        os.chdir(ROOT)
+        _tell(build_sdist(str(given.out)))
     with tempfile.TemporaryDirectory() as name:
         base = python_part(_base_wheel(Path(name)))
         results = [_build(each, base, given, Path(name) / str(each), epoch) for each in wanted]
@@ -69,7 +76,8 @@ def _licenses(information: str) -> Iterator[tuple[str, Member]]:
 
 def _base_wheel(folder: Path) -> Path:
     """Return a wheel for this Python, whose Python part all wheels share."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)]
     subprocess.run(command, check=True)
     return next(folder.glob("*.whl"))
 

@@ -47,7 +47,8 @@ def compile_target(target: Target, include: Path, version: str, folder: Path) ->
     }
     options = [f"-D{name}={value}" for name, value in settings.items()]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for command in (["cmake", "-G", "Ninja", "-S", ROOT, "-B", build, *options], ["cmake", "--build", build], ["cmake", "--install", build]):
+    configure = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(build), *options]
+    for command in (configure, ["cmake", "--build", str(build)], ["cmake", "--install", str(build)]):
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)

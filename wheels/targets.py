@@ -55,7 +55,9 @@ ALL: Final = tuple(Target(*each) for each in product(PYTHONS, LIBRARIES, MACHINE
 
 
 def targets_of(patterns: list[str]) -> list[Target]:
-    """Return the targets whose names contain one of the patterns; all of them without a pattern. Raise ValueError for an unknown one."""
+    """Return the targets whose names contain one of the patterns; all of them without a pattern.
+
+    Raise ValueError for a pattern that no name contains."""
     if not patterns:
         return list(ALL)
     for pattern in patterns:
