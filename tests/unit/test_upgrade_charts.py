@@ -1,5 +1,7 @@
 """Charts, runs of helm, and marks of releases, without a cluster."""
 
+import contextlib
+import random
 import signal
 import subprocess
 import sys
@@ -61,6 +63,27 @@ def test_chart_with_ignored_files(tmp_path: Path) -> None:
     assert read_chart(str(folder)).made(stored)
 
 
+def test_hidden_templates_of_a_folder(tmp_path: Path) -> None:
+    """helm leaves them out."""
+    folder = make_chart(tmp_path)
+    (folder / "templates" / ".a.yaml.swp").write_text("")
+    assert list(read_chart(str(folder)).templates) == ["templates/a.yaml"]
+
+
+@pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
+def test_archive_with_damaged_content(tmp_path: Path, compression: str) -> None:
+    folder, file = make_chart(tmp_path), tmp_path / "one.tgz"
+    (folder / "big").write_bytes(random.Random(1).randbytes(100_000))
+    with tarfile.open(file, f"w:{compression}") as archive:
+        archive.add(folder, "one")
+    data = bytearray(file.read_bytes())
+    for position in range(2_000, len(data), 5_000):
+        data[position] ^= 0xFF
+    file.write_bytes(data)
+    with contextlib.suppress(CallerError):  # some damage does not show
+        read_chart(str(file))
+
+
 @pytest.mark.parametrize("content", [None, b"no archive", b""])
 def test_file_that_is_no_chart(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "chart.tgz"
@@ -84,6 +107,30 @@ def test_values(tmp_path: Path) -> None:
     file.write_text("- a\n")
     with pytest.raises(CallerError, match="is not one object"):
         read_values(str(file))
+
+
+def test_values_without_any(tmp_path: Path) -> None:
+    """Files that charts come with often have nothing but comments."""
+    file = tmp_path / "values.yaml"
+    file.write_text("# image: svc\n\n  # more\n--- # end\n")
+    assert read_values(str(file))[0] == {}
+    file.write_text("--- {a: 1}\n")
+    assert read_values(str(file))[0] == {"a": 1}
+
+
+def test_values_are_as_helm_keeps_them(tmp_path: Path) -> None:
+    """In JSON, where keys are text and dates are not known; else a release would never have them."""
+    file = tmp_path / "values.yaml"
+    file.write_text("80: a\ntrue: [2026-01-02]\n2026-01-02: {null: b}\n")
+    values, _ = read_values(str(file))
+    assert values == {"80": "a", "true": ["2026-01-02"], "2026-01-02": {"null": "b"}}
+    helm = Helm(program(tmp_path, 'while [ "$1" != -f ]; do shift; done; cat "$2"'), "config")
+    assert read_values_of(helm.render("one", "chart", "space", values, ()), file) == values
+
+
+def read_values_of(text: str, file: Path) -> object:
+    file.write_text(text)
+    return read_values(str(file))[0]
 
 
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("# nothing\n---\n", 0), ("---\nkind: A\n---\nkind: B\n", 2)])
