@@ -262,5 +262,11 @@ def turns(writer: Writer, turn: Turn) -> list[NodeTurn]:
     return [NodeTurn(writer, f"{TURN}{each['metadata']['name']}", turn) for each in listed if _is_linux(writer, each)]
 
 
+def waiting_nodes(writer: Writer, turn: Turn) -> list[str]:
+    """Return the nodes whose turn has not come."""
+    listed = [each for each in writer.items("/api/v1/nodes", metadata_only=True) if _is_linux(writer, each)]
+    return [each["metadata"]["name"] for each in listed if (each["metadata"].get("labels") or {}).get(turn.key) == turn.waiting]
+
+
 def _is_linux(writer: Writer, node: Json) -> bool:
     return bool((node["metadata"].get("labels") or {}).get(f"{writer.names.orch_domain}/os", "linux") == "linux")
