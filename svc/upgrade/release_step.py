@@ -69,8 +69,14 @@ class HelmRelease(ChartStep):
         wish, revision = self._view.wish, current.revision if current else 0
         made: Json = {"release": wish.release, "namespace": found.namespace, "revision": revision, "pending": []}
         made |= {"chart": str(wish.chart), "config": self._view.config(found), "workloads": _rows(self._workloads)}
-        objects = [] if revision else [[*_row(place), live] for place, live in self._view.live(found)]
-        return made | {"objects": objects}
+        return made | {"objects": [] if revision else list(self._objects(made, found, saved))}
+
+    def _objects(self, made: Json, found: Situation, saved: Sequence[Json]) -> Iterator[list[Any]]:
+        """Yield the objects of before. One of a release that does not exist is what an interrupted undoing has left."""
+        known = {Place(*row): before for *row, before in saved[-1]["objects"]} if saved else {}
+        for place, live in self._view.live(found):
+            is_left = live is not None and place in known and _is_of(live, made)
+            yield [*_row(place), known[place] if is_left else live]
 
     def act(self, look: Look) -> None:
         """Run helm. Raise Blocked with what it says if it fails."""
@@ -85,8 +91,12 @@ class HelmRelease(ChartStep):
     def progress(self, *, detailed: bool = False) -> Progress:
         """Return whether the release is deployed, and its workloads have rolled out."""
         reasons: list[str] = []
-        if self._is_asked and not self._view.is_done(found := self._view.situation()):
-            reasons.append(f"release {self._view.wish.release} is not made from the chart yet: {self._command(found)}")
+        if self._is_asked:
+            found = self._view.situation()
+            if self._view.is_done(found):
+                self._workloads = self._view.workloads(found)
+            else:
+                reasons.append(f"release {self._view.wish.release} is not made from the chart yet: {self._command(found)}")
         for place in self._workloads:
             if self._find(place) is None:
                 continue
@@ -114,11 +124,15 @@ class HelmRelease(ChartStep):
         return self._look_at_objects(entry, secrets, newest)
 
     def undo(self, look: Look) -> None:
-        """Let helm roll back; without a former revision, restore the objects and delete the records of the new one."""
+        """Let helm roll back; without a former revision, delete the records of the new one and restore the objects.
+
+        The records go first: a run that follows on an interrupted undoing must not find the release deployed."""
         entry = look.content["entry"]
         if entry["revision"]:
             self._helm(lambda: self._writer.helm.roll_back(entry["release"], entry["revision"], entry["namespace"]))
             return
+        for secret in look.content["secrets"]:
+            self._writer.delete(place_of(secret), secret)
         for place, live, before in look.content["objects"]:
             if before is None:
                 self._writer.delete(place, live)
@@ -126,8 +140,6 @@ class HelmRelease(ChartStep):
                 self._writer.create(_body(before, None))
             else:
                 self._writer.replace(_body(before, live), live)
-        for secret in look.content["secrets"]:
-            self._writer.delete(place_of(secret), secret)
 
     def _look_at_revision(self, entry: Json, newest: Release | None) -> Look:
         former = read_release(self._writer, _secret_of(entry))
@@ -169,7 +181,7 @@ class HelmRelease(ChartStep):
         is_external = self._view.wish.is_external
         if current is None or not current.is_pending or is_external:
             return ()
-        if entry is not None and current.revision > entry["revision"]:
+        if entry is not None and current.revision > entry["revision"] and _is_own(entry, current):
             return ()
         return (f"{current} is {current.status}: helm is at work, or was killed; if it was: `helm rollback {current.name}`",)
 
@@ -209,8 +221,14 @@ def _open_entry(saved: Sequence[Json]) -> Json | None:
 
 def _changed_since(entry: Json, newest: Release) -> tuple[str, ...]:
     """Return the sentence about a release that another program has made since. A pending or failed one may be of this run."""
-    is_own = newest.chart_name == entry["chart"] and newest.config == entry["config"]
-    return () if is_own or newest.status != DEPLOYED else (f"{newest} was made since, from chart {newest.chart_name}",)
+    if _is_own(entry, newest) or newest.status != DEPLOYED:
+        return ()
+    return (f"{newest} was made since, from chart {newest.chart_name}",)
+
+
+def _is_own(entry: Json, newest: Release) -> bool:
+    """Return whether a revision is from the chart and the values of the run."""
+    return (newest.chart_name, newest.config) == (entry["chart"], entry["config"])
 
 
 def _is_same(release: Release, other: Release) -> bool:
