@@ -17,12 +17,13 @@ from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry, runs_with_secrets
 from svc.upgrade.datastore_procedure import is_reverse
 from svc.upgrade.object_states import digest
+from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.outcomes import Blocked, Stopped, Unverified, Waits
 from svc.upgrade.owner_references import REMOVE, RESTORE, RemoveReferences, RestoreReferences, end_of
 from svc.upgrade.plan import Plan, changes_since
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.run_lease import RunLease
-from svc.upgrade.run_record import DONE, PENDING, RUNNING, SKIPPED, UNDONE, Run, RunRecord
+from svc.upgrade.run_record import DONE, FAILED, PENDING, RUNNING, SKIPPED, UNDONE, Run, RunRecord
 from svc.upgrade.saved_steps import saved_steps
 from svc.upgrade.step import Between, Look, Step
 from svc.upgrade.step_runner import POLL_SECONDS, Options, StepRunner, Stop
@@ -31,6 +32,7 @@ from svc.upgrade.writer import Writer
 Json = dict[str, Any]
 
 SETTLE_SECONDS = 60.0  # for what follows the last step, such as the version that agents note
+_BEGUN: Final = (RUNNING, FAILED)  # states of steps that may have written a part
 _DIGITS: Final = 8  # of the digest of the inputs in the name of a run
 
 
@@ -139,8 +141,10 @@ class Engine:
     def _survey(self, procedure: Procedure, backup: Backup) -> Plan:
         """Look at each step; at the references last, because they matter only if something else is to be done."""
         findings = procedure.findings()
+        if findings.blockers:
+            return Plan(procedure.name, procedure.inputs, findings, ())
         middle = procedure.steps(lambda step: _former(backup, step))
-        found = {step.name: (step, self._look(step, backup)) for step in middle} if not findings.blockers else {}
+        found = {step.name: (step, self._look(step, backup)) for step in middle}
         self._between.is_pending = any(not look.is_done for _, look in found.values())
         looks = [found[step.name] if step.name in found else (step, self._look(step, backup)) for step in self._around(middle)]
         return Plan(procedure.name, procedure.inputs, findings, looks if found else ())
@@ -175,11 +179,19 @@ class Engine:
         """Raise Blocked or Waits if the run may not begin."""
         if made.blockers:
             raise Blocked(made.blockers)
-        if self._options.plan is not None and (changes := list(changes_since(self._options.plan, made.to_json()))):
+        plan = self._options.plan
+        if plan is not None and (changes := list(changes_since(plan, made.to_json(), self._begun_steps(made)))):
             raise Blocked(changes, details="make a new plan, and look at it: `svcctl upgrade plan --out FILE`")
         for step, look in made.open_steps:
             if look.asks and step.name not in self._options.acks:
                 raise Waits(step.name, look.asks)
+
+    def _begun_steps(self, made: Plan) -> frozenset[str]:
+        """Return the steps of several writes that the open run has begun: what they find now was not there at the plan."""
+        run = self._record.run
+        states = run.steps if run is not None and run.is_open else {}
+        several = (step.name for step, _ in made.open_steps if not isinstance(step, ObjectStep))
+        return frozenset(name for name in several if states.get(name) in _BEGUN)
 
     def _is_finished(self, made: Plan) -> bool:
         run = self._record.run
@@ -208,13 +220,19 @@ class Engine:
 
 
 def _begun(made: Plan, name: str, before: Run | None) -> Run:
-    """Return the run at its begin. Steps that an interrupted run has finished keep their state."""
+    """Return the run at its begin. Steps that an interrupted run has finished or begun keep their state."""
     same = before is not None and before.name == name
     known = before.steps if before is not None and same and before.state != UNDONE else {}
-    states = {step.name: known.get(step.name, SKIPPED) if look.is_done else PENDING for step, look in made.looks}
+    states = {step.name: _state(look, known.get(step.name)) for step, look in made.looks}
     source = before.source if before is not None and same else made.findings.source
     noted = before.noted if before is not None and same else made.findings.noted
     return Run(name, made.procedure, source, made.findings.target, made.inputs, RUNNING, states, noted)
+
+
+def _state(look: Look, known: str | None) -> str:
+    if look.is_done:
+        return known or SKIPPED
+    return known if known in _BEGUN else PENDING
 
 
 def _new_name(suffix: str) -> str:

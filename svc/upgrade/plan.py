@@ -1,6 +1,6 @@
 """Plans: what a run finds and would do. A plan is a document; two plans of an unchanged cluster are equal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from svc.upgrade.procedure import Findings
@@ -45,8 +45,10 @@ class Plan:
         }
 
 
-def changes_since(plan: Json, now: Json) -> Iterator[str]:
-    """Yield a sentence for each thing that is not as in a plan. A step that has nothing to do now is as planned."""
+def changes_since(plan: Json, now: Json, begun: Collection[str] = ()) -> Iterator[str]:
+    """Yield a sentence for each thing that is not as in a plan.
+
+    A step that has nothing to do now is as planned, and so is one that the run has begun."""
     for name in _COMPARED:
         if plan.get(name) != now[name]:
             yield f"{name} is {now[name]!r}, and {plan.get(name)!r} in the plan"
@@ -57,7 +59,9 @@ def changes_since(plan: Json, now: Json) -> Iterator[str]:
         before = planned.pop(step["name"], None)
         if before is None:
             yield f"step {step['name']} is not in the plan"
-        elif _is_open(step) and not before.get("unverified") and step["before"] not in (before["before"], before["after"]):
+        elif step["name"] in begun or not _is_open(step) or before.get("unverified"):
+            continue
+        elif step["before"] not in (before["before"], before["after"]):
             yield f"{step['name']} was changed since the plan was made"
     yield from (f"step {name} is only in the plan" for name in planned)
 
