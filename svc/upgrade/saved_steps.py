@@ -4,13 +4,14 @@ from svc.upgrade.backup import Backup
 from svc.upgrade.bundle import Bundle
 from svc.upgrade.etcd_procedure import NAME as ETCD
 from svc.upgrade.etcd_steps import step_of
-from svc.upgrade.node_turns import TURN, NodeTurn
+from svc.upgrade.node_turns import MARK, TURN, NodeTurn, turn_from
 from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.owner_references import REMOVE, RESTORE
 from svc.upgrade.procedures import special_steps
 from svc.upgrade.run_record import Run
 from svc.upgrade.sidecar_steps import restart_of
 from svc.upgrade.step import Step
+from svc.upgrade.takeover_steps import RESTORER, RESTORER_END, restorer_place
 from svc.upgrade.writer import Writer
 
 
@@ -19,7 +20,7 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
     found: list[Step] = []
     special = special_steps(writer)
     make = step_of if run.procedure == ETCD else ObjectStep
-    for name in run.steps:
+    for name in _names(run, backup):
         if name in (REMOVE, RESTORE):
             continue
         if step := special.get(name) or restart_of(writer, name):
@@ -33,3 +34,17 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
         if document is not None:
             found.append(make(writer, document, Bundle([]), lambda _: None))
     return found
+
+
+def _names(run: Run, backup: Backup) -> list[str]:
+    """Return the names of the steps. Without its record, a takeover lacks those that save nothing."""
+    names = list(run.steps)
+    turns = [name for name in names if name.startswith(TURN) and backup.of(name)]
+    turn = turn_from(backup.of(turns[0])[-1]["turn"]) if turns else None
+    if turn is None or turn.former != restorer_place(turn.agent):
+        return names
+    first = names.index(MARK) if MARK in names else names.index(turns[0])
+    last = names.index(turns[-1]) + 1
+    begin = [each for each in (RESTORER_END,) if each not in names]
+    end = [each for each in (RESTORER,) if each not in names]
+    return [*names[:first], *begin, *names[first:last], *end, *names[last:]]

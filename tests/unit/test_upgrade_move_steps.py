@@ -1,5 +1,6 @@
 """Steps of moves between deployments: what they save, and what their undoing brings back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,13 +8,18 @@ import pytest
 from harness.memory_writer import MemoryWriter
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
+from svc.upgrade.backup import Backup, Entry
 from svc.upgrade.former_steps import FormerSubjects, HoldFormer, PauseControllers, RemoveWorkloads
-from svc.upgrade.node_turns import Turn
+from svc.upgrade.node_turns import MARK, Turn
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.pool_labels import PoolLabels
+from svc.upgrade.run_record import Run as RecordedRun
+from svc.upgrade.saved_steps import saved_steps
 from svc.upgrade.step import Step
-from svc.upgrade.takeover_steps import PolicyAgent
+from svc.upgrade.takeover_steps import CONTROLLERS as CONTROLLERS_STEP
+from svc.upgrade.takeover_steps import POLICY_AGENT as POLICY_AGENT_STEP
+from svc.upgrade.takeover_steps import RESTORER, RESTORER_END, PolicyAgent, turn_of
 
 Json = dict[str, Any]
 
@@ -198,3 +204,27 @@ def test_pools_of_a_second_run() -> None:
         run.carry_out()
         run.undo()
         assert find(writer, place)["spec"] == {"cidr": "10.0.0.0/16", "natOutgoing": nat}
+
+
+class MemoryBackup(Backup):
+    """A backup that is kept in memory."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = list(entries)
+
+
+@pytest.mark.parametrize("known", [(), (RESTORER,)])
+def test_takeover_without_its_record_restores_the_files_as_well(known: Sequence[str]) -> None:
+    """The steps that do so save nothing, so that a backup alone does not have them."""
+    agent = Place("apps/v1", "DaemonSet", "kube-system", "svc-node")
+    saved = {"turn": turn_of(CALICO, agent).to_json()}
+    names = [POLICY_AGENT_STEP, MARK, "node/one", "node/two", CONTROLLERS_STEP]
+    entries = [Entry(name, saved) for name in names]
+    run = RecordedRun("r", "", "", "", {}, "running", dict.fromkeys([*names, *known], "pending"))
+    found = [step.name for step in saved_steps(MemoryWriter(names=CALICO), run, MemoryBackup(entries))]
+    if known:
+        names = [*names, RESTORER]
+    else:
+        names.insert(4, RESTORER)
+    names.insert(1, RESTORER_END)
+    assert found == names
