@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from svc.upgrade.object_states import digest
 from svc.upgrade.places import Place
-from svc.upgrade.rollouts import pods_of, why_not_ready
+from svc.upgrade.rollouts import last_lines, pods_of, why_not_ready
 from svc.upgrade.small_step import SmallStep, place_to
 from svc.upgrade.step import REACHED, Look, Progress
 from svc.upgrade.writer import Changed, Writer
@@ -155,7 +155,7 @@ class NodeTurn(_OfNodes):
             raise Changed(f"node {self._node} is not marked")
         self._set(self._node, MIGRATED)
 
-    def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
+    def progress(self, *, detailed: bool = False) -> Progress:
         """Return whether the right agent is ready on the node, and the other one is gone."""
         value = self._value()
         if value is None or not self._has_agent():
@@ -163,7 +163,7 @@ class NodeTurn(_OfNodes):
         right, other = self.turn.agent, self.turn.former
         if value == self.turn.waiting:
             right, other = other or right, right
-        reasons = [*self._why_not_ready(right), *self._why_not_gone(other)]
+        reasons = [*self._why_not_ready(right, detailed=detailed), *self._why_not_gone(other)]
         return Progress(not reasons, tuple(reasons))
 
     def remains(self) -> bool:
@@ -197,12 +197,12 @@ class NodeTurn(_OfNodes):
             (pod, live) for pod in found if any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences") or ())
         ]
 
-    def _why_not_ready(self, place: Place) -> list[str]:
+    def _why_not_ready(self, place: Place, *, detailed: bool) -> list[str]:
         pods = [each for each in self._pods(place) if "deletionTimestamp" not in each[0]["metadata"]]
         if not pods:
             return [f"node {self._node}: {place} has no pod there yet"]
         return [
-            f"node {self._node}, pod {pod['metadata']['name']}: {why}"
+            f"node {self._node}, pod {pod['metadata']['name']}: {why}{last_lines(self._writer, pod, live) if detailed else ''}"
             for pod, live in pods
             if (why := why_not_ready(pod, live))
         ]
