@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from svc.upgrade.bundle import WORKLOADS
@@ -86,7 +87,8 @@ class HelmRelease(ChartStep):
             return
         self._remove_pending(found.current)
         values = self._view.config(found)
-        self._helm(lambda: self._writer.helm.upgrade(wish.release, wish.chart.path, found.namespace, values))
+        words = wish.release, wish.chart.path, found.namespace, values
+        self._helm(lambda: self._writer.helm.upgrade(*words, self._require))
 
     def progress(self, *, detailed: bool = False) -> Progress:
         """Return whether the release is deployed, and its workloads have rolled out."""
@@ -129,7 +131,8 @@ class HelmRelease(ChartStep):
         The records go first: a run that follows on an interrupted undoing must not find the release deployed."""
         entry = look.content["entry"]
         if entry["revision"]:
-            self._helm(lambda: self._writer.helm.roll_back(entry["release"], entry["revision"], entry["namespace"]))
+            words = entry["release"], entry["revision"], entry["namespace"]
+            self._helm(lambda: self._writer.helm.roll_back(*words, self._require))
             return
         for secret in look.content["secrets"]:
             self._writer.delete(place_of(secret), secret)
@@ -208,6 +211,11 @@ class HelmRelease(ChartStep):
             if _BUSY in str(error):
                 raise Changed(f"helm: {error}") from error
             raise Blocked([f"helm: {error}"], details=_AGAIN) from error
+
+    def _require(self) -> None:
+        """Raise Blocked if the run has lost its Lease. The wish to stop does not break helm off."""
+        with suppress(KeyboardInterrupt):
+            self._writer.permit()
 
     def _command(self, found: Situation) -> str:
         wish = self._view.wish
