@@ -15,11 +15,12 @@ _LAST: Final = {kind: order for order, kind in enumerate(WORKLOADS, 1)}
 
 
 class Bundle:
-    """Documents with different places. Raise CallerError if one has no place, or if two have the same."""
+    """Documents with different places. Raise CallerError if one has no place or lacks a part, or if two have the same place."""
 
     def __init__(self, documents: Sequence[Json]) -> None:
         for document in documents:
             _require_place(document)
+            _require_parts(document)
         self.documents = sorted(in_order(documents), key=lambda each: _LAST.get(each["kind"], 0))
         self._by_place = {place_of(each): each for each in self.documents}
         if len(self._by_place) < len(documents):
@@ -71,3 +72,16 @@ def _require_place(document: Json) -> None:
     for field, value in found.items():
         if not isinstance(value, str) or not value:
             raise CallerError(f"{describe(document)}: {field} is {value!r}", details="every object of a manifest needs it")
+
+
+def _require_parts(document: Json) -> None:
+    """Raise CallerError if a workload has no image, or a definition no kinds."""
+    kind = document["kind"]
+    try:
+        if kind == DEFINITION:
+            kinds_of(document)
+        elif kind in WORKLOADS and not isinstance(container_of(document)["image"], str):
+            raise TypeError("image is not text")
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        wanted = "group, names and versions" if kind == DEFINITION else "containers with a name and an image"
+        raise CallerError(f"{describe(document)} is not complete: {error!r}", details=f"it needs {wanted}") from error

@@ -11,7 +11,7 @@ from svc.upgrade.bundle import Bundle
 from svc.upgrade.chart_files import read_chart, read_values
 from svc.upgrade.chart_steps import AdoptObjects, FormerReleases
 from svc.upgrade.chart_view import ChartView, Situation, Wish
-from svc.upgrade.client_versions import installed, older
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.helm import HelmFailed, missing
 from svc.upgrade.manifest_procedure import pattern_of
@@ -87,9 +87,7 @@ class ChartProcedure:
             "release": f"{newest}, {newest.status}" if newest else "none",
             "chart": f"{newest.chart_name if newest else 'none'} -> {chart}",
             "version": source,
-            "programs on PATH": [
-                f"{place}: {version or 'unknown'}" for place, version in installed(os.environ.get("PATH", ""))
-            ],
+            "programs on PATH": listed(os.environ.get("PATH", "")),
         }
         problems = [*found.blockers, *(self._release_problems(found) if not found.blockers else ())]
         problems += _version_problems(writer, source, target, self.inputs["to"])

@@ -9,7 +9,7 @@ from svc.model.installation import KIND as INSTALLATION
 from svc.model.installation import NAME as DEFAULT_NAME
 from svc.names import Names
 from svc.upgrade.bundle import Bundle, container_of, version_of
-from svc.upgrade.client_versions import installed, older
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.manifest_procedure import pattern_of
 from svc.upgrade.object_step import Former, ObjectStep
@@ -61,7 +61,7 @@ class OperatorProcedure:
             "version": source,
             "image of the operator": container_of(live)["image"] if live else "none",
             "overridden fields": list(overridden(self._writer, installation, live, operator)) if installation else [],
-            "programs on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
+            "programs on PATH": listed(_path()),
         }
         problems = [*self._missing(place_of(operator), live, installation), *self._kinds_missing()]
         if state.is_locked:

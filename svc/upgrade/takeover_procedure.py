@@ -10,7 +10,7 @@ from svc.admin.version_order import order_of
 from svc.deploy.manifests.settings import CONFIG_KEY, CONFIG_MAP
 from svc.upgrade.bundle import Bundle, agent_names, container_of, version_of
 from svc.upgrade.canary import try_pod
-from svc.upgrade.client_versions import older
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.node_turns import MarkNodes, UnmarkNodes, affinity, turns
 from svc.upgrade.object_step import Former, ObjectStep
@@ -80,7 +80,12 @@ class TakeoverProcedure:
             problems.append(f"the cluster has version {state.version}, and takeovers begin at {names.upgrade_floor}")
         if state.is_locked:
             problems.append("the datastore is locked: `svcctl clusterinfo unlock`, if no migration is at work")
-        facts: Json = {"names": names.plugin, "version of the other product": state.version or "unknown"}
+        facts: Json = {
+            "method": self.name,
+            "names": names.plugin,
+            "version of the other product": state.version or "unknown",
+            "programs on PATH": listed(os.environ.get("PATH", "")),
+        }
         if policy is not None:
             facts["policy agent"] = f"{place_of(policy)}: {container_of(policy)['image']}"
         agent = self._agent()

@@ -13,7 +13,7 @@ from svc.model.errors import CallerError
 from svc.model.installation import KIND
 from svc.upgrade.bundle import Bundle
 from svc.upgrade.canary import try_pod
-from svc.upgrade.client_versions import older
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.former_steps import (
     ACCOUNTS,
@@ -99,7 +99,14 @@ class ToOperatorProcedure:
         if state.is_locked:
             problems.append("the datastore is locked: `svcctl clusterinfo unlock`, if no migration is at work")
         version = state.version or version_in(live)
-        facts: Json = {"namespace of before": view.former_namespace or "none", "namespace of the operator": view.namespace}
+        facts: Json = {
+            "datastore": "Kubernetes API",
+            "method": self.name,
+            "version": version,
+            "namespace of before": view.former_namespace or "none",
+            "namespace of the operator": view.namespace,
+            "programs on PATH": listed(os.environ.get("PATH", "")),
+        }
         facts |= {"differences": added} if added else {}
         return Findings(self.name, facts, (*problems, *changed), version, version)
 
