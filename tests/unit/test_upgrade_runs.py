@@ -127,10 +127,9 @@ def test_flavour_of_an_agent(agent: dict[str, object], flavour: str) -> None:
 
 def test_workloads_come_last_and_nodes_before_controllers() -> None:
     kinds = ("Deployment", "ConfigMap", "DaemonSet", "CustomResourceDefinition", "Namespace", "ClusterRole")
-    documents = [
-        {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": {"group": "g", "versions": [], "names": {}}}
-        for kind in kinds
-    ]
+    template = {"spec": {"containers": [{"name": "x", "image": "x:1"}]}}
+    spec = {"group": "g", "versions": [], "names": {}, "template": template}
+    documents = [{"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec} for kind in kinds]
     found = [each["kind"] for each in Bundle(documents).documents]
     assert found == ["Namespace", "CustomResourceDefinition", "ConfigMap", "ClusterRole", "DaemonSet", "Deployment"]
     assert Bundle(documents).agent(DEFAULT) is None
