@@ -156,9 +156,11 @@ class NodeTurn(_OfNodes):
         self._set(self._node, MIGRATED)
 
     def progress(self, *, detailed: bool = False) -> Progress:
-        """Return whether the right agent is ready on the node, and the other one is gone."""
+        """Return whether the right agent is ready on the node, and the other one is gone.
+
+        Without a label the turn is over, and the rollout of the agent counts."""
         value = self._value()
-        if value is None or not self._has_agent():
+        if not value or not self._has_agent():
             return REACHED
         right, other = self.turn.agent, self.turn.former
         if value == self.turn.waiting:
