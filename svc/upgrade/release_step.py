@@ -9,7 +9,8 @@ from svc.upgrade.bundle import WORKLOADS
 from svc.upgrade.chart_steps import ChartStep
 from svc.upgrade.chart_view import RELEASE_NAME, RELEASE_NAMESPACE, ChartView, Situation
 from svc.upgrade.helm import HelmFailed, shown
-from svc.upgrade.object_states import Difference, differences, digest, essence
+from svc.upgrade.object_states import Difference, digest, essence
+from svc.upgrade.object_states import shown as differences_shown
 from svc.upgrade.object_step import OF_SERVER
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
@@ -197,7 +198,7 @@ class HelmRelease(ChartStep):
             if old is None or new is None:
                 yield str(place), old and "present", new and "present"
                 continue
-            yield from ((f"{place}: {field}", was, becomes) for field, was, becomes in differences(old, new))
+            yield from ((f"{place}: {field}", was, becomes) for field, was, becomes in differences_shown(old, new))
 
     def _remove_pending(self, newest: Release | None) -> None:
         if newest is not None and newest.is_pending:

@@ -22,7 +22,7 @@ ADDED = Place("v1", "ConfigMap", "kube-system", "two")
 CHART = Chart("chart", "svc", "0.1.1", "0.1.1", {}, is_complete=True, digest="1")
 
 
-def secret(revision: int, status: str, chart: str = "0.1.1", values: Json | None = None) -> Json:
+def secret(revision: int, status: str, chart: str = "0.1.1", values: Json | None = None, manifest: str = "") -> Json:
     release = {
         "name": "pods",
         "namespace": "kube-system",
@@ -30,6 +30,7 @@ def secret(revision: int, status: str, chart: str = "0.1.1", values: Json | None
         "info": {"status": status},
         "chart": {"metadata": {"name": "svc", "version": chart, "appVersion": chart}, "templates": []},
         "config": values or {},
+        "manifest": manifest,
     }
     packed = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(release).encode()))).decode()
     metadata = {
@@ -69,6 +70,17 @@ def test_pending_revision_of_another_program_forbids_the_run(pending: Json, is_r
     step = HelmRelease(writer, view)
     blockers = step._blockers(view.situation(), entry(revision=1))
     assert bool(blockers) == is_refused
+
+
+def test_plan_hides_what_secrets_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be written to a file that others can read."""
+    old, new = ({**config(CONFIG, value), "kind": "Secret"} for value in ("old-key", "new-key"))
+    view = ChartView(MemoryWriter(), Wish("pods", CHART, {}))
+    monkeypatch.setattr(view, "documents", lambda _: [new])
+    before = secret(1, "deployed", manifest=json.dumps(old))
+    found = ChartView(MemoryWriter(before), Wish("pods", CHART, {})).situation()
+    ((field, was, becomes),) = HelmRelease(MemoryWriter(), view)._changes(found)
+    assert (field, was, becomes) == ("Secret/kube-system/one: data.value", "(hidden)", "(hidden)")
 
 
 def test_undoing_begins_with_the_records_of_the_release() -> None:
