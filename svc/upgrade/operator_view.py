@@ -95,6 +95,7 @@ class OperatorView:
             crds=NONE,
             api_version=self._api_version(),
             policy_api=self._policy_api(),
+            routes=any(_has_routes(each) for each in both if each),
             surges=any((each["spec"]["updateStrategy"].get("rollingUpdate") or {}).get("maxSurge") for each in both if each),
         )
 
@@ -230,6 +231,10 @@ def _deployed(writer: Writer) -> Deployed:
 def _environment(workload: Json) -> list[Json]:
     spec = workload["spec"]["template"]["spec"]
     return [each for one in (*(spec.get("initContainers") or ()), *spec["containers"]) for each in one.get("env") or ()]
+
+
+def _has_routes(workload: Json) -> bool:
+    return any(each["name"] == node.ROUTES for each in workload["spec"]["template"]["spec"]["containers"])
 
 
 def _profile(workload: Json) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from harness.memory_writer import MemoryWriter
 from svc.deploy.manifests import controllers, node
-from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, Settings
+from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, OVERLAY, Settings
 from svc.upgrade.former_steps import HoldFormer, PauseControllers
 from svc.upgrade.operator_view import OperatorView
 from svc.upgrade.places import place_of
@@ -53,3 +53,18 @@ def test_what_the_move_has_changed_does_not_count(writer: MemoryWriter) -> None:
         step.act(step.look([]))
     assert len(writer.writes) == 2
     assert edits(writer) == ""
+
+
+def test_svc_routes_goes_along(writer: MemoryWriter) -> None:
+    """Without it, packets between nodes would end with the move."""
+    found = OperatorView(writer).documents()
+    (agent,) = (each for each in found if each["kind"] == "DaemonSet")
+    assert node.ROUTES in [each["name"] for each in agent["spec"]["template"]["spec"]["containers"]]
+    assert "svc-routes" in [each["metadata"]["name"] for each in found if each["kind"] == "ClusterRoleBinding"]
+
+
+def test_cluster_without_svc_routes_gets_none() -> None:
+    settings = Settings(OVERLAY, ORCH, "svc:0.1.0", crds=NONE)
+    found = OperatorView(DryWriter(node.daemon_set(settings), controllers.deployment(settings))).documents()
+    (agent,) = (each for each in found if each["kind"] == "DaemonSet")
+    assert node.ROUTES not in [each["name"] for each in agent["spec"]["template"]["spec"]["containers"]]
