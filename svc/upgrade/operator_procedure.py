@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from svc.admin.version_check import comparable
 from svc.admin.version_order import order_of
 from svc.model.installation import KIND as INSTALLATION
 from svc.model.installation import NAME as DEFAULT_NAME
@@ -115,7 +116,7 @@ class OperatorProcedure:
     def _is_target(self, version: str, target: str) -> bool:
         if order_of(target) is None or target.count(".") < 2:  # a minor release: each of its patch releases counts
             return pattern_of(self._writer.names, self._to).match(version) is not None
-        return version.removeprefix("v") == target.removeprefix("v")
+        return comparable(version) == comparable(target)
 
     def _target(self, operator: Json) -> str:
         """Return the version to go to. The operator of another product has versions of its own."""

@@ -37,6 +37,7 @@ class HelmRelease(ChartStep):
     def __init__(self, writer: Writer, view: ChartView | None = None) -> None:
         super().__init__(writer, view)
         self._is_asked = False
+        self._is_undone = False
         self._workloads: list[Place] = []
 
     def look(self, saved: Sequence[Json]) -> Look:
@@ -101,8 +102,8 @@ class HelmRelease(ChartStep):
             else:
                 reasons.append(f"release {self._view.wish.release} is not made from the chart yet: {self._command(found)}")
         for place in self._workloads:
-            if self._find(place) is None:
-                continue
+            if self._is_undone and self._find(place) is None:
+                continue  # the chart of before need not have it
             reasons += rollout_of(self._writer, place, detailed=detailed).reasons
         return Progress(False, tuple(reasons)) if reasons else REACHED
 
@@ -117,6 +118,7 @@ class HelmRelease(ChartStep):
 
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Compare the newest revision, or without a former one the objects, with those of before."""
+        self._is_undone = True
         if not saved:
             return Look(True)
         entry = saved[-1]

@@ -83,6 +83,17 @@ def test_plan_hides_what_secrets_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (field, was, becomes) == ("Secret/kube-system/one: data.value", "(hidden)", "(hidden)")
 
 
+def test_missing_workload_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release is deployed also if somebody has deleted an object of it."""
+    writer = MemoryWriter(secret(1, "deployed"))
+    view = ChartView(writer, Wish("pods", CHART, {}))
+    workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "one", "namespace": "kube-system"}}
+    monkeypatch.setattr(view, "documents", lambda _: [workload])
+    step = HelmRelease(writer, view)
+    assert step.look([]).is_done
+    assert step.progress().reasons == ("Deployment/kube-system/one does not exist",)
+
+
 def test_undoing_begins_with_the_records_of_the_release() -> None:
     """A run that follows on an undoing which was killed must not find the release deployed, and its objects of before."""
     writer = MemoryWriter(secret(1, "deployed"), config(CONFIG, "new"), config(ADDED, "new"))
