@@ -84,7 +84,7 @@ def test_plan_hides_what_secrets_keep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missing_workload_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release is deployed also if somebody has deleted an object of it."""
+    """A release stays deployed when an object of it is deleted."""
     writer = MemoryWriter(secret(1, "deployed"))
     view = ChartView(writer, Wish("pods", CHART, {}))
     workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "one", "namespace": "kube-system"}}
