@@ -9,7 +9,7 @@ from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.owner_references import REMOVE, RESTORE
 from svc.upgrade.procedures import special_steps
 from svc.upgrade.run_record import Run
-from svc.upgrade.sidecar_steps import restart_of
+from svc.upgrade.sidecar_steps import FORMER_TEMPLATE, TEMPLATE, restart_of
 from svc.upgrade.step import Step
 from svc.upgrade.writer import Writer
 
@@ -19,7 +19,7 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
     found: list[Step] = []
     special = special_steps(writer)
     make = step_of if run.procedure == ETCD else ObjectStep
-    for name in run.steps:
+    for name in _names(run):
         if name in (REMOVE, RESTORE):
             continue
         if step := special.get(name) or restart_of(writer, name):
@@ -33,3 +33,9 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
         if document is not None:
             found.append(make(writer, document, Bundle([]), lambda _: None))
     return found
+
+
+def _names(run: Run) -> list[str]:
+    """Return the names of the steps. A lost record lacks the step that undoes a template first, because it saves nothing."""
+    missing = [FORMER_TEMPLATE] if TEMPLATE in run.steps and FORMER_TEMPLATE not in run.steps else []
+    return [*run.steps, *missing]
