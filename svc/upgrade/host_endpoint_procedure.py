@@ -68,7 +68,7 @@ class HostEndpointProcedure:
         variables = {each["name"]: str(each.get("value") or "") for each in container_of(live).get("env") or ()}
         if (switch := variables.get(_SWITCH, "")) and switch.lower() != ENABLED.lower():
             yield f"{place} has {_SWITCH} = {switch!r}, which overrides the configuration: remove the variable"
-        if (names := variables.get(_CONTROLLERS, "")) and _NODE not in names.split(","):
+        if (names := variables.get(_CONTROLLERS, "")) and _NODE not in [name.strip() for name in names.split(",")]:
             yield f"{place} has {_CONTROLLERS} = {names!r}, without {_NODE!r}: add it"
 
     def _agent_problems(self) -> Iterator[str]:

@@ -10,6 +10,7 @@ from svc.admin.version_order import order_of
 from svc.deploy.manifests.settings import CONFIG_MAP, NETWORKING, OVERLAY, POLICY_ONLY
 from svc.names import Names
 from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
+from svc.upgrade.agent_pods import OWN_VERSION
 from svc.upgrade.bundle import Bundle, agent_names, container_of, version_of
 from svc.upgrade.canary import try_pod
 from svc.upgrade.client_versions import installed, older
@@ -24,7 +25,6 @@ from svc.upgrade.writer import Cluster, Writer, not_served
 Json = dict[str, Any]
 
 NAME: Final = "manifests"
-_OWN_VERSION: Final = "svcctl"
 _CLUSTER_TYPE: Final = "CLUSTER_TYPE"
 _PATCH_END, _PLAIN_END = r"\.", r"(\.|$)"
 
@@ -134,7 +134,7 @@ def pattern_of(names: Names, to: str, *, plain: bool = False) -> "re.Pattern[str
     """Return the form of the version of the cluster after the upgrade: any patch release of the wanted one.
 
     With `plain`, the version may also stand without the number of a patch release."""
-    wanted = to or (__version__ if names.upgrade_target == _OWN_VERSION else names.upgrade_target)
+    wanted = to or (__version__ if names.upgrade_target == OWN_VERSION else names.upgrade_target)
     numbers = wanted.removeprefix("v").split(".")[:2]
     return re.compile(rf"^v?{re.escape('.'.join(numbers))}{_PLAIN_END if plain else _PATCH_END}")
 
