@@ -7,7 +7,7 @@
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -32,6 +32,7 @@ Json = dict[str, Any]
 
 SETTLE_SECONDS = 60.0  # for what follows the last step, such as the version that agents note
 _DIGITS: Final = 8  # of the digest of the inputs in the name of a run
+_APPLIED: Final = "applied:"  # begins the names of entries about objects that a run does not change
 
 
 class Engine:
@@ -97,7 +98,7 @@ class Engine:
             for step, look in made.open_steps
             if (entry := step.unsaved(look, backup.of(step.saves_as)))
         ]
-        backup.add(entries)
+        backup.add([*entries, *_unchanged(made, backup)])
         self._record.save(_begun(made, backup.run, self._record.run))
         backup.remove_others()
         runner = StepRunner(self._record, backup, self._options, self._stop)
@@ -134,16 +135,31 @@ class Engine:
             return run
         backup = Backup(self._writer, self._options.folder, names[-1])
         backup.load()
-        return Run(names[-1], "", "", "", {}, RUNNING, dict.fromkeys((each.step for each in backup.entries), PENDING))
+        known = (each.step for each in backup.entries if not each.step.startswith(_APPLIED))
+        return Run(names[-1], "", "", "", {}, RUNNING, dict.fromkeys(known, PENDING))
 
     def _survey(self, procedure: Procedure, backup: Backup) -> Plan:
         """Look at each step; at the references last, because they matter only if something else is to be done."""
         findings = procedure.findings()
-        middle = procedure.steps(lambda step: _former(backup, step))
+        middle = procedure.steps(lambda step: self._former(backup, step))
         found = {step.name: (step, self._look(step, backup)) for step in middle} if not findings.blockers else {}
         self._between.is_pending = any(not look.is_done for _, look in found.values())
         looks = [found[step.name] if step.name in found else (step, self._look(step, backup)) for step in self._around(middle)]
         return Plan(procedure.name, procedure.inputs, findings, looks if found else ())
+
+    def _former(self, backup: Backup, step: str) -> Json | None:
+        """Return what was applied to an object last: by this run if it has ended the step, else before it."""
+        run = self._record.run
+        if saved := backup.of(step):
+            is_ended = run is not None and run.name == backup.run and run.steps.get(step) == DONE
+            return _applied(saved[-1]) if is_ended else saved[-1].get("base")
+        if saved := backup.of(_APPLIED + step):
+            return _applied(saved[-1])
+        saved = backup.of_former(step)
+        if saved and run is not None and run.state == UNDONE:
+            return saved[-1].get("base")
+        saved = saved or backup.of_former(_APPLIED + step)
+        return _applied(saved[-1]) if saved else None
 
     def _look(self, step: Step, backup: Backup) -> Look:
         self._stop.check()
@@ -154,7 +170,9 @@ class Engine:
         return [RemoveReferences(self._writer, self._between), *middle, RestoreReferences(self._writer, self._between)]
 
     def _backup(self, procedure: Procedure) -> Backup:
-        """Return the backup of the run that is continued, else an empty one. Raise Blocked if another run is not finished."""
+        """Return the backup of the run that is continued, else an empty one. Raise Blocked if another run is not finished.
+
+        A run that was undone is not continued: the state of before the next one may be another."""
         run, suffix = self._record.load(), digest(procedure.inputs)[:_DIGITS]
         others = run is not None and run.inputs != procedure.inputs and not is_reverse(run.inputs, procedure.inputs)
         if run is not None and run.is_open and others:
@@ -163,7 +181,7 @@ class Engine:
                 details="finish it with its own manifest, or undo it: `svcctl upgrade undo`",
             )
         known = [run.name] if run is not None else [each for each in runs_with_secrets(self._writer) if each.endswith(suffix)]
-        same = [name for name in known if name.endswith(suffix)]
+        same = [name for name in known if name.endswith(suffix) and (run is None or run.state != UNDONE)]
         backup = Backup(self._writer, self._options.folder, same[-1] if same else _new_name(suffix))
         if same:
             backup.load()
@@ -209,12 +227,24 @@ class Engine:
 
 def _begun(made: Plan, name: str, before: Run | None) -> Run:
     """Return the run at its begin. Steps that an interrupted run has finished keep their state."""
-    same = before is not None and before.name == name
-    known = before.steps if before is not None and same and before.state != UNDONE else {}
+    same = before if before is not None and before.name == name else None
+    known = same.steps if same is not None else {}
     states = {step.name: known.get(step.name, SKIPPED) if look.is_done else PENDING for step, look in made.looks}
-    source = before.source if before is not None and same else made.findings.source
-    noted = before.noted if before is not None and same else made.findings.noted
-    return Run(name, made.procedure, source, made.findings.target, made.inputs, RUNNING, states, noted)
+    source = same.source if same is not None else made.findings.source
+    noted = same.noted if same is not None else made.findings.noted
+    return Run(name, made.procedure, source, made.findings.target, made.inputs, RUNNING, _joined(known, states), noted)
+
+
+def _joined(known: Mapping[str, str], states: Mapping[str, str]) -> dict[str, str]:
+    """Return the states, and those of steps that have written and are not found any more: undoing needs them in place."""
+    order, last = list(states), 0
+    for name in known:
+        if name in states:
+            last = order.index(name) + 1
+        elif known[name] not in (PENDING, SKIPPED):
+            order.insert(last, name)
+            last += 1
+    return {name: states.get(name) or known[name] for name in order}
 
 
 def _new_name(suffix: str) -> str:
@@ -222,10 +252,17 @@ def _new_name(suffix: str) -> str:
     return f"{now}-{secrets.token_hex(2)}-{suffix}"
 
 
-def _former(backup: Backup, step: str) -> Json | None:
-    """Return what the last run made of an object."""
-    saved = backup.of_former(step)
-    return saved[-1].get("after") if saved else None
+def _unchanged(made: Plan, backup: Backup) -> list[Entry]:
+    """Return what the manifest says of objects that the run does not change: the next run finds edits by it."""
+    found = {step.saves_as: look.content["applied"] for step, look in made.looks if look.is_done and "applied" in look.content}
+    new = (name for name in found if not backup.of(name) and not backup.of(_APPLIED + name))
+    return [Entry(_APPLIED + name, {"after": found[name]}) for name in new]
+
+
+def _applied(entry: Json) -> Json | None:
+    """Return the object of an entry as its manifest has it, without the edits that were carried over."""
+    found: Json | None = entry.get("applied") or entry.get("after")
+    return found
 
 
 def _open(made: Plan) -> list[str]:
