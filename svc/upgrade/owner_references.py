@@ -10,10 +10,9 @@ from typing import Any, Final
 from svc.datastore.orch.client import ApiError
 from svc.deploy.discovery import root_of
 from svc.model.object_metadata import bit_reversed_uid
-from svc.upgrade.object_states import digest
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
-from svc.upgrade.step import REACHED, Between, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Between, Look, Progress
 from svc.upgrade.writer import Cluster, Writer
 from svc.values import dataclass
 
@@ -23,6 +22,7 @@ REMOVE, RESTORE = "remove-references", "restore-references"
 _MISSING: Final = 404
 _LIST: Final = "list"
 _FIELD: Final = "/metadata/ownerReferences"
+_OF_RUN: Final = "of the run"  # what is to be restored: that follows from the run, and from no plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,21 @@ def _items(cluster: Cluster, path: str) -> Iterator[Json]:
 
 
 def _kinds(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Yield API version, kind and plural of all objects that can be listed, each group in its preferred version."""
-    groups = cluster.client.get("/apis")["groups"]
-    for api_version in ("v1", *(each["preferredVersion"]["groupVersion"] for each in groups)):
-        for each in (cluster.client.get_if_served(root_of(api_version)) or {}).get("resources") or ():
-            if _LIST in each["verbs"] and "/" not in each["name"] and "get" in each["verbs"]:
-                yield api_version, each["kind"], each["name"]
+    """Yield API version, kind and plural of all objects that can be listed, if possible in the preferred version of the group.
+
+    A group may have kinds in other versions only, such as CronJob in batch/v1beta1."""
+    for versions in (["v1"], *map(_versions, cluster.client.get("/apis")["groups"])):
+        seen: set[str] = set()
+        for api_version in versions:
+            for each in (cluster.client.get_if_served(root_of(api_version)) or {}).get("resources") or ():
+                if _LIST in each["verbs"] and "/" not in each["name"] and "get" in each["verbs"] and each["name"] not in seen:
+                    seen.add(each["name"])
+                    yield api_version, each["kind"], each["name"]
+
+
+def _versions(group: Json) -> list[str]:
+    """Return the API versions of a group, the preferred one first."""
+    return list(dict.fromkeys(each["groupVersion"] for each in (group["preferredVersion"], *group["versions"])))
 
 
 class _ReferenceStep:
@@ -104,8 +113,7 @@ class _ReferenceStep:
         return Look(
             not found,
             changes=changes,
-            before=_digest(found),
-            after=_digest([]),
+            before=PARTS,
             content={"references": [each.to_json() for each in found]},
         )
 
@@ -130,8 +138,7 @@ class _ReferenceStep:
                 wanted.append(entry | {"new": owner["metadata"]["uid"]})
                 notes += _unpredicted(reference, owner["metadata"]["uid"])
         changes = tuple((str(reference_from(each)), None, each["new"]) for each in wanted)
-        state = digest({"references": [[each["place"], each["new"]] for each in wanted]})
-        return Look(not wanted, notes=tuple(notes), changes=changes, before=state, content={"references": wanted})
+        return Look(not wanted, notes=tuple(notes), changes=changes, before=_OF_RUN, content={"references": wanted})
 
     def _restore(self, look: Look) -> None:
         for entry in look.content["references"]:
@@ -273,7 +280,3 @@ def _same_owner(one: Json, other: Json) -> bool:
 
 def _is_of(owner: Json, group: str) -> bool:
     return str(owner["apiVersion"]).partition("/")[0] == group
-
-
-def _digest(found: Sequence[Reference]) -> str:
-    return digest({"references": sorted(str(each) for each in found)})

@@ -12,11 +12,13 @@ from svc.netconf.names_profiles import load_profile
 from svc.upgrade.backup import _complete_batches
 from svc.upgrade.bundle import Bundle, container_of, version_of
 from svc.upgrade.client_versions import installed, older
+from svc.upgrade.engine import _joined
 from svc.upgrade.manifest_procedure import flavour_of, pattern_of
 from svc.upgrade.outcomes import Blocked, Waits
 from svc.upgrade.plan import changes_since
 from svc.upgrade.run_lease import is_alive, is_dead, own_identity
 from svc.upgrade.run_record import Run, run_from
+from svc.upgrade.step import PARTS
 
 
 def test_process_of_this_machine_is_known_to_live_or_not() -> None:
@@ -60,6 +62,24 @@ def test_plan_allows_what_it_planned() -> None:
     assert list(changes_since(plan, plan | {"steps": [step | {"before": "3", "state": "done"}]})) == []
     assert list(changes_since(plan, plan | {"steps": []})) == ["step a is only in the plan"]
     assert list(changes_since(plan | {"steps": []}, plan)) == ["step a is not in the plan"]
+
+
+def test_plan_allows_a_part_of_what_it_planned() -> None:
+    """An interrupted run has removed some references. What was added since is not planned."""
+    one, other = ({"field": name, "before": name, "after": None} for name in ("one", "other"))
+    step = {"name": "a", "state": "to do", "before": PARTS, "after": "", "changes": [one, other]}
+    plan = {"procedure": "manifests", "inputs": {}, "source": "1", "target": "2", "steps": [step]}
+    assert list(changes_since(plan, plan | {"steps": [step | {"changes": [other]}]})) == []
+    planned = plan | {"steps": [step | {"changes": [one]}]}
+    assert list(changes_since(planned, plan)) == ["a was changed since the plan was made"]
+
+
+def test_step_that_is_not_found_any_more_stays_in_its_place() -> None:
+    """A workload without pods has no restart, and undoing needs it, after that of the template."""
+    known = {"template": "done", "restart/a": "waiting", "restart/never": "pending", "former-template": "pending"}
+    states = {"template": "done", "restart/b": "pending", "former-template": "pending"}
+    assert list(_joined(known, states)) == ["template", "restart/a", "restart/b", "former-template"]
+    assert _joined({}, states) == states
 
 
 def test_consent_is_named() -> None:

@@ -1,0 +1,155 @@
+"""Steps and scans with a cluster in memory."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from svc.names import DEFAULT, Names
+from svc.netconf.names_profiles import load_profile
+from svc.upgrade.agent_pods import agent_versions
+from svc.upgrade.host_endpoint_steps import FormerEndpoints
+from svc.upgrade.host_endpoint_view import HostEndpointView
+from svc.upgrade.owner_references import _kinds
+from svc.upgrade.places import Place
+from svc.upgrade.run_record import Run
+from svc.upgrade.saved_steps import _names
+from svc.upgrade.sidecar_steps import FormerTemplate, Restart, Template, injector_place
+from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.writer import Writer
+
+Json = dict[str, Any]
+
+WEB = Place("apps/v1", "Deployment", "apps", "web")
+RESTARTED = "kubectl.kubernetes.io/restartedAt"
+
+
+class MemoryWriter(Writer):
+    """A cluster with some objects, and with what lists and discovery answer by path."""
+
+    def __init__(self, objects: dict[Place, Json] | None = None, answers: Json | None = None, names: Names = DEFAULT) -> None:
+        self.names = names
+        self.objects = objects or {}
+        self.answers = answers or {}
+        self.client: Any = self
+
+    def served(self, place: Place) -> Any:
+        return place
+
+    def find(self, place: Place) -> Json | None:
+        return self.objects.get(place)
+
+    def items(self, path: str, *, metadata_only: bool = False, **params: str) -> Iterator[Json]:
+        yield from self.answers[path]
+
+    def get(self, path: str) -> Any:
+        return self.answers[path]
+
+    get_if_served = get
+
+    def patch(self, place: Place, live: Json, operations: Sequence[Json]) -> Json:
+        (operation,) = operations
+        live["spec"]["template"]["metadata"] = {"annotations": operation.get("value") or {}}
+        return live
+
+
+def resource(name: str, kind: str) -> Json:
+    return {"name": name, "kind": kind, "verbs": ["get", "list"]}
+
+
+def test_kinds_of_versions_that_are_not_preferred() -> None:
+    """CronJob of a server 1.20 is in batch/v1beta1 alone. A kind of both versions is listed once."""
+    versions = [{"groupVersion": "batch/v1"}, {"groupVersion": "batch/v1beta1"}]
+    answers = {
+        "/apis": {"groups": [{"preferredVersion": versions[0], "versions": versions}]},
+        "/api/v1": {"resources": [resource("pods", "Pod"), resource("pods/log", "Pod")]},
+        "/apis/batch/v1": {"resources": [resource("jobs", "Job")]},
+        "/apis/batch/v1beta1": {"resources": [resource("jobs", "Job"), resource("cronjobs", "CronJob")]},
+    }
+    assert list(_kinds(MemoryWriter(answers=answers))) == [
+        ("v1", "Pod", "pods"), ("batch/v1", "Job", "jobs"), ("batch/v1beta1", "CronJob", "cronjobs"),
+    ]  # fmt: skip
+
+
+def agent(name: str, namespace: str, image: str) -> tuple[Json, Json]:
+    """Return a DaemonSet and its pod."""
+    daemon_set = {"metadata": {"name": name, "namespace": namespace}, "spec": {"selector": {"matchLabels": {"app": name}}}}
+    return daemon_set, {"spec": {"nodeName": "node1", "containers": [{"name": name, "image": image}]}}
+
+
+@pytest.mark.parametrize(
+    ("profile", "name", "found"),
+    [
+        ("default", "svc-node", [("node1", "0.1.0")]),
+        ("calico", "svc-node", []),  # the version of svc says nothing about the policy agent
+        ("calico", "calico-node", [("node1", "v3.29.1")]),
+        ("default", "other", []),
+    ],
+)
+def test_versions_of_agents_in_any_namespace(profile: str, name: str, found: list[tuple[str, str]]) -> None:
+    daemon_set, pod = agent(name, "svc-system", f"registry:5000/x:{'v3.29.1' if name == 'calico-node' else '0.1.0'}")
+    answers = {"/apis/apps/v1/daemonsets": [daemon_set], "/api/v1/namespaces/svc-system/pods": [pod]}
+    assert list(agent_versions(MemoryWriter(answers=answers, names=load_profile(profile)))) == found
+
+
+def template(text: str) -> dict[Place, Json]:
+    return {injector_place(DEFAULT): {"data": {"config": text}}}
+
+
+def test_former_template_is_that_before_the_last_write() -> None:
+    """The template was changed by hand between two writes of the run."""
+    step, saved = Template(MemoryWriter(template("by hand")), "new"), [{"before": "old", "after": "new"}]
+    entry = step.unsaved(step.look(saved), saved)
+    assert entry == {"before": "by hand", "after": "new"}
+    back = FormerTemplate(MemoryWriter(template("new"))).look_back([*saved, entry])
+    assert back.content["former"] == "by hand"
+
+
+def test_lost_record_does_not_lose_the_former_template() -> None:
+    run = Run("r", "", "", "", {}, "running", {"sidecar-template": "pending", "restart/Deployment/apps/web": "pending"})
+    assert _names(run)[-1] == "former-sidecar-template"
+
+
+def workload(at: str) -> Json:
+    return {"spec": {"template": {"metadata": {"annotations": {RESTARTED: at} if at else {}}}}}
+
+
+@pytest.mark.parametrize(("has_followed", "is_done"), [(False, True), (True, False)])
+def test_workload_is_restarted_again_if_the_mesh_was_late(
+    monkeypatch: pytest.MonkeyPatch, *, has_followed: bool, is_done: bool
+) -> None:
+    """While its pods follow, the first restart counts."""
+    monkeypatch.setattr("svc.upgrade.sidecar_steps.outdated_pods", lambda *_: ["web-1"])
+    progress = REACHED if has_followed else Progress(False, ("one of two",))
+    monkeypatch.setattr("svc.upgrade.sidecar_steps.rollout_of", lambda *_, **__: progress)
+    writer, saved = MemoryWriter({WEB: workload("t1")}), [{"before": "t0", "at": "t1"}]
+    step = Restart(writer, WEB, "sidecar:2", "t2")
+    look = step.look(saved)
+    assert look.is_done == is_done
+    if is_done:
+        assert step.unsaved(look, saved) is None
+        return
+    entry = step.unsaved(look, saved)
+    assert entry == {"before": "t0", "at": "t2"}
+    step.act(look)
+    assert step.look([*saved, entry]).is_done, "the same run restarts once"
+
+
+@pytest.mark.parametrize(("now", "is_done"), [("t0", True), ("t1", False), ("by hand", False)])
+def test_undo_restarts_pods_of_any_later_restart(now: str, *, is_done: bool) -> None:
+    look = Restart(MemoryWriter({WEB: workload(now)}), WEB, "", "").look_back([{"before": "t0", "at": "t1"}])
+    assert (look.is_done, look.content.get("before")) == (is_done, None if is_done else "t0")
+
+
+def test_host_endpoint_that_was_changed_is_saved_again() -> None:
+    first, second = ({"metadata": {"name": "eth"}, "spec": {"node": node}} for node in ("node1", "node2"))
+    writer = MemoryWriter()
+    step, saved = FormerEndpoints(writer, HostEndpointView(writer)), [{"documents": {"eth": first}}]
+    assert step.unsaved(Look(False, content={"documents": {"eth": first}}), saved) is None
+    assert step.unsaved(Look(False, content={"documents": {"eth": second}}), saved) == {"documents": {"eth": second}}
+
+
+@pytest.mark.parametrize("name", ["allow-all-upgrade", "default.allow-all-upgrade"])
+def test_temporary_policy_may_have_a_tier(name: str) -> None:
+    place = Place(DEFAULT.crd_api_version, "GlobalNetworkPolicy", "", name)
+    assert HostEndpointView(MemoryWriter({place: {"kind": "GlobalNetworkPolicy"}}))._has_temporary_policy()
