@@ -176,7 +176,9 @@ class ObjectStep:
 
     def _namespace(self) -> tuple[tuple[str, ...], bool]:
         """Return what forbids objects in the namespace, and whether it is yet to be made."""
-        name = self.place.namespace
+        name, served = self.place.namespace, self._writer.served(self.place)
+        if served is not None and served.is_namespaced != bool(name):
+            return (f"{self.name}: metadata.namespace is {'missing' if not name else 'given, and its kind has none'}",), False
         if not name:
             return (), False
         found = self._writer.find(Place("v1", NAMESPACE, "", name))
