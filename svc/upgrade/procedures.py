@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from svc.admin.version_order import order_of
 from svc.model.errors import CallerError
 from svc.upgrade import chart_steps, datastore_procedure, host_endpoint_steps, release_step
 from svc.upgrade.chart_procedure import NAME as CHART
@@ -46,6 +47,8 @@ def procedure_of(name: str, writer: Writer, request: Request) -> Procedure:
     """Return a procedure by its name; without one, that of what is found in the cluster.
 
     Raise Blocked if the cluster contradicts the name, CallerError if the request has too much or lacks something."""
+    if request.to and order_of(request.to) is None:
+        raise CallerError(f"--to {request.to!r} is not a version", details="give one such as v1.2.3")
     return _MAKERS[choose(writer, name, tuple(_MAKERS))](writer, request)
 
 

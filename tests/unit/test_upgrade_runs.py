@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -20,9 +21,12 @@ from svc.upgrade.manifest_procedure import flavour_of, pattern_of
 from svc.upgrade.manifest_source import read_manifest
 from svc.upgrade.outcomes import Blocked, Waits
 from svc.upgrade.plan import changes_since
+from svc.upgrade.procedures import procedure_of
+from svc.upgrade.request import Request
 from svc.upgrade.run_lease import is_alive, is_dead, own_identity
 from svc.upgrade.run_record import Run, run_from
 from svc.upgrade.step import PARTS
+from svc.upgrade.writer import Writer
 
 
 def test_process_of_this_machine_is_known_to_live_or_not() -> None:
@@ -51,7 +55,10 @@ def test_record_survives_a_round_trip() -> None:
     assert run_from(run.to_json()) == run
 
 
-@pytest.mark.parametrize("data", [{}, {"run": "r"}, {**Run("r", "p", "", "", {}, "done", {}).to_json(), "steps": "{"}])
+WHOLE = Run("r", "p", "", "", {}, "done", {}).to_json()
+
+
+@pytest.mark.parametrize("data", [{}, {"run": "r"}, WHOLE | {"steps": "{"}, WHOLE | {"steps": "null"}, WHOLE | {"inputs": "[1]"}])
 def test_damaged_record_blocks(data: dict[str, str]) -> None:
     with pytest.raises(Blocked, match="is damaged"):
         run_from(data)
@@ -84,6 +91,11 @@ def test_step_that_is_not_found_any_more_stays_in_its_place() -> None:
     states = {"template": "done", "restart/b": "pending", "former-template": "pending"}
     assert list(_joined(known, states)) == ["template", "restart/a", "restart/b", "former-template"]
     assert _joined({}, states) == states
+
+
+def test_target_that_is_no_version() -> None:
+    with pytest.raises(CallerError, match="--to 'latest' is not a version"):
+        procedure_of("", cast("Writer", None), Request(to="latest"))
 
 
 def test_consent_is_named() -> None:
