@@ -22,7 +22,7 @@ from svc.upgrade.owner_references import REMOVE, RESTORE, RemoveReferences, Rest
 from svc.upgrade.plan import Plan, changes_since
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.run_lease import RunLease
-from svc.upgrade.run_record import DONE, PENDING, RUNNING, SKIPPED, UNDONE, Run, RunRecord
+from svc.upgrade.run_record import DONE, PENDING, RUNNING, SKIPPED, UNDONE, WAITING, Run, RunRecord
 from svc.upgrade.saved_steps import saved_steps
 from svc.upgrade.step import Between, Look, Step
 from svc.upgrade.step_runner import POLL_SECONDS, Options, StepRunner, Stop
@@ -98,6 +98,7 @@ class Engine:
             for step, look in made.open_steps
             if (entry := step.unsaved(look, backup.of(step.saves_as)))
         ]
+        backup.publish()
         backup.add([*entries, *_unchanged(made, backup)])
         self._record.save(_begun(made, backup.run, self._record.run))
         backup.remove_others()
@@ -113,6 +114,7 @@ class Engine:
         assert run is not None
         backup = Backup(self._writer, self._options.folder, run.name)
         backup.load()
+        _require_backup(run, backup)
         middle = saved_steps(self._writer, run, backup)
         self._between.is_pending = any(not step.look_back(backup.of(step.saves_as)).is_done for step in middle)
         self._record.save(replace(run, state=RUNNING))
@@ -245,6 +247,13 @@ def _joined(known: Mapping[str, str], states: Mapping[str, str]) -> dict[str, st
             order.insert(last, name)
             last += 1
     return {name: states.get(name) or known[name] for name in order}
+
+
+def _require_backup(run: Run, backup: Backup) -> None:
+    """Raise Blocked if a run has done something, and nothing of what it has saved is there."""
+    if not backup.entries and any(state in (RUNNING, WAITING, DONE) for state in run.steps.values()):
+        reason = f"the backup of run {run.name} is gone: its Secrets were deleted, and this machine has no copy"
+        raise Blocked([reason], details="run undo on the machine where the run began, with the same --state-dir")
 
 
 def _new_name(suffix: str) -> str:

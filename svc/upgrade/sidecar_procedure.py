@@ -50,7 +50,7 @@ class SidecarProcedure:
             "workloads with sidecars": [str(each) for each in self._pods.images],
             "pods to be started again by hand": self._pods.outdated(self._image),
         }
-        return Findings(NAME, found, tuple(self._problems(version, target)), before, target)
+        return Findings(NAME, found, (*self._problems(version, target), *_downgrade(before, target)), before, target)
 
     def steps(self, former: Former) -> list[Step]:  # noqa: ARG002
         """Return the step of the template, one for each workload, and that which undoes the template first."""
@@ -92,3 +92,9 @@ class SidecarProcedure:
             if order is None or (wanted is not None and order < wanted):
                 known = version or "unknown"
                 yield f"the agent on node {node} is of version {known}, older than {target}: upgrade the agents first"
+
+
+def _downgrade(before: str, target: str) -> Iterator[str]:
+    former, wanted = order_of(before), order_of(target)
+    if former is not None and wanted is not None and wanted < former:
+        yield f"the template is of version {target}, older than {before} of the mesh"

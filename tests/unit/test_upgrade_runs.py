@@ -58,7 +58,9 @@ def test_record_survives_a_round_trip() -> None:
 WHOLE = Run("r", "p", "", "", {}, "done", {}).to_json()
 
 
-@pytest.mark.parametrize("data", [{}, {"run": "r"}, WHOLE | {"steps": "{"}, WHOLE | {"steps": "null"}, WHOLE | {"inputs": "[1]"}])
+@pytest.mark.parametrize(
+    "data", [{}, {"run": "r"}, WHOLE | {"steps": "{"}, WHOLE | {"steps": "null"}, WHOLE | {"inputs": "[1]"}]
+)
 def test_damaged_record_blocks(data: dict[str, str]) -> None:
     with pytest.raises(Blocked, match="is damaged"):
         run_from(data)

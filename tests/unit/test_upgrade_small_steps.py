@@ -1,6 +1,8 @@
 """Steps and scans with a cluster in memory."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +10,13 @@ import pytest
 from svc.names import DEFAULT, Names
 from svc.netconf.names_profiles import load_profile
 from svc.upgrade.agent_pods import agent_versions
+from svc.upgrade.backup import Backup, Entry
+from svc.upgrade.engine import _require_backup
 from svc.upgrade.host_endpoint_steps import FormerEndpoints
 from svc.upgrade.host_endpoint_view import HostEndpointView
+from svc.upgrade.outcomes import Blocked
 from svc.upgrade.owner_references import _kinds
-from svc.upgrade.places import Place
+from svc.upgrade.places import Place, place_of
 from svc.upgrade.run_record import Run
 from svc.upgrade.saved_steps import _names
 from svc.upgrade.sidecar_steps import FormerTemplate, Restart, Template, injector_place
@@ -51,6 +56,27 @@ class MemoryWriter(Writer):
         (operation,) = operations
         live["spec"]["template"]["metadata"] = {"annotations": operation.get("value") or {}}
         return live
+
+
+class SecretWriter(MemoryWriter):
+    """A cluster that keeps Secrets, and that fails after some."""
+
+    def __init__(self, remaining: int = 100) -> None:
+        super().__init__()
+        self.remaining = remaining
+
+    def folder(self, place: Place) -> str:
+        return place.kind
+
+    def create(self, document: Json) -> Json:
+        if not self.remaining:
+            raise Blocked(["killed"])
+        self.remaining -= 1
+        self.objects[place_of(document)] = document
+        return document
+
+    def items(self, path: str, *, metadata_only: bool = False, **params: str) -> Iterator[Json]:
+        yield from self.objects.values()
 
 
 def resource(name: str, kind: str) -> Json:
@@ -147,6 +173,39 @@ def test_host_endpoint_that_was_changed_is_saved_again() -> None:
     step, saved = FormerEndpoints(writer, HostEndpointView(writer)), [{"documents": {"eth": first}}]
     assert step.unsaved(Look(False, content={"documents": {"eth": first}}), saved) is None
     assert step.unsaved(Look(False, content={"documents": {"eth": second}}), saved) == {"documents": {"eth": second}}
+
+
+@pytest.mark.parametrize("remaining", [0, 1])
+def test_backup_of_a_killed_run_reaches_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remaining: int) -> None:
+    """It had written the file, and not all Secrets. The next run creates them before it writes anything else."""
+    monkeypatch.setattr("svc.upgrade.backup.PART_BYTES", 8)
+    writer, entries = SecretWriter(remaining), [Entry("step", {"before": "something"})]
+    with pytest.raises(Blocked):
+        Backup(writer, tmp_path / "one", "r").add(entries)
+    writer.remaining = 100
+    resumed, other = Backup(writer, tmp_path / "one", "r"), Backup(writer, tmp_path / "another", "r")
+    resumed.load()
+    resumed.publish()
+    resumed.publish()
+    other.load()
+    assert (resumed.entries, other.entries) == (entries, entries)
+    number = len(writer.objects)
+    again = Backup(writer, tmp_path / "one", "r")
+    again.load()
+    again.publish()
+    again.add([Entry("step", {"before": "more"})])
+    other = Backup(writer, tmp_path / "another", "r")
+    other.load()
+    assert [each.saved["before"] for each in other.entries] == ["something", "more"]
+    assert len(writer.objects) > number
+
+
+@pytest.mark.parametrize(("state", "is_lost"), [("done", True), ("skipped", False), ("pending", False)])
+def test_undo_without_any_backup(tmp_path: Path, state: str, *, is_lost: bool) -> None:
+    """It would restore nothing, and record that it has."""
+    run = Run("r", "", "", "", {}, "running", {"step": state})
+    with pytest.raises(Blocked, match="the backup of run r is gone") if is_lost else nullcontext():
+        _require_backup(run, Backup(SecretWriter(), tmp_path, "r"))
 
 
 @pytest.mark.parametrize("name", ["allow-all-upgrade", "default.allow-all-upgrade"])
