@@ -7,17 +7,15 @@
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry, runs_with_secrets
 from svc.upgrade.datastore_procedure import is_reverse
 from svc.upgrade.object_states import digest
-from svc.upgrade.outcomes import Blocked, Stopped, Unverified, Waits
+from svc.upgrade.outcomes import Blocked, Unverified, Waits, stores_blocked
 from svc.upgrade.owner_references import REMOVE, RESTORE, RemoveReferences, RestoreReferences, end_of
 from svc.upgrade.plan import Plan, changes_since
 from svc.upgrade.procedure import Procedure
@@ -48,13 +46,13 @@ class Engine:
 
     def plan(self, procedure: Procedure) -> Plan:
         """Return what a run would do. Write nothing."""
-        with _stores_blocked():
+        with stores_blocked():
             backup = self._backup(procedure)
             return self._survey(procedure, backup)
 
     def apply(self, procedure: Procedure) -> bool:
         """Carry out all steps that are not done. Return whether there was something to do. Raise Stopped."""
-        with _stores_blocked():
+        with stores_blocked():
             made = self.plan(procedure)
             self._require(made)
             if self._is_finished(made):
@@ -66,7 +64,7 @@ class Engine:
 
     def verify(self, procedure: Procedure) -> Plan:
         """Return the plan if nothing is left of it. Raise Unverified with what is not as it should be."""
-        with _stores_blocked():
+        with stores_blocked():
             made = self.plan(procedure)
             reasons = [*made.blockers, *_open(made), *self._behind(made.looks), *procedure.unverified()]
             if reasons:
@@ -75,7 +73,7 @@ class Engine:
 
     def undo(self) -> bool:
         """Undo the steps of the last run, the last one first. Return whether there was something to undo. Raise Stopped."""
-        with _stores_blocked():
+        with stores_blocked():
             run = self._last_run()
             if run is None or run.state == UNDONE:
                 return False
@@ -85,7 +83,7 @@ class Engine:
 
     def status(self) -> Run | None:
         """Return the last run, if one is recorded."""
-        with _stores_blocked():
+        with stores_blocked():
             return self._record.load()
 
     def _run(self, procedure: Procedure) -> None:
@@ -276,14 +274,3 @@ def _applied(entry: Json) -> Json | None:
 
 def _open(made: Plan) -> list[str]:
     return [f"{step.name} is not as the manifest says" for step, _ in made.open_steps if step.name not in (REMOVE, RESTORE)]
-
-
-@contextmanager
-def _stores_blocked() -> Iterator[None]:
-    """Raise Blocked for a failure of the API server in the block."""
-    try:
-        yield
-    except Stopped:
-        raise
-    except StoreError as error:
-        raise Blocked([error.msg], details=error.details) from error

@@ -12,6 +12,7 @@ from svc.netconf.names_profiles import load_profile
 from svc.upgrade.agent_pods import agent_versions
 from svc.upgrade.backup import Backup, Entry
 from svc.upgrade.engine import _require_backup
+from svc.upgrade.host_endpoint_procedure import HostEndpointProcedure
 from svc.upgrade.host_endpoint_steps import FormerEndpoints
 from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.outcomes import Blocked
@@ -173,6 +174,26 @@ def test_host_endpoint_that_was_changed_is_saved_again() -> None:
     step, saved = FormerEndpoints(writer, HostEndpointView(writer)), [{"documents": {"eth": first}}]
     assert step.unsaved(Look(False, content={"documents": {"eth": first}}), saved) is None
     assert step.unsaved(Look(False, content={"documents": {"eth": second}}), saved) == {"documents": {"eth": second}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "number"),
+    [
+        ({}, 0),
+        ({"AUTO_HOST_ENDPOINTS": "true", "ENABLED_CONTROLLERS": "policy, node"}, 0),
+        ({"AUTO_HOST_ENDPOINTS": "Enabled"}, 0),
+        ({"AUTO_HOST_ENDPOINTS": "false", "ENABLED_CONTROLLERS": "policy"}, 2),
+    ],
+)
+def test_variables_of_the_controllers(variables: dict[str, str], number: int) -> None:
+    """They are read as the controllers read them."""
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    containers = [{"name": DEFAULT.controllers, "image": "svc:1", "env": env}]
+    metadata = {"name": DEFAULT.controllers, "namespace": "kube-system"}
+    document = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata}
+    document["spec"] = {"template": {"spec": {"containers": containers}}}
+    procedure = HostEndpointProcedure(MemoryWriter({place_of(document): document}))
+    assert len(list(procedure._environment_problems())) == number
 
 
 @pytest.mark.parametrize("remaining", [0, 1])
