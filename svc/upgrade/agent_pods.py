@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from svc.names import Names
 from svc.upgrade.bundle import agent_names, container_of, version_of
+from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
 
 Json = dict[str, Any]
@@ -13,12 +14,13 @@ OWN_VERSION: Final = "svcctl"
 """The target of names profiles whose versions are those of svc."""
 
 _DAEMON_SETS: Final = "/apis/apps/v1/daemonsets"
+_ANY: Final = Place("apps/v1", "DaemonSet", "any", "any")
 
 
 def agent_versions(cluster: Cluster) -> Iterator[tuple[str, str]]:
     """Yield node and version of each pod of an agent, in any namespace."""
     known = _names_of(cluster.names)
-    for each in list(cluster.items(_DAEMON_SETS)):
+    for each in list(cluster.items(_DAEMON_SETS)) if cluster.served(_ANY) else ():
         if each["metadata"]["name"] in known:
             yield from _versions(cluster, each)
 
