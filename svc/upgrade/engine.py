@@ -124,7 +124,7 @@ class Engine:
 
     def _end_removal(self, backup: Backup) -> None:
         """Note that the references which were removed are restored."""
-        if entry := end_of(backup.of(REMOVE)):
+        if entry := end_of(self._writer, backup.of(REMOVE)):
             backup.add([Entry(REMOVE, entry)])
 
     def _last_run(self) -> Run | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from svc.datastore.orch.client import ApiError
-from svc.deploy.discovery import root_of
+from svc.deploy.discovery import ServedKind, root_of
 from svc.model.object_metadata import bit_reversed_uid
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
@@ -130,9 +130,11 @@ class _ReferenceStep:
         wanted, notes = [], []
         for entry in _saved(saved):
             reference = reference_from(entry)
-            present = _present(self._writer, reference)
-            owner = self._owner(reference)
-            if present is None or owner is None:
+            present, kind = _present(self._writer, reference), _kind_of_owner(self._writer, reference)
+            owner = None if kind is None else self._owner(reference, kind)
+            if present is not None and kind is None:
+                notes.append(f"{reference} is not restored yet: the kind of its owner is not served; run the command again when it is")
+            elif present is None or owner is None:
                 notes.append(f"{reference} is not restored: {'its owner' if present else 'the object'} does not exist any more")
             elif not _has(present, owner["metadata"]["uid"]):
                 wanted.append(entry | {"new": owner["metadata"]["uid"]})
@@ -144,12 +146,9 @@ class _ReferenceStep:
         for entry in look.content["references"]:
             self._write(reference_from(entry), entry["new"])
 
-    def _owner(self, reference: Reference) -> Json | None:
+    def _owner(self, reference: Reference, kind: ServedKind) -> Json | None:
         """Return the owner of a reference as it is now."""
         owner = reference.owner
-        kind = self._writer.discovery.find(owner["apiVersion"], owner["kind"])
-        if kind is None:
-            return None
         namespace = reference.dependent.namespace if kind.is_namespaced else ""
         return self._writer.find(Place(owner["apiVersion"], owner["kind"], namespace, owner["name"]))
 
@@ -233,18 +232,21 @@ class RestoreReferences(_ReferenceStep):
         self._remove(look)
 
 
-def end_of(saved: Sequence[Json]) -> Json | None:
-    """Return the entry that ends a removal, after everything was restored; None if no removal is open.
+def end_of(cluster: Cluster, saved: Sequence[Json]) -> Json | None:
+    """Return the entry that ends a removal, after everything was restored; None if there is nothing to end.
 
-    References that are saved before it are not restored again: they may have been removed on purpose since."""
-    return {"references": [], "ended": True} if _saved(saved) else None
+    References that are saved before it are not restored again: they may have been removed on purpose since. It has those that
+    are not restored yet, because the kind of their owner is not served."""
+    wanted = _saved(saved)
+    left = [each for each in wanted if _kind_of_owner(cluster, reference_from(each)) is None]
+    return {"references": left, "ended": True} if left != wanted else None
 
 
 def _saved(saved: Sequence[Json]) -> list[Json]:
     """Return the references that were removed, and are to be restored."""
     found: list[Json] = []
     for each in saved:
-        found = [] if each.get("ended") else [*found, *each["references"]]
+        found = [*([] if each.get("ended") else found), *each["references"]]
     return found
 
 
@@ -253,6 +255,14 @@ def _new(look: Look, saved: Sequence[Json]) -> Json | None:
     known = _saved(saved)
     new = [each for each in look.content["references"] if each not in known]
     return {"references": new} if new else None
+
+
+def _kind_of_owner(cluster: Cluster, reference: Reference) -> ServedKind | None:
+    """Return the kind of an owner; None if it is not served, also not since the last look."""
+    version, kind = reference.owner["apiVersion"], reference.owner["kind"]
+    if cluster.discovery.find(version, kind) is None:
+        cluster.discovery.forget(version)
+    return cluster.discovery.find(version, kind)
 
 
 def _present(cluster: Cluster, reference: Reference) -> Json | None:

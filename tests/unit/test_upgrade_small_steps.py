@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from svc.deploy.discovery import ServedKind
 from svc.names import DEFAULT, Names
 from svc.netconf.names_profiles import load_profile
 from svc.upgrade.agent_pods import agent_versions
@@ -16,12 +18,12 @@ from svc.upgrade.host_endpoint_procedure import HostEndpointProcedure
 from svc.upgrade.host_endpoint_steps import FormerEndpoints
 from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.outcomes import Blocked
-from svc.upgrade.owner_references import _kinds
+from svc.upgrade.owner_references import RestoreReferences, _kinds, end_of
 from svc.upgrade.places import Place, place_of
 from svc.upgrade.run_record import Run
 from svc.upgrade.saved_steps import _names
 from svc.upgrade.sidecar_steps import FormerTemplate, Restart, Template, injector_place
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import REACHED, Between, Look, Progress
 from svc.upgrade.writer import Writer
 
 Json = dict[str, Any]
@@ -38,6 +40,10 @@ class MemoryWriter(Writer):
         self.objects = objects or {}
         self.answers = answers or {}
         self.client: Any = self
+        self.kinds: dict[tuple[str, str], ServedKind] = {}
+        self.discovery: Any = SimpleNamespace(
+            find=lambda version, kind: self.kinds.get((version, kind)), forget=lambda version: None
+        )
 
     def served(self, place: Place) -> Any:
         return place
@@ -96,6 +102,28 @@ def test_kinds_of_versions_that_are_not_preferred() -> None:
     assert list(_kinds(MemoryWriter(answers=answers))) == [
         ("v1", "Pod", "pods"), ("batch/v1", "Job", "jobs"), ("batch/v1beta1", "CronJob", "cronjobs"),
     ]  # fmt: skip
+
+
+def test_reference_to_a_kind_that_is_not_served_is_kept_for_later() -> None:
+    """An API server of the group may be started after the upgrade. What was restored is not restored again."""
+    owner = {"apiVersion": DEFAULT.api_version, "kind": "IPPool", "name": "pool", "uid": "1"}
+    place = Place("v1", "ConfigMap", "default", "dependent")
+    references = [{"place": ["v1", "ConfigMap", "default", name], "uid": "2", "owner": owner} for name in ("dependent", "gone")]
+    pool = Place(DEFAULT.api_version, "IPPool", "", "pool")
+    writer = MemoryWriter({place: {"metadata": {"uid": "2"}}, pool: {"metadata": {"uid": "3"}}})
+    step, saved = RestoreReferences(writer, Between()), [{"references": references}]
+    found = step.look(saved)
+    assert (found.is_done, len([note for note in found.notes if "is not restored yet" in note])) == (True, 1)
+    assert end_of(writer, saved) is None
+    writer.kinds = {(DEFAULT.api_version, "IPPool"): ServedKind("ippools", is_namespaced=False)}
+    assert step.look(saved).content["references"] == [references[0] | {"new": "3"}]
+    ended = end_of(writer, saved)
+    assert ended == {"references": [], "ended": True}
+    assert step.look([*saved, ended]).is_done
+    other = references[0] | {"owner": owner | {"kind": "Other"}}
+    mixed = [{"references": [*references, other]}]
+    assert end_of(writer, mixed) == {"references": [other], "ended": True}
+    assert end_of(writer, [*mixed, {"references": [other], "ended": True}]) is None
 
 
 def agent(name: str, namespace: str, image: str) -> tuple[Json, Json]:
