@@ -133,7 +133,7 @@ class _ReferenceStep:
             present, kind = _present(self._writer, reference), _kind_of_owner(self._writer, reference)
             owner = None if kind is None else self._owner(reference, kind)
             if present is not None and kind is None:
-                notes.append(f"{reference} is not restored yet: the kind of its owner is not served; run the command again when it is")
+                notes.append(f"{reference} is not restored yet: the kind of its owner is not served; run again when it is")
             elif present is None or owner is None:
                 notes.append(f"{reference} is not restored: {'its owner' if present else 'the object'} does not exist any more")
             elif not _has(present, owner["metadata"]["uid"]):
