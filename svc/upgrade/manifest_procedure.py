@@ -80,7 +80,7 @@ class ManifestProcedure:
         found = []
         if state.is_served and not wanted.match(state.version):
             found.append(f"ClusterInformation default has version {state.version!r}, which does not match {wanted.pattern}")
-        return [*found, *older(_path())]
+        return [*found, *self._other_versions(), *older(_path())]
 
     def prove(self, pause: Callable[[float], None]) -> list[str]:
         """Start a pod on a node of the agent, and delete it."""
@@ -89,6 +89,16 @@ class ManifestProcedure:
 
     def _step(self, document: Json, former: Former) -> ObjectStep:
         return ObjectStep(self._writer, document, self._bundle, former)
+
+    def _other_versions(self) -> Iterator[str]:
+        """Yield a sentence if an edit that is carried over keeps the agent at another version than that of the manifest."""
+        agent = self._bundle.agent(self._writer.names)
+        live = self._writer.find(place_of(agent)) if agent is not None else None
+        if agent is None or live is None:
+            return
+        wanted, found = (version_of(container_of(each)["image"]) for each in (agent, live))
+        if found != wanted:
+            yield f"{place_of(agent)} is of version {found!r} by an edit, and the manifest of {wanted!r}: remove the edit"
 
     def _state(self) -> ClusterState:
         """Return what the cluster says of itself."""

@@ -1,7 +1,10 @@
 """Steps of a run as its backup has them, to undo it without the manifest."""
 
+from typing import Final
+
 from svc.upgrade.backup import Backup
 from svc.upgrade.bundle import Bundle
+from svc.upgrade.etcd_access import uses_etcd
 from svc.upgrade.etcd_procedure import NAME as ETCD
 from svc.upgrade.etcd_steps import step_of
 from svc.upgrade.node_turns import TURN, NodeTurn
@@ -13,12 +16,14 @@ from svc.upgrade.sidecar_steps import FORMER_TEMPLATE, TEMPLATE, restart_of
 from svc.upgrade.step import Step
 from svc.upgrade.writer import Writer
 
+_TELLING: Final = ("DaemonSet", "ConfigMap")  # kinds of objects that tell the datastore
+
 
 def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
     """Return the steps that have saved an object, in the order of the run."""
     found: list[Step] = []
     special = special_steps(writer)
-    make = step_of if run.procedure == ETCD else ObjectStep
+    make = step_of if _is_on_etcd(run, backup) else ObjectStep
     for name in _names(run):
         if name in (REMOVE, RESTORE):
             continue
@@ -33,6 +38,16 @@ def saved_steps(writer: Writer, run: Run, backup: Backup) -> list[Step]:
         if document is not None:
             found.append(make(writer, document, Bundle([]), lambda _: None))
     return found
+
+
+def _is_on_etcd(run: Run, backup: Backup) -> bool:
+    """Return whether the pods of the run pass by their agents alone. Without a record, the saved objects tell the datastore."""
+    if run.procedure:
+        return run.procedure == ETCD
+    found = [each.saved.get("after") or each.saved.get("before") for each in backup.entries]
+    kinds = {kind: [each for each in found if isinstance(each, dict) and each.get("kind") == kind] for kind in _TELLING}
+    agents, configs = kinds.values()
+    return any(uses_etcd(each, configs) for each in agents)
 
 
 def _names(run: Run) -> list[str]:

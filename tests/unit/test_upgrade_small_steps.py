@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.upgrade_site import daemon_set
 from svc.deploy.discovery import ServedKind
 from svc.names import DEFAULT, Names
 from svc.netconf.names_profiles import load_profile
@@ -17,11 +18,12 @@ from svc.upgrade.engine import _require_backup
 from svc.upgrade.host_endpoint_procedure import HostEndpointProcedure
 from svc.upgrade.host_endpoint_steps import FormerEndpoints
 from svc.upgrade.host_endpoint_view import HostEndpointView
+from svc.upgrade.manifest_procedure import ManifestProcedure
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.owner_references import RestoreReferences, _kinds, end_of
 from svc.upgrade.places import Place, place_of
 from svc.upgrade.run_record import Run
-from svc.upgrade.saved_steps import _names
+from svc.upgrade.saved_steps import _is_on_etcd, _names
 from svc.upgrade.sidecar_steps import FormerTemplate, Restart, Template, injector_place
 from svc.upgrade.step import REACHED, Between, Look, Progress
 from svc.upgrade.writer import Writer
@@ -190,6 +192,17 @@ def test_workload_is_restarted_again_if_the_mesh_was_late(
     assert step.look([*saved, entry]).is_done, "the same run restarts once"
 
 
+@pytest.mark.parametrize(
+    ("procedure", "text", "is_etcd"),
+    [("", '{"type": "etcdv3"}', True), ("", "{}", False), ("manifests-etcd", "{}", True), ("manifests", '"etcdv3"', False)],
+)
+def test_datastore_of_a_run_without_a_record(tmp_path: Path, procedure: str, text: str, *, is_etcd: bool) -> None:
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"config": text}}
+    backup = Backup(SecretWriter(), tmp_path, "r")
+    backup.add([Entry("a", {"before": "text", "after": daemon_set("svc:1")}), Entry("b", {"before": config, "after": None})])
+    assert _is_on_etcd(Run("r", procedure, "", "", {}, "running", {}), backup) == is_etcd
+
+
 @pytest.mark.parametrize(("now", "is_done"), [("t0", True), ("t1", False), ("by hand", False)])
 def test_undo_restarts_pods_of_any_later_restart(now: str, *, is_done: bool) -> None:
     look = Restart(MemoryWriter({WEB: workload(now)}), WEB, "", "").look_back([{"before": "t0", "at": "t1"}])
@@ -222,6 +235,14 @@ def test_variables_of_the_controllers(variables: dict[str, str], number: int) ->
     document["spec"] = {"template": {"spec": {"containers": containers}}}
     procedure = HostEndpointProcedure(MemoryWriter({place_of(document): document}))
     assert len(list(procedure._environment_problems())) == number
+
+
+@pytest.mark.parametrize(("image", "is_wrong"), [("svc:0.1.1", False), ("mirror:5000/svc:0.1.1", False), ("svc:0.1.0", True)])
+def test_edit_keeps_the_agent_at_another_version(image: str, *, is_wrong: bool) -> None:
+    """Such an edit is carried over, because the manifest has what it had."""
+    live, document = daemon_set(image), daemon_set("svc:0.1.1")
+    procedure = ManifestProcedure(MemoryWriter({place_of(live): live}), [document], {})
+    assert len(list(procedure._other_versions())) == is_wrong
 
 
 @pytest.mark.parametrize("remaining", [0, 1])
