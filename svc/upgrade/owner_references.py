@@ -233,7 +233,7 @@ class RestoreReferences(_ReferenceStep):
 
 
 def end_of(cluster: Cluster, saved: Sequence[Json]) -> Json | None:
-    """Return the entry that ends a removal, after everything was restored; None if there is nothing to end.
+    """Return the entry that ends a removal, after everything was restored; None if none ends.
 
     References that are saved before it are not restored again: they may have been removed on purpose since. It has those that
     are not restored yet, because the kind of their owner is not served."""
