@@ -71,7 +71,7 @@ class ManifestProcedure:
             "version": source,
             "programs on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
         }
-        problems += [*_lock_problems(state), *_version_problems(self._pattern(), names, source, target)]
+        problems += [*lock_problems(state), *_version_problems(self._pattern(), names, source, target)]
         return Findings(self.name, found, tuple(problems), source, target, noted)
 
     def unverified(self) -> list[str]:
@@ -176,7 +176,8 @@ def configs_of(cluster: Cluster, live: Json) -> list[Json]:
     return [] if found is None else [found]
 
 
-def _lock_problems(state: ClusterState) -> Iterator[str]:
+def lock_problems(state: ClusterState) -> Iterator[str]:
+    """Yield why a datastore forbids a run: new pods get no addresses."""
     if state.is_locked:
         yield "the datastore is locked, as for a migration; if none is at work, unlock it: `svcctl clusterinfo unlock`"
 

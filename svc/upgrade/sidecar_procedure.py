@@ -7,7 +7,8 @@ from typing import Any, Final
 from svc.admin.version_order import order_of
 from svc.upgrade.agent_pods import agent_versions
 from svc.upgrade.bundle import version_of
-from svc.upgrade.manifest_procedure import pattern_of, target_problems
+from svc.upgrade.cluster_state import read_state
+from svc.upgrade.manifest_procedure import lock_problems, pattern_of, target_problems
 from svc.upgrade.object_step import Former
 from svc.upgrade.procedure import Findings
 from svc.upgrade.sidecar_pods import SidecarPods, find_pods
@@ -79,6 +80,7 @@ class SidecarProcedure:
         if not self._image:
             yield f"the template has no image of a container {self._writer.names.sidecar}: give the template for your mesh"
             return
+        yield from lock_problems(read_state(self._writer))
         yield from target_problems(pattern_of(self._writer.names, self._to, plain=True), target)
         yield from self._agent_problems(target)
 
