@@ -1,7 +1,7 @@
 """The kernel side of svc-routes: brings routes, tunnels and NAT of this node to what is wanted, and reports what it finds."""
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -55,10 +55,11 @@ class KernelPart:
         self._read_links()  # so that the socket has a number
         self._notifications.ignore(self._socket.fileno())
 
-    def apply(self, wanted: Wanted, *, may_delete: bool) -> Applied:
+    def apply(self, wanted: Wanted, *, may_delete: bool, kept: Collection[Cidr] = ()) -> Applied:
         """Bring the kernel to what is wanted, additions first; delete other own routes, peers and devices with `may_delete`.
 
-        A changed way is one replacement, in both cases. After a change by others, this is a full comparison of devices and
+        A changed way is one replacement, in both cases. Own routes to networks in `kept` stay as they are, and so does the
+        old route to a network whose new way is not possible. After a change by others, this is a full comparison of devices and
         routes, after `forget` also of the NAT table. Otherwise only the differences to the last state are written. A tunnel
         with MTU 0 gets that of its parent less the bytes that the tunnel adds. Failures of single routes and problems of
         devices or NAT are in the result. Raise PeerError if the kernel cannot be read."""
@@ -66,7 +67,7 @@ class KernelPart:
         problems: list[str] = []
         devices = self._bring_tunnels(wanted, problems, may_delete=may_delete)
         entries, failures = self._entries(wanted.routes, devices)
-        outcome = self._routes.bring(entries, may_delete=may_delete)
+        outcome = self._routes.bring(entries, may_delete=may_delete, kept={*kept, *failures})
         if may_delete:
             problems += self._delete_tunnels(wanted)
         self._bring_nat(wanted.nat, may_delete=may_delete)
@@ -182,7 +183,7 @@ class KernelPart:
         devices, found = self._tunnels.bring(wanted.tunnels, self._read_links())
         problems += found
         state = (wanted.peers, devices, may_delete)
-        if self._is_full or state != self._peers:
+        if self._is_full or self._peers not in (state, (wanted.peers, devices, True)):
             problems += self._bring_peers(wanted, devices, may_delete=may_delete)
             self._peers = state
         self._devices = set(devices.values())
@@ -225,7 +226,8 @@ class KernelPart:
         links = self._link_names() if outcome.foreign else {}
         foreign = {network: foreign_route(route, links) for network, route in outcome.foreign.items()}
         routes = {network: wanted.routes[network] for network in outcome.present}
-        return Applied(routes, {**failures, **outcome.failures}, foreign, (*problems, *_undeleted(outcome)))
+        sentences = (*problems, *_undeleted(outcome))
+        return Applied(routes, {**failures, **outcome.failures}, foreign, sentences, outcome.unwanted)
 
     def _bring_nat(self, nat: Nat | None, *, may_delete: bool) -> None:
         is_check, self._is_nat_due = self._is_nat_due, False

@@ -205,17 +205,15 @@ class Program:
     def _apply(self, wanted: Wanted, changed_at: float | None, *, is_full: bool) -> None:
         """Have the kernel part add, then delete what may be deleted."""
         now = time.monotonic()
-        before = {} if self._applied is None else self._applied.routes
-        routes = self._refusals.due_routes(wanted.routes, before, now)
-        tried = replace(wanted, routes=routes)
-        applied = self._kernel.apply(tried, may_delete=False)
+        routes = self._refusals.due_routes(wanted.routes, now)
+        tried, kept = replace(wanted, routes=routes), wanted.routes.keys() - routes.keys()
+        applied = self._kernel.apply(tried, may_delete=False, kept=kept)
         self._refusals.record(routes, applied, now)
-        own = self._kernel.own_routes()
-        doomed = own - len(applied.routes)
+        own, doomed = self._kernel.own_routes(), applied.unwanted
         rest = (wanted.peers, wanted.tunnels, wanted.nat)
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
         if self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
-            applied = self._kernel.apply(tried, may_delete=True)
+            applied = self._kernel.apply(tried, may_delete=True, kept=kept)
         self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
 
