@@ -31,14 +31,21 @@ class Follower:
 
     `take` gets each event, `listed` is called after each complete listing."""
 
-    def __init__(self, backend: Backend, query: Query, take: Callable[[Event], None], listed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        query: Query,
+        take: Callable[[Event], None],
+        listed: Callable[[], None],
+        known: Iterable[Key] = (),
+    ) -> None:
         self._backend = backend
         self._query = query
         self._take = take
         self._listed = listed
         self._closed = threading.Event()
         self._watch: Watch | None = None
-        self._known: set[Key] = set()
+        self._known: set[Key] = set(known)
         self._seen: set[Key] | None = None  # of the first listing of a watch; None after it
         self._refused_since: float | None = None
         self.is_complete = False
@@ -163,6 +170,11 @@ class Copies:
         return min(found, default=None)
 
     @property
+    def lacks_pools(self) -> bool:
+        """Whether a pool is unreadable that was not read before."""
+        return any(name not in self._pools for name in tuple(self.unreadable))
+
+    @property
     def watches_blocks(self) -> bool:
         return self._blocks is not None
 
@@ -241,8 +253,9 @@ class Copies:
                 if present != generation:
                     self._strict = read_settings(self._backend).strict_affinity
                     generation = present
-            if self._blocks is None and (not self._strict or not self._blocks_are_known):
-                self._blocks = Follower(self._backend, BlockQuery(), self._take, self._blocks_listed)
+            if self._blocks is None and (not self._strict or not self._blocks_are_known or self._borrowed):
+                known = {BlockKey(cidr) for cidr in self._borrowed}  # those of a watch that was closed
+                self._blocks = Follower(self._backend, BlockQuery(), self._take, self._blocks_listed, known)
                 self._blocks.start()
             elif self._blocks is not None and self._blocks_are_known and self._strict and not self._borrowed:
                 self._blocks.close()

@@ -14,10 +14,11 @@ from svc.names import Names
 from svc.routes import nft, peers, traces
 from svc.routes.applied import Applied, Failure
 from svc.routes.kernel_routes import BLACKHOLE, Entry, KernelRoutes, Outcome, foreign_route, key_of, unicast
+from svc.routes.local import device_name
 from svc.routes.nat import NatTable, drop_policies
 from svc.routes.nft import NftProblem
 from svc.routes.notifications import Notifications
-from svc.routes.tunnel_values import ALIAS, Link, read_links
+from svc.routes.tunnel_values import ALIAS, OVERHEAD, Link, read_links
 from svc.routes.tunnels import Tunnels
 from svc.routes.wanted import Blackhole, Direct, Nat, TunnelPeer, Wanted, Way
 
@@ -79,6 +80,17 @@ class KernelPart:
     def own_routes(self) -> int:
         """Return the number of own routes in the kernel. Raise PeerError."""
         return sum(map(len, self._routes.table().own.values()))
+
+    def own_tunnels(self) -> dict[str, int]:
+        """Return the indexes of the own tunnel devices, by kind. Raise PeerError."""
+        kinds = {device_name(self._names, kind): kind for kind in OVERHEAD}
+        own = {name: link for name, link in self._read_links().items() if link["alias"] == ALIAS}
+        return {kinds[name]: link["index"] for name, link in own.items() if name in kinds}
+
+    def tunnel_addresses(self) -> dict[str, Address]:
+        """Return the addresses of the own tunnel devices, which an earlier process has given them, by kind. Raise PeerError."""
+        addresses = addresses_of(self._socket)
+        return {kind: addresses[index][0] for kind, index in self.own_tunnels().items() if addresses.get(index)}
 
     def traces(self, pools: Iterable[Cidr]) -> list[str]:
         """Return a sentence for each trace of another program that routes between nodes. Raise PeerError."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from svc._core.cidr import Address
 from svc.datastore.api import Backend
 from svc.end_request import EndRequest
 from svc.model.errors import PeerError, SvcError
@@ -23,7 +24,7 @@ from svc.routes.kernel_part import KernelPart
 from svc.routes.local import addresses_of_node, local_of, pod_mtu
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
-from svc.routes.own_node import OwnNode
+from svc.routes.own_node import HANDLES, OwnNode
 from svc.routes.report import IDLE, WAITING, WORKING, Report
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings
@@ -52,7 +53,8 @@ class Program:
         self._wake_write.setblocking(False)
         self._copies = Copies(backend, settings.names, self._on_change, use_pod_cidr=settings.use_pod_cidr)
         self._registers = backend.atomic  # nodes of Kubernetes have their addresses there
-        self._tunnels = TunnelAddresses(OwnNode(backend, settings.names, settings.node), self._on_change)
+        node = OwnNode(backend, settings.names, settings.node)
+        self._tunnels = TunnelAddresses(node, self._on_change, kernel.tunnel_addresses())
         self._mode = Mode(settings.mode)
         self._guard = DeletionGuard()
         self._refusals = Refusals()
@@ -63,6 +65,7 @@ class Program:
         self._not_before = 0.0  # after a failure
         self._backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
         self._interfaces: tuple[Interface, ...] = ()
+        self._own: dict[int, Address] = {}  # addresses of this node
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
         self._ended = threading.Event()
@@ -97,7 +100,8 @@ class Program:
                     raise PeerError("the datastore was not read completely in time", details="see whether its server answers")
                 time.sleep(BATCH_SECONDS)
             self.step()
-            if self._telemetry.report.state == WORKING and self._tunnels.attempt_needed():
+            if self._telemetry.report.state == WORKING:
+                self._tunnels.attempt_needed()
                 self._compare_at = 0.0
                 self.step()
         finally:
@@ -116,7 +120,7 @@ class Program:
             self._backoff.reset()
             if is_full:
                 self._compared_at, self._compare_at = now, now + seconds
-        except SvcError as failure:
+        except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
             self._telemetry.report = replace(self._telemetry.report, problems=(str(failure),))
             self._compare_at = self._not_before = time.monotonic() + self._backoff.next()
@@ -170,15 +174,27 @@ class Program:
         if is_full:
             self._kernel.forget()
             self._interfaces = read_interfaces()
-        own = addresses_of_node(self._settings, inputs, self._interfaces)
-        self._tunnels.want(self._needed(inputs), own if self._registers else {})
+        own = self._own_addresses(inputs)
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
         plan = planning.plan(inputs, local, self._kernel.connected_device)
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
             self._apply(plan.wanted, changed_at, is_full=is_full)
+        self._want_tunnels(inputs, own)
         problems = [*self._mtu_problems(local), *self._tunnels.problems.values(), *self._copies.unreadable.values()]
         self._show(plan, tuple(problems))
         return COMPARE_SECONDS
+
+    def _own_addresses(self, inputs: Inputs) -> dict[int, Address]:
+        """Return the addresses of this node. Those of its Node stay while the Node is gone, so that no tunnel moves."""
+        if not self._own or self._settings.interface or self._settings.node in inputs.nodes:
+            self._own = addresses_of_node(self._settings, inputs, self._interfaces)
+        return self._own
+
+    def _want_tunnels(self, inputs: Inputs, own: dict[int, Address]) -> None:
+        """Have addresses assigned, and released if no device has them. Those of another program are not known from own ones."""
+        kept = frozenset(HANDLES) if self._mode.traces else frozenset(self._kernel.own_tunnels())
+        facts = inputs.nodes.get(self._settings.node)
+        self._tunnels.want(self._needed(inputs), own if self._registers else {}, kept, facts)
 
     def _is_due(self, now: float) -> bool:
         due = self._refusals.next_due
@@ -191,6 +207,7 @@ class Program:
             self._mode.record(tuple(self._kernel.traces([pool.cidr for pool in inputs.pools])), now)
         if self._mode.works(now):
             return True
+        self._tunnels.rest()
         self._wanted = self._applied = None
         self._refusals = Refusals()
         self._telemetry.report = Report(IDLE, traces=self._mode.traces)
@@ -218,7 +235,7 @@ class Program:
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
 
     def _may_delete(self, own: int, doomed: int, now: float) -> bool:
-        if self._copies.interrupted_since is not None:
+        if self._copies.interrupted_since is not None or self._copies.lacks_pools:
             return False
         before = self._guard.held
         is_allowed = self._guard.allows(own, doomed, now)
