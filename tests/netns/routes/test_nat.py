@@ -7,6 +7,7 @@ import pytest
 
 from harness.netns import Netns
 from svc._core.cidr import Cidr
+from svc.names import DEFAULT
 from svc.routes.kernel_part import KernelPart
 from svc.routes.wanted import Nat, Wanted
 
@@ -48,6 +49,22 @@ def test_table_is_written_only_after_a_change(part: KernelPart, node: Netns) -> 
     apply(part, Nat(NAT.pools, frozenset()))
     assert "elements = { fd00::/64 }" in listed(node)
     assert listed(node).count("elements") == 2
+
+
+def test_no_network_is_removed_without_leave(part: KernelPart, node: Netns) -> None:
+    """A wiped datastore has no pools. The table stays in the process that has written it, and in the next one."""
+    apply(part, NAT)
+    before = listed(node)
+    assert apply(part, Nat(), may_delete=False) == ()
+    assert listed(node) == before
+    second = KernelPart(DEFAULT)
+    try:
+        assert apply(second, Nat(), may_delete=False) == ()
+        assert listed(node) == before
+        apply(second, Nat())
+    finally:
+        second.close()
+    assert "elements" not in listed(node)
 
 
 @pytest.mark.parametrize(
