@@ -139,8 +139,13 @@ def _addresses(spec: Json, names: Names) -> Iterator[Address]:
     texts += [item.get("address") for item in given if item.get("type") == names.node_address]
     for text in texts:
         address = _address(text)
-        if address is not None and not any(address in unusable for unusable in _LINK_LOCAL):
+        if address is not None and is_usable(address):
             yield address
+
+
+def is_usable(address: Address) -> bool:
+    """Return whether other nodes can reach a node at this address: it is neither link-local nor of the loopback."""
+    return not any(address in unusable for unusable in _LINK_LOCAL)
 
 
 def _address(text: object) -> Address | None:
