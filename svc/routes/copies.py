@@ -129,6 +129,7 @@ class Copies:
         self._claims: dict[Cidr, dict[str, bool]] = {}
         self._borrowed: dict[Cidr, dict[Address, str]] = {}  # by block
         self._owners: dict[Cidr, str] = {}
+        self._found_owners: dict[Cidr, str] = {}  # of disputed blocks that are not watched
         self._strict = False
         self.unreadable: dict[str, str] = {}
         self._followers = [Follower(backend, ResourceQuery(kind), self._take, self._listed) for kind in (NODE_KIND, POOL_KIND)]
@@ -170,6 +171,10 @@ class Copies:
         return min(found, default=None)
 
     @property
+    def has_pools(self) -> bool:
+        return bool(self._pools)
+
+    @property
     def lacks_pools(self) -> bool:
         """Whether a pool is unreadable that was not read before."""
         return any(name not in self._pools for name in tuple(self.unreadable))
@@ -185,15 +190,19 @@ class Copies:
             borrowed = {address: node for found in self._borrowed.values() for address, node in found.items()}
             inputs = Inputs(dict(self._nodes), claims, tuple(self._pools.values()), borrowed, dict(self._owners))
         disputed = [cidr for cidr, hosts in claims.items() if sum(hosts.values()) > 1 and cidr not in inputs.owners]
-        return self._with_owners(inputs, disputed) if disputed and self.interrupted_since is None else inputs
+        if not disputed:
+            return inputs
+        if self.interrupted_since is None:
+            self._find_owners(disputed)
+        owners = {**self._found_owners, **inputs.owners}
+        return Inputs(inputs.nodes, inputs.claims, inputs.pools, inputs.borrowed, owners)
 
-    def _with_owners(self, inputs: Inputs, disputed: Iterable[Cidr]) -> Inputs:
-        owners = dict(inputs.owners)
+    def _find_owners(self, disputed: Iterable[Cidr]) -> None:
+        """Read the owners of these blocks. Those that cannot be read now stay as they were found before."""
         for cidr in disputed:
             with suppress(SvcError):
                 entry = self._backend.find(BlockKey(cidr))
-                owners[cidr] = "" if entry is None else owner_of(entry.value)
-        return Inputs(inputs.nodes, inputs.claims, inputs.pools, inputs.borrowed, owners)
+                self._found_owners[cidr] = "" if entry is None else owner_of(entry.value)
 
     def _listed(self) -> None:
         self._changed()

@@ -180,7 +180,7 @@ class Program:
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
             self._apply(plan.wanted, changed_at, is_full=is_full)
         self._want_tunnels(inputs, own)
-        problems = [*self._mtu_problems(local), *self._tunnels.problems.values(), *self._copies.unreadable.values()]
+        problems = [*self._mtu_problems(inputs, own), *self._tunnels.problems.values(), *self._copies.unreadable.values()]
         self._show(plan, tuple(problems))
         return COMPARE_SECONDS
 
@@ -226,7 +226,9 @@ class Program:
         tried, kept = replace(wanted, routes=routes), wanted.routes.keys() - routes.keys()
         applied = self._kernel.apply(tried, may_delete=False, kept=kept)
         self._refusals.record(routes, applied, now)
-        own, doomed = self._kernel.own_routes(), applied.unwanted
+        own = self._kernel.own_routes()
+        is_wiped = not self._settings.use_pod_cidr and not self._copies.has_pools  # other parts may be read a moment later
+        doomed = own if is_wiped else applied.unwanted
         rest = (wanted.peers, wanted.tunnels, wanted.nat)
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
         if self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
@@ -243,8 +245,8 @@ class Program:
             log.warning("%d of %d routes are not in the datastore any more: they are kept for 10 minutes", doomed, own)
         return is_allowed
 
-    def _mtu_problems(self, local: planning.Local) -> list[str]:
-        problem = write_mtu(self._settings.state_dir, pod_mtu(self._settings, self._interfaces, local))
+    def _mtu_problems(self, inputs: Inputs, own: dict[int, Address]) -> list[str]:
+        problem = write_mtu(self._settings.state_dir, pod_mtu(self._settings, inputs, self._interfaces, own))
         return [problem] if problem else []
 
     def _show(self, plan: planning.Plan, problems: tuple[str, ...]) -> None:

@@ -30,6 +30,7 @@ OPTIONS: Final = (
     "interface",
     "mtu",
     "metrics",
+    "once",
     "takeover",
     "state_dir",
     "run_dir",
@@ -100,7 +101,7 @@ def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         interface=getattr(options, "interface", ""),
         mtu=getattr(options, "mtu", 0),
         metrics=getattr(options, "metrics", ()),
-        once=getattr(options, "once", False),
+        once=getattr(options, "once", "off") == "on",
         takeover=getattr(options, "takeover", 0.0),
         state_dir=options.state_dir,
         run_dir=options.run_dir,
@@ -172,7 +173,8 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="wait so long for another instance to end (default: refuse to start)",
     )
-    run.add_argument("--once", action="store_true", help="bring the node to what it needs once, and end")
+    once_help = "bring the node to what it needs once, and end"
+    run.add_argument("--once", choices=SWITCHES, nargs="?", const="on", default="off", help=once_help)
 
 
 def _read_config(path: Path) -> dict[str, str]:

@@ -1,17 +1,20 @@
 """Rules of svc-routes without kernel and datastore: deletions, retries, modes, options, reports and the MTU file."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
+from svc.atomic_file import File, write
 from svc.metrics import StoreMeter
 from svc.model.errors import CallerError
 from svc.model.ipam import Attribute, Block
 from svc.model.resource import Resource
 from svc.names import DEFAULT
+from svc.routes import mtu_file
 from svc.routes.applied import Applied, Failure, Foreign
 from svc.routes.inputs import Inputs, borrowed_addresses, node_facts, routed_pool
 from svc.routes.interfaces import Interface
@@ -100,6 +103,8 @@ def test_options_have_an_order(tmp_path: Path) -> None:
     found = parse(["run", "--config", str(config), "--mtu", "1300"], {"SVC_ROUTES_MODE": "auto", "SVC_ROUTES_MTU": "1350"})
     assert (found.mode, found.mtu, found.nat, found.tunnels) == ("auto", 1300, "off", "on")
     assert parse(["run"], {}).mode == "off"
+    assert [parse(["run", *given], {}).once for given in ([], ["--once"])] == ["off", "on"]
+    assert parse(["run"], {"SVC_ROUTES_ONCE": "on"}).once == "on"
     assert parse(["show"], {"SVC_ROUTES_MODE": "auto", "SVC_ROUTES_RUN_DIR": "/x"}).run_dir == Path("/x")
 
 
@@ -196,6 +201,24 @@ def test_the_mtu_file_of_another_program_stays(tmp_path: Path) -> None:
     assert file.read_text() == "1400\n"
 
 
+def test_a_kill_between_mark_and_file_loses_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process knows the file as an own one."""
+    write_mtu(tmp_path, 1450)
+    for written in (1, 2):
+        files = iter([None] * written)
+
+        def write_some(file: File, files: Iterator[None] = files) -> None:
+            next(files)
+            write(file)
+
+        monkeypatch.setattr(mtu_file, "write", write_some)
+        with pytest.raises(StopIteration):
+            write_mtu(tmp_path, 1430 - written)
+        monkeypatch.undo()
+        assert write_mtu(tmp_path, 1400) == ""
+        assert (tmp_path / "mtu").read_text() == "1400\n"
+
+
 def test_own_mtu_file_is_removed(tmp_path: Path) -> None:
     write_mtu(tmp_path, 1450)
     remove_mtu(tmp_path)
@@ -266,5 +289,6 @@ def test_the_interface_of_the_node_gives_the_mtu() -> None:
         own = addresses_of_node(settings, inputs, interfaces)
         local = local_of(settings, inputs, interfaces, own, tunnels)
         tunnel = local.tunnels[VXLAN_V4]
-        assert (tunnel.parent, tunnel.mtu, pod_mtu(settings, interfaces, local)) == (parent, mtu, mtu)
+        assert (tunnel.parent, tunnel.mtu, pod_mtu(settings, inputs, interfaces, own)) == (parent, mtu, mtu)
+        assert local_of(settings, inputs, interfaces, own, {}).tunnels == {}  # the address may come later
     assert local_of(Settings({}, "n", use_tunnels=False), inputs, interfaces, {}, tunnels).tunnels == {}
