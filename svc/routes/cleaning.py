@@ -3,6 +3,7 @@
 from svc.datastore.api import Backend
 from svc.ipam.pools import read_pools
 from svc.model.errors import SvcError
+from svc.model.pool import LOAD_BALANCER
 from svc.routes.kernel_part import KernelPart
 from svc.routes.mtu_file import remove_mtu
 from svc.routes.own_node import HANDLES, OwnNode
@@ -15,7 +16,7 @@ def clean(settings: Settings, backend: Backend, kernel: KernelPart) -> list[str]
     Where another program routes, the addresses of tunnels may be its own: they stay."""
     kernel.clean()
     remove_mtu(settings.state_dir)
-    traces = kernel.traces([pool.cidr for pool in read_pools(backend).all])
+    traces = kernel.traces([pool.cidr for pool in read_pools(backend).all if LOAD_BALANCER not in pool.allowed_uses])
     if traces:
         return [f"the addresses of tunnels stay assigned, because another program routes: {traces[0]}"]
     node, kept = OwnNode(backend, settings.names, settings.node), []

@@ -99,6 +99,11 @@ def routed_pool(resource: Resource) -> RoutedPool:
     return RoutedPool(pool.name, pool.cidr, kind, mode, masquerades, LOAD_BALANCER in pool.allowed_uses)
 
 
+def pod_networks(pools: Iterable[RoutedPool]) -> list[Cidr]:
+    """Return the networks of the pools from which pods get addresses."""
+    return [pool.cidr for pool in pools if not pool.is_for_load_balancers]
+
+
 def needed_tunnels(pools: Iterable[RoutedPool]) -> dict[str, tuple[RoutedPool, ...]]:
     """Return the pools that need each kind of tunnel."""
     found: dict[str, tuple[RoutedPool, ...]] = {}

@@ -18,7 +18,7 @@ from svc.retry import Backoff
 from svc.routes import planning
 from svc.routes.applied import Applied
 from svc.routes.copies import Copies
-from svc.routes.inputs import Inputs, needed_tunnels
+from svc.routes.inputs import Inputs, needed_tunnels, pod_networks
 from svc.routes.interfaces import Interface, read_interfaces
 from svc.routes.kernel_part import KernelPart
 from svc.routes.local import addresses_of_node, local_of, pod_mtu
@@ -186,9 +186,10 @@ class Program:
 
     def _own_addresses(self, inputs: Inputs) -> dict[int, Address]:
         """Return the addresses of this node. Those of its Node stay while the Node is gone, so that no tunnel moves."""
-        if not self._own or self._settings.interface or self._settings.node in inputs.nodes:
-            self._own = addresses_of_node(self._settings, inputs, self._interfaces)
-        return self._own
+        found = addresses_of_node(self._settings, inputs, self._interfaces)
+        if self._settings.node in inputs.nodes:
+            self._own = found
+        return found if self._settings.interface else self._own or found
 
     def _want_tunnels(self, inputs: Inputs, own: dict[int, Address]) -> None:
         """Have addresses assigned, and released if no device has them. Those of another program are not known from own ones."""
@@ -204,7 +205,7 @@ class Program:
         """Look for traces of another program, if that is due. Return whether this one may change anything."""
         now = time.monotonic()
         if self._mode.is_check_due(now):
-            self._mode.record(tuple(self._kernel.traces([pool.cidr for pool in inputs.pools])), now)
+            self._mode.record(tuple(self._kernel.traces(pod_networks(inputs.pools))), now)
         if self._mode.works(now):
             return True
         self._tunnels.rest()

@@ -48,7 +48,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Valid settings. `datastore` has the form in which sessions are opened."""
+    """Valid settings. `datastore` has the form in which sessions are opened, `state_dir` the MTU file."""
 
     datastore: dict[str, str]
     node: str
@@ -103,9 +103,14 @@ def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         metrics=getattr(options, "metrics", ()),
         once=getattr(options, "once", "off") == "on",
         takeover=getattr(options, "takeover", 0.0),
-        state_dir=options.state_dir,
+        state_dir=_mtu_dir(options.state_dir, names),
         run_dir=options.run_dir,
     )
+
+
+def _mtu_dir(state_dir: Path, names: Names) -> Path:
+    """Return the directory in which calls with these names look for the MTU file, unless another one is given."""
+    return Path(names.state_dir) if state_dir == Path(DEFAULT.state_dir) else state_dir
 
 
 def _installed_list(state_dir: Path, profile: str) -> Path:

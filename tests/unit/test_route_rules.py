@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from svc._core import rtnl
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
 from svc.atomic_file import File, write
@@ -18,6 +19,7 @@ from svc.routes import mtu_file
 from svc.routes.applied import Applied, Failure, Foreign
 from svc.routes.inputs import Inputs, borrowed_addresses, node_facts, routed_pool
 from svc.routes.interfaces import Interface
+from svc.routes.kernel_routes import key_of
 from svc.routes.local import addresses_of_node, local_of, pod_mtu
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import remove_mtu, write_mtu
@@ -27,6 +29,7 @@ from svc.routes.report import WORKING, Report, as_table
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings, parse, settings_of
 from svc.routes.telemetry import Telemetry
+from svc.routes.traces import of_routes
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Blackhole, Direct, Way
 
 NETWORK = Cidr("10.0.0.0/26")
@@ -132,6 +135,25 @@ def test_an_embedded_store_is_refused(tmp_path: Path) -> None:
     options = parse(["run", "--netconf", str(netconf)], {})
     with pytest.raises(CallerError, match="the store of one node, which needs no routes"):
         settings_of(options, {})
+
+
+@pytest.mark.parametrize(("given", "folder"), [([], "/var/lib/calico"), (["--state-dir", "/x"], "/x")])
+def test_the_mtu_file_is_where_calls_look_for_it(tmp_path: Path, given: list[str], folder: str) -> None:
+    """The names profile says where, unless the option does."""
+    netconf = tmp_path / "netconf.json"
+    document = {"name": "n", "cniVersion": "1.0.0", "type": "calico", "datastore_type": "etcdv3", "nodename": "n"}
+    netconf.write_text(json.dumps({**document, "etcd_endpoints": "http://127.0.0.1:2379", "ipam": {"type": "calico-ipam"}}))
+    options = parse(["run", "--netconf", str(netconf), "--names", "calico", *given], {})
+    assert settings_of(options, {}).state_dir == Path(folder)
+
+
+def test_a_pod_that_comes_during_a_check_is_no_trace() -> None:
+    """Its link was not there when the links were read."""
+    route = {"type": rtnl.RTN_UNICAST, "protocol": 3, "gateway": b"", "metric": 0}
+    links = {"eth0": {"index": 2, "kind": "", "mac": b"", "alias": ""}}
+    key = key_of(NETWORK.address(1).host())
+    for index, number in ((7, 0), (2, 1), (0, 1)):
+        assert len(list(of_routes({key: [{**route, "index": index}]}, links, [NETWORK]))) == number, index
 
 
 def test_a_missing_installation_is_named(tmp_path: Path) -> None:
