@@ -20,6 +20,7 @@ Key = tuple[bytes, int]
 """A network: its packed address and its length."""
 
 HIGHEST_METRIC: Final = 2**32 - 1
+_LOWEST_METRIC: Final = 1  # 0 is the default
 _METRICS: Final = {4: 0, 6: 1024}  # those that the kernel gives to routes without one
 _MULTICAST: Final = (224, 255)  # first bytes of multicast addresses, of IPv4 and IPv6
 _ATTEMPTS: Final = 3
@@ -72,6 +73,11 @@ def network_of(key: Key) -> Cidr:
 def unicast(network: Cidr, gateway: Address, index: int, *, onlink: bool = False) -> Entry:
     """Return the route via a gateway on a link; with index 0 the kernel finds the link, or refuses."""
     return Entry(_METRICS[network.version], rtnl.RTN_UNICAST, gateway.packed, index, onlink)
+
+
+def _end(entry: Entry) -> Entry:
+    """Return the route to the gateway of an entry itself, which goes before all others."""
+    return Entry(_LOWEST_METRIC, rtnl.RTN_UNICAST, b"", entry.link)
 
 
 BLACKHOLE: Final = Entry(HIGHEST_METRIC, rtnl.RTN_BLACKHOLE)
@@ -140,28 +146,26 @@ class KernelRoutes:
         return None if undeleted is None else (failures, undeleted)
 
     def _retried(self, wanted: Mapping[Cidr, Entry], failures: _Refused) -> _Refused | None:
-        """Delete and add IPv6 routes that cannot be replaced: the kernel refuses (EINVAL) an on-link gateway in a network that
-        has a route on another link, as the network itself has until then. Return the refused networks, as `_send` does."""
-        again = [cidr for cidr, failure in failures.items() if failure.errno == errno.EINVAL and wanted[cidr].onlink]
-        again = [cidr for cidr in again if cidr.version == 6]
-        own = self.table().own
-        old = {cidr: entry for cidr in again for entry in own.get(key_of(cidr), ()) if entry.metric == wanted[cidr].metric}
-        if not old:
-            return failures
-        changes = _Changes(self._protocol)
-        for cidr, entry in old.items():
-            changes.delete(key_of(cidr), entry)
-        for cidr in again:
-            changes.add(key_of(cidr), wanted[cidr], replace=False)
-        refused = self._send(changes)
-        if refused is None:
+        """Write refused IPv6 routes through tunnels again, while their gateways have routes of their own.
+
+        The kernel refuses (EINVAL) an on-link gateway in a network with a route on another link, such as the network that is
+        to be routed through the tunnel from now on. Return the refused networks, as `_send` does."""
+        refused = [network for network, failure in failures.items() if failure.errno == errno.EINVAL and network.version == 6]
+        again = {network: wanted[network] for network in refused if wanted[network].onlink}
+        ends = [((entry.gateway, 8 * len(entry.gateway)), _end(entry)) for entry in again.values()]
+        changes, own = _Changes(self._protocol), self.table().own
+        for key, entry in dict(ends).items():
+            changes.add(key, entry, replace=False)
+        for network, entry in again.items():
+            key = key_of(network)
+            changes.add(key, entry, replace=any(old.metric == entry.metric for old in own.get(key, ())))
+        for key, entry in dict(ends).items():
+            changes.delete(key, entry)
+        found = self._send(changes)
+        if found is None:
             return None
-        restored = _Changes(self._protocol)
-        for cidr in refused.keys() & old.keys():
-            restored.add(key_of(cidr), old[cidr], replace=False)
-        if self._send(restored) is None:
-            return None
-        return {cidr: failure for cidr, failure in failures.items() if cidr not in again} | refused
+        rest = {network: failure for network, failure in failures.items() if network not in again}
+        return rest | {network: failure for network, failure in found.items() if network in again}
 
     def _is_outdated(self, failures: _Refused) -> bool:
         """Return True if a foreign route that the table lacks explains a refusal. The table is read again in this case."""

@@ -227,15 +227,24 @@ def test_routes_of_a_tunnel_that_is_not_ready_stay(part: KernelPart, monkeypatch
     assert own_routes() == {THROUGH, THROUGH6}
 
 
-def test_direct_routes_become_routes_through_a_tunnel(part: KernelPart) -> None:
-    """The kernel refuses to replace an IPv6 route while the gateway is in a network with a route on another link."""
-    blocks = {Cidr("fd00::900/122"): PEER6.address, BLOCK6: PEER6.address, BLOCK: PEER.address}
-    direct = {cidr: Direct(PEER.underlay if cidr.version == 4 else PEER6.underlay) for cidr in blocks}
-    assert dict(part.apply(Wanted(direct), may_delete=True).routes) == direct
+@pytest.mark.parametrize("around", [False, True])
+def test_direct_routes_become_routes_through_a_tunnel(part: KernelPart, node: Netns, *, around: bool) -> None:
+    """The kernel refuses an IPv6 route while its gateway is in a network with a route on another link, also a larger one."""
+    end = PEER6.address
+    blocks = {Cidr("fd00::900/122"): end, BLOCK6: end, end.host(): end, BLOCK: PEER.address}
+    if around:
+        node.run("ip", "-6", "route", "add", "fd00::/64", "dev", "up0", "proto", "static")
+    else:
+        direct = {cidr: Direct(PEER.underlay if cidr.version == 4 else PEER6.underlay) for cidr in blocks}
+        assert dict(part.apply(Wanted(direct), may_delete=True).routes) == direct
     through = {cidr: Tunneled(VXLAN_V4 if cidr.version == 4 else VXLAN_V6, address) for cidr, address in blocks.items()}
     applied = part.apply(Wanted(through, frozenset({PEER, PEER6}), (TUNNEL, TUNNEL6)), may_delete=False)
-    assert (dict(applied.routes), dict(applied.failures)) == (through, {})
-    assert {route.device for route in own_routes()} == {"vxlan.svc", "vxlan-v6.svc"}
+    assert (dict(applied.routes), dict(applied.failures), applied.unwanted) == (through, {}, 0)
+    expected = {(str(cidr), "vxlan.svc" if cidr.version == 4 else "vxlan-v6.svc") for cidr in blocks}
+    assert {(route.network, route.device) for route in own_routes()} == expected
+    part.forget()
+    assert dict(part.apply(Wanted(through, frozenset({PEER, PEER6}), (TUNNEL, TUNNEL6)), may_delete=True).routes) == through
+    assert len(own_routes()) == len(blocks)
 
 
 def test_tunnel_that_no_pool_needs_is_deleted(part: KernelPart, node: Netns) -> None:
