@@ -49,6 +49,7 @@ class KernelPart:
         self._pod_links: set[int] = set()
         self._peers: tuple[frozenset[TunnelPeer], dict[str, int], bool] | None = None  # as they were brought last
         self._policies: list[str] = []  # sentences about chains that drop forwarded packets
+        self._nat_failed: Nat | None = None  # tried again with the next check, or if another one is wanted
         self._nat_problem: list[str] = []
         self._is_full = True
         self._is_nat_due = True
@@ -243,13 +244,16 @@ class KernelPart:
 
     def _bring_nat(self, nat: Nat | None, *, may_delete: bool) -> None:
         is_check, self._is_nat_due = self._is_nat_due, False
+        if nat is not None and nat == self._nat_failed and not is_check:
+            return  # nft may need seconds to fail, and routes would wait for it
+        self._nat_failed = None
         try:
             self._nat.bring(nat, is_check=is_check, may_delete=may_delete)
             if is_check:
                 self._policies = drop_policies(nft.chains(), self._names.nat_table)
             self._nat_problem = []
         except NftProblem as problem:
-            self._is_nat_due = nat is not None
+            self._nat_failed = nat
             self._nat_problem = [str(problem)] if nat is not None else []
 
     def _concerns(self, kind: int, values: dict[str, Any]) -> bool:

@@ -199,8 +199,9 @@ def test_tunnels_survive_a_restart(world: World) -> None:
         program._copies.start()
         assert eventually(lambda: program._copies.is_complete)
         program.step()
-        assert (world.netns.ip("link"), world.own_routes()) == (links, routes)
         program._close()
+        assert world.netns.ip("link") == links
+        assert routes.items() <= world.own_routes().items()  # the blackhole of the own block may come later
     with world.running():
         assert eventually(lambda: world.telemetry.report.state == "working")
         world.add_node("own", "198.18.0.1")

@@ -139,6 +139,19 @@ def test_nft_that_fails_is_reported(part: KernelPart, monkeypatch: pytest.Monkey
     assert apply(part, NAT) == ("nft failed: Error: broken",)
 
 
+def test_nft_that_fails_is_tried_again_with_the_next_check(
+    part: KernelPart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Changes of routes do not wait for it."""
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        before = apply(part, NAT)
+    assert len(before) == 1
+    assert apply(part, NAT) == before
+    part.forget()
+    assert apply(part, NAT) == ()
+
+
 # --- traces
 
 
