@@ -10,12 +10,16 @@ from svc.routes.own_node import HANDLES, OwnNode
 from svc.routes.settings import Settings
 
 
-def clean(settings: Settings, backend: Backend, kernel: KernelPart) -> list[str]:
-    """Remove it. Return sentences about what stays. Raise SvcError, OSError.
-
-    Where another program routes, the addresses of tunnels may be its own: they stay."""
+def clean_node(settings: Settings, kernel: KernelPart) -> None:
+    """Remove what is on the node, for which no datastore is needed. Raise SvcError, OSError."""
     kernel.clean()
     remove_mtu(settings.state_dir)
+
+
+def clean_datastore(settings: Settings, backend: Backend, kernel: KernelPart) -> list[str]:
+    """Release the addresses of tunnels, whose devices are gone. Return sentences about what stays. Raise SvcError.
+
+    Where another program routes, the addresses of tunnels may be its own: they stay."""
     traces = kernel.traces([pool.cidr for pool in read_pools(backend).all if LOAD_BALANCER not in pool.allowed_uses])
     if traces:
         return [f"the addresses of tunnels stay assigned, because another program routes: {traces[0]}"]
