@@ -120,8 +120,11 @@ class TunnelAddresses:
         return not problems
 
     def _is_lost(self, kind: str, address: Address) -> bool:
-        """Return whether IPAM says that this node does not have the address of a tunnel any more."""
+        """Return whether IPAM says that this node does not have the address of a tunnel. It is then not announced any more."""
         try:
-            return address not in self._node.held(kind)
+            held = self._node.held(kind)
+            if not held:
+                self._node.release(kind)
         except SvcError:
             return False
+        return address not in held
