@@ -1,6 +1,6 @@
 """This node as the planner needs it: its addresses, and its tunnels whose address and parent are known."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from svc._core.cidr import Address
@@ -42,6 +42,21 @@ def local_of(
     )
 
 
+def underlay_problems(
+    settings: Settings, inputs: Inputs, interfaces: tuple[Interface, ...], own: Mapping[int, Address]
+) -> Iterator[str]:
+    """Yield a sentence for an interface that is not there, and for each tunnel that pools need and that lacks an underlay."""
+    if settings.interface and settings.interface not in {interface.name for interface in interfaces}:
+        yield f"interface {settings.interface!r} does not exist: correct the option --interface"
+    for kind in needed_tunnels(inputs.pools) if settings.use_tunnels else ():
+        version = _version(kind)
+        if version not in own:
+            yield f"tunnel {kind!r} cannot be made: this node has no IPv{version} address"
+        elif _underlay(kind, interfaces, own) is None:
+            cause = f"no interface has {own[version]}, the address of this node"
+            yield f"tunnel {kind!r} cannot be made: {cause}: correct the address of the node, or give --interface"
+
+
 def pod_mtu(settings: Settings, inputs: Inputs, interfaces: tuple[Interface, ...], own: Mapping[int, Address]) -> int:
     """Return the MTU of pods: that of the smallest tunnel that pools need, also if it has no address yet.
 
@@ -73,9 +88,13 @@ def _tunnel(
 
 
 def _underlay(kind: str, interfaces: tuple[Interface, ...], own: Mapping[int, Address]) -> tuple[Address, Interface] | None:
-    address = own.get(6 if kind == VXLAN_V6 else 4)
+    address = own.get(_version(kind))
     parent = None if address is None else interface_with(interfaces, address)
     return None if address is None or parent is None else (address, parent)
+
+
+def _version(kind: str) -> int:
+    return 6 if kind == VXLAN_V6 else 4
 
 
 def _mtu(settings: Settings, kind: str, parent: Interface) -> int:

@@ -21,7 +21,7 @@ from svc.routes.copies import Copies
 from svc.routes.inputs import Inputs, needed_tunnels, pod_networks
 from svc.routes.interfaces import Interface, read_interfaces
 from svc.routes.kernel_part import KernelPart
-from svc.routes.local import addresses_of_node, local_of, pod_mtu
+from svc.routes.local import addresses_of_node, local_of, pod_mtu, underlay_problems
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
 from svc.routes.own_node import HANDLES, OwnNode
@@ -180,7 +180,8 @@ class Program:
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
             self._apply(plan.wanted, changed_at, is_full=is_full)
         self._want_tunnels(inputs, own)
-        problems = [*self._mtu_problems(inputs, own), *self._tunnels.problems.values(), *self._copies.unreadable.values()]
+        problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
+        problems += [*self._tunnels.problems.values(), *self._copies.unreadable.values()]
         self._show(plan, tuple(problems))
         return COMPARE_SECONDS
 

@@ -173,6 +173,17 @@ def test_a_wiped_datastore_keeps_the_routes(world: World, monkeypatch: pytest.Mo
         assert eventually(lambda: world.own_routes() == {})
 
 
+def test_a_datastore_without_pools_keeps_the_routes(world: World) -> None:
+    """Its other parts may be read a moment later, as in a datastore that is wiped."""
+    world.add_node("n1", "198.18.0.2")
+    world.add_blocks(30)
+    with world.running():
+        assert eventually(lambda: len(world.own_routes()) == 30)
+        remove(world.store, ResourceKey("IPPool", "pool"))
+        assert eventually(lambda: world.telemetry.report.held == 30)
+        assert len(world.own_routes()) == 30
+
+
 def announced(world: World) -> object:
     """Return the address of the tunnel in the Node of this node."""
     found = world.store.find(ResourceKey("Node", "own"))

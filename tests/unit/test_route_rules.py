@@ -20,7 +20,7 @@ from svc.routes.applied import Applied, Failure, Foreign
 from svc.routes.inputs import Inputs, borrowed_addresses, node_facts, routed_pool
 from svc.routes.interfaces import Interface
 from svc.routes.kernel_routes import key_of
-from svc.routes.local import addresses_of_node, local_of, pod_mtu
+from svc.routes.local import addresses_of_node, local_of, pod_mtu, underlay_problems
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import remove_mtu, write_mtu
 from svc.routes.planning import Row
@@ -314,3 +314,22 @@ def test_the_interface_of_the_node_gives_the_mtu() -> None:
         assert (tunnel.parent, tunnel.mtu, pod_mtu(settings, inputs, interfaces, own)) == (parent, mtu, mtu)
         assert local_of(settings, inputs, interfaces, own, {}).tunnels == {}  # the address may come later
     assert local_of(Settings({}, "n", use_tunnels=False), inputs, interfaces, {}, tunnels).tunnels == {}
+
+
+@pytest.mark.parametrize(
+    ("interface", "own", "problems"),
+    [
+        ("", {4: "192.168.0.1"}, []),
+        ("", {6: "fd01::1"}, ["this node has no IPv4 address"]),
+        ("", {4: "192.168.0.2"}, ["no interface has 192.168.0.2, the address of this node"]),
+        ("eth9", {}, ["interface 'eth9' does not exist", "this node has no IPv4 address"]),
+    ],
+)
+def test_a_missing_underlay_is_named(interface: str, own: dict[int, str], problems: list[str]) -> None:
+    interfaces = (Interface("eth0", 1500, (Address("192.168.0.1"),)),)
+    pools = (routed_pool(Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/16", "vxlanMode": "Always"})),)
+    addresses = {version: Address(text) for version, text in own.items()}
+    settings = Settings({}, "n", interface=interface)
+    found = list(underlay_problems(settings, Inputs(pools=pools), interfaces, addresses))
+    assert len(found) == len(problems)
+    assert all(words in text for words, text in zip(problems, found, strict=True)), found
