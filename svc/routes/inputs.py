@@ -167,8 +167,8 @@ def _mac(text: object) -> bytes:
     return b""
 
 
-def _ranges(status: Json | None) -> Iterator[Cidr]:
-    for text in _list((status or {}).get("podCIDRs")):
+def _ranges(status: object) -> Iterator[Cidr]:
+    for text in _list(_object(status).get("podCIDRs")):
         with suppress(ValueError):
             yield Cidr.masked(str(text))
 
