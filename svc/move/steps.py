@@ -12,7 +12,7 @@ from pathlib import Path
 
 from svc.admin.ipam_check.observation import Place
 from svc.admin.resources import CLUSTER, NODE, POOL, READY
-from svc.datastore.api import Delete, StoreError, UndecodableEntry
+from svc.datastore.api import StoreError
 from svc.ipam.errors import shortened
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.errors import CallerError, Code
@@ -253,24 +253,26 @@ def empty(target: Place, run: str, archive: Path) -> None:
     if mark is None or mark.run != run or mark.state != ARRIVING:
         return
     if mark.before:
-        restore(target, file.read(archive, target.names).snapshot.decoded(target.names))
+        _restore(target, mark, file.read(archive, target.names).snapshot.decoded(target.names))
         return
     form = Form(target.names, between(target.names, (), ()), target.pods_are_endpoints)
     endpoints.move(form, {}, target)
     own_nodes.clear(target)
     Writer(form, target).delete(list(read(target).values()))
-    target.backend.write([Delete(CLUSTER)], durable=True)
+    marks.change(target, lambda info: None if marks.mark_of(target.names, info) == mark else info)
 
 
-def restore(target: Place, documents: Documents) -> None:
+def _restore(target: Place, mark: Mark, documents: Documents) -> None:
     """Make the content of a predecessor equal to its archive, ClusterInformation last."""
+    info = documents.get(CLUSTER)
+    before = marks.mark_of(target.names, info) if isinstance(info, Resource) else None
+    if not isinstance(info, Resource) or before is None or (before.run, before.state) != (mark.before, LEFT):
+        raise CallerError("the archive is not that of this target", details="give the one that this run has written")
     form = Form(target.names, between(target.names, (), ()), target.pods_are_endpoints)
     present, writer = read(target), Writer(form, target)
     kept = {key: documents[key] for key in converted_keys(documents)}
     writer.write(list(in_order(kept)), present)
     writer.delete([entry for key, entry in present.items() if key not in kept])
     endpoints.move(form, documents, target)
-    info = documents.get(CLUSTER)
-    if not isinstance(info, Resource):
-        raise UndecodableEntry("the archive has no ClusterInformation", details="give the archive of this run")
-    marks.change(target, lambda _present: info)
+    own_nodes.restore(form, documents, target)
+    marks.change(target, lambda found: info if marks.mark_of(target.names, found) == mark else found)
