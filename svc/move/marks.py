@@ -67,7 +67,8 @@ def change(place: Place, wanted: Callable[[Resource | None], Resource | None]) -
 
 def locked_by_others(place: Place, mark: Mark | None) -> CallerError:
     """Return the error about a lock that is not that of this run."""
-    owner = f"by run {mark.run!r} of a move to or from {mark.other}" if mark and mark.run else "by another program or a person"
+    is_of_run = mark is not None and mark.run and mark.state != ARRIVED
+    owner = f"by run {mark.run!r} of a move to or from {mark.other}" if mark and is_of_run else "by another program or a person"
     details = "wait for its end; if it was given up, `svcctl clusterinfo unlock`"
     return CallerError(f"{place.backend.place} is locked {owner}", details=details, code=Code.DATASTORE_LOCKED)
 
@@ -164,6 +165,16 @@ def open_target(target: Place, run: str, origin: str) -> None:
         return with_mark(target.names, info, Mark(run, ARRIVED, origin), {READY: True})
 
     change(target, wanted)
+
+
+def permit_export(place: Place) -> None:
+    """Raise CallerError if the content of the datastore has moved to another one, or is moving."""
+    mark = mark_of(place.names, present(place))
+    if mark is not None and mark.state != ARRIVED:
+        details = "export the datastore that is in use; --backup exports this one as it is"
+        raise CallerError(
+            _LOCKED[mark.state].format(place.backend.place, mark.other), details=details, code=Code.DATASTORE_LOCKED
+        )
 
 
 def permit_unlock(place: Place, *, although_moved: bool) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -161,8 +162,9 @@ def test_a_mark_that_cannot_be_read_is_that_of_another_run(source: Place, target
 )
 def test_a_datastore_that_moves_is_not_unlocked(source: Place, mark: Mark, expected: str) -> None:
     put(source, mark, is_ready=False)
-    with pytest.raises(CallerError, match=expected):
-        marks.permit_unlock(source, although_moved=False)
+    for refusing in (partial(marks.permit_unlock, although_moved=False), marks.permit_export):
+        with pytest.raises(CallerError, match=expected):
+            refusing(source)
     marks.permit_unlock(source, although_moved=True)
     assert mark_of(source) is None
 
@@ -171,4 +173,12 @@ def test_a_datastore_that_moves_is_not_unlocked(source: Place, mark: Mark, expec
 def test_any_other_datastore_is_unlocked(source: Place, mark: Mark | None) -> None:
     put(source, mark, is_ready=False)
     marks.permit_unlock(source, although_moved=False)
+    marks.permit_export(source)
     assert mark_of(source) == mark
+
+
+@pytest.mark.parametrize("mark", [None, Mark("1", ARRIVED, "there")])
+def test_lock_after_a_move_is_not_that_of_its_run(source: Place, target: Place, mark: Mark | None) -> None:
+    put(source, mark, is_ready=False)
+    with pytest.raises(CallerError, match="is locked by another program or a person"):
+        marks.lock(source, target, "2")
