@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import orjson
+
 from svc.admin.ipam_check.observation import Place
 from svc.admin.resources import CLUSTER, NODE, POOL, READY
 from svc.datastore.api import StoreError
@@ -36,6 +38,7 @@ from svc.move.marks import ARRIVED, ARRIVING, LEAVING, LEFT, Mark
 from svc.move.nodes import between
 from svc.move.snapshot import Snapshot
 from svc.move.writing import CONNECTIONS, Writer, read
+from svc.names import Names
 
 Documents = Mapping[Key, Value]
 
@@ -87,6 +90,7 @@ def begin(target: Place, source_info: Resource, mark: Mark, archive: Path | None
         mark = replace(mark, before=own.run)
     else:
         require_empty(target)
+        mark = replace(mark, former=orjson.dumps(present.spec).decode() if present else "")
     form = Form(target.names, between(target.names, (), ()), target.pods_are_endpoints)
     spec = cluster_spec(form, source_info.spec)
 
@@ -259,7 +263,14 @@ def empty(target: Place, run: str, archive: Path) -> None:
     endpoints.move(form, {}, target)
     own_nodes.clear(target)
     Writer(form, target).delete(list(read(target).values()))
-    marks.change(target, lambda info: None if marks.mark_of(target.names, info) == mark else info)
+    marks.change(target, partial(_without_run, target.names, mark))
+
+
+def _without_run(names: Names, mark: Mark, info: Resource | None) -> Resource | None:
+    """Return ClusterInformation as it was before the run with this mark; None if there was none."""
+    if info is None or marks.mark_of(names, info) != mark:
+        return info
+    return marks.with_mark(names, replace(info, spec=orjson.loads(mark.former)), None, {}) if mark.former else None
 
 
 def _restore(target: Place, mark: Mark, documents: Documents) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,20 @@ def test_predecessor_gets_its_content_back_with_its_nodes(places: tuple[Place, P
     assert {entry.value.name for entry in first.backend.list(ResourceQuery(NODE))} == {"n1", "n2"}
     steps.undo(second, first, "back", tmp_path / "archive")
     assert contents(first) == before
+
+
+def test_target_keeps_its_own_identity(places: tuple[Place, Place], tmp_path: Path) -> None:
+    """It was empty, and initialised."""
+    first, second = places
+    marks.change(second, lambda info: info and replace(info, spec=info.spec | {"clusterGUID": "own"}))
+    before = marks.present(second)
+    move(first, second, "there", tmp_path / "unused")
+    steps.undo(first, second, "there", tmp_path / "unused")
+    assert marks.present(second) == before
+    assert not marks.is_locked(before or Resource("", {}))
+    move(first, second, "there", tmp_path / "unused")
+    steps.finish(first, second, "there")
+    assert marks.mark_of(DEFAULT, marks.present(second)) == Mark("there", marks.ARRIVED, first.backend.place)
 
 
 def test_archive_of_another_datastore_is_not_restored(places: tuple[Place, Place], tmp_path: Path) -> None:
