@@ -6,8 +6,11 @@ is released there, because that frees only what its handle has. One statement ch
 at one of the two datastores; a repetition changes nothing.
 """
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
+from svc import deadline
 from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_matches
 from svc.attach.places import datastore_place
@@ -16,7 +19,10 @@ from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.select import source_of
 from svc.attach.store_identity import note_name, stored_identity
 from svc.attach.token_cache import without_secrets
+from svc.model.errors import SvcError
 from svc.model.move_mark import ARRIVED, any_mark
+
+ANSWER_SECONDS: Final = 5.0  # timeout of the request to another datastore than that of the call
 
 
 def is_elsewhere(own: SessionKey, where: SessionKey) -> bool:
@@ -44,6 +50,19 @@ def why_no_successor(context: Context, old: SessionKey, session: DatastoreSessio
     if known is None or not known.is_or_was(session.identity.guid):
         return f"{datastore_place(old.datastore)} is another datastore than the one that was moved to {new}"
     return ""
+
+
+def datastore_of_call(context: Context, network: str, where: SessionKey) -> SessionKey:
+    """Return the datastore for a call without a row: the present one of the network if the call's content has moved there.
+
+    A runtime may keep the former network configuration for the DELs of its containers. One that fails is not asked for long."""
+    with suppress(SvcError), deadline.limit(ANSWER_SECONDS):
+        present = context.networks.last((where.profile, network))
+        if present is None or present.datastore.get("kind") == where.datastore.get("kind"):
+            return where
+        if not why_no_successor(context, where, context.session(present)):
+            return present
+    return where
 
 
 def rehome(context: Context, record: Record, session: DatastoreSession, *, releases: bool = False) -> str:

@@ -14,8 +14,10 @@ from svc.agent.rehoming import Rehoming
 from svc.attach import rehoming
 from svc.attach.context import Context
 from svc.attach.journal import Journal
+from svc.attach.network_stores import NetworkStores
 from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, Record, SessionKey
 from svc.attach.sessions import DatastoreSession
+from svc.datastore.api import StoreError
 from svc.model.endpoint import Workload
 from svc.names import DEFAULT
 
@@ -56,7 +58,7 @@ def context(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Context:
         made = SimpleNamespace(settings=where.datastore, node=where.node, names=DEFAULT, ipam=Ipam())
         return sessions.setdefault(where, made)
 
-    networks = SimpleNamespace(present={})
+    networks = NetworkStores(journal)
     return cast(Context, SimpleNamespace(journal=journal, session=session, networks=networks, left_behind={}))
 
 
@@ -141,3 +143,24 @@ def test_renamed_node_is_not_reported_as_a_move(context: Context, journal: Journ
     jobs: list[Job] = []
     assert look(Rehoming(context, jobs.append), jobs) == 1
     assert context.left_behind == {}
+
+
+def test_call_by_a_former_configuration_goes_to_the_successor(
+    context: Context, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeated DEL has no row any more. The former datastore would refuse it for ever."""
+    assert rehoming.datastore_of_call(context, "net", ETCD) == ETCD
+    context.networks.note(NET, KUBE)
+    assert rehoming.datastore_of_call(context, "net", ETCD) == KUBE
+    assert rehoming.datastore_of_call(context, "other", ETCD) == ETCD
+    assert rehoming.datastore_of_call(context, "net", KUBE_RENAMED) == KUBE_RENAMED
+    context.networks.present.clear()
+    assert rehoming.datastore_of_call(context, "net", ETCD) == KUBE, "an earlier process has noted it"
+    monkeypatch.setattr(rehoming, "why_no_successor", lambda *_: "no datastore was moved there")
+    assert rehoming.datastore_of_call(context, "net", ETCD) == ETCD
+
+    def fails(*_: object) -> str:
+        raise StoreError("no answer, by the test")
+
+    monkeypatch.setattr(rehoming, "why_no_successor", fails)
+    assert rehoming.datastore_of_call(context, "net", ETCD) == ETCD
