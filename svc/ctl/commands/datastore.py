@@ -130,9 +130,7 @@ def import_command(
             echo(f"the import of {file} is undone\ndatastore: {target}")
             return
         if marks.has_arrived(place, run):
-            info = marks.present(place)
-            state = "locked" if info is None or marks.is_locked(info) else "ready"
-            echo(f"the import of {file} has ended: the datastore is in use since\nstate: {state}\ndatastore: {target}")
+            echo(f"the import of {file} has ended\nstate: {_state(place)}\ndatastore: {target}")
             return
         _stop_at(click_context, _blockers(place, documents, export, run), acknowledged)
         if dry_run:
@@ -143,6 +141,11 @@ def import_command(
             marks.open_target(place, run, f"file {file}")
     state = "ready" if unlock else "locked: repeat the command with --unlock when all nodes use it"
     echo(f"{len(documents)} documents of {file} are there and equal\nstate: {state}\ndatastore: {target}")
+
+
+def _state(target: "Place") -> str:
+    info = marks.present(target)
+    return "locked" if info is None or marks.is_locked(info) else "ready"
 
 
 def _undo(target: "Place", run: str, archive: Path) -> None:
