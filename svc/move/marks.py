@@ -5,7 +5,7 @@ has arrived. All changes are compare-and-swaps, so of two runs at the same time 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -110,7 +110,10 @@ def wait_for_calls(source: Place, run: str, wait: Callable[[float], object] = ti
 
 def require_mark(place: Place, run: str, *states: str) -> Mark:
     """Return the mark of a datastore. Raise StoreError unless this run has locked it."""
-    info = present(place)
+    return _required(place, present(place), run, states)
+
+
+def _required(place: Place, info: Resource | None, run: str, states: Collection[str]) -> Mark:
     mark = mark_of(place.names, info)
     if info is None or mark is None or mark.run != run or mark.state not in states or not is_locked(info):
         raise StoreError(
@@ -138,13 +141,12 @@ def has_arrived(target: Place, run: str) -> bool:
 
 def leave(source: Place, run: str) -> None:
     """Mark that the content of the source is in the target from now on. It stays locked."""
-    mark = require_mark(source, run, LEAVING, LEFT)
 
     def wanted(info: Resource | None) -> Resource | None:
-        return info and with_mark(source.names, info, replace(mark, state=LEFT), {READY: False})
+        mark = _required(source, info, run, (LEAVING, LEFT))
+        return info and (info if mark.state == LEFT else with_mark(source.names, info, replace(mark, state=LEFT), {}))
 
-    if mark.state != LEFT:
-        change(source, wanted)
+    change(source, wanted)
 
 
 def arrive(source: Place, target: Place, run: str) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,27 @@ def test_only_the_own_target_is_unlocked(source: Place, target: Place) -> None:
     marks.arrive(source, target, "run")
     assert marks.has_arrived(target, "run")
     assert mark_of(target) == Mark("run", ARRIVED, source.backend.place)
+
+
+def test_source_that_is_unlocked_during_the_write_is_not_left(
+    source: Place, target: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock is compared with each attempt of the write, not only before."""
+    marks.lock(source, target, "run")
+    find = source.backend.find
+    reads: list[object] = []
+
+    def unlocked_then(key: Any) -> Any:
+        if not reads:
+            reads.append(key)
+            entry = find(key)
+            set_ready(source.backend, ready=True)
+            return entry
+        return find(key)
+
+    monkeypatch.setattr(source.backend, "find", unlocked_then)
+    with pytest.raises(StoreError, match="is not locked by run 'run'"):
+        marks.leave(source, "run")
 
 
 @pytest.mark.parametrize(
