@@ -80,17 +80,18 @@ def not_initialised(place: Place) -> CallerError:
 
 
 def lock(source: Place, target: Place, run: str) -> None:
-    """Lock the source for this run. Raise CallerError if others have locked it."""
+    """Lock the source for this run, again if another program has unlocked it. Raise CallerError if others have locked it."""
 
     def wanted(info: Resource | None) -> Resource:
         if info is None:
             raise not_initialised(source)
         mark = mark_of(source.names, info)
-        if mark and mark.run == run and mark.state in (LEAVING, LEFT):
+        is_own = mark is not None and mark.run == run and mark.state in (LEAVING, LEFT)
+        if is_own and is_locked(info):
             return info
         if is_locked(info):
             raise locked_by_others(source, mark)
-        before = mark.run if mark and mark.state == ARRIVED else ""
+        before = mark.before if mark and is_own else mark.run if mark and mark.state == ARRIVED else ""
         made = Mark(run, LEAVING, target.backend.place, before, int(time.time()))
         return with_mark(source.names, info, made, {READY: False})
 

@@ -85,10 +85,12 @@ class MoveStep:
 
     @property
     def lock(self) -> "marks.Mark | None":
-        """The mark of the source if it is that of this run."""
+        """The mark of the source if it is that of this run, and the source is locked."""
         source = self._sites.source
-        mark = marks.mark_of(source.names, marks.present(source))
-        return mark if mark and mark.run == self._sites.run and mark.state in (LEAVING, LEFT) else None
+        info = marks.present(source)
+        mark = marks.mark_of(source.names, info)
+        is_own = mark is not None and mark.run == self._sites.run and mark.state in (LEAVING, LEFT)
+        return mark if is_own and info is not None and marks.is_locked(info) else None
 
     @property
     def has_left(self) -> bool:

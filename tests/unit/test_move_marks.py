@@ -75,6 +75,19 @@ def test_a_lock_names_the_run_and_the_target(source: Place, target: Place) -> No
     assert marks.is_locked(info)
 
 
+@pytest.mark.parametrize("state", [LEAVING, LEFT])
+def test_source_that_another_program_has_unlocked_is_locked_again(source: Place, target: Place, state: str) -> None:
+    """It has kept the mark. The calls in flight are waited for once more."""
+    put(source, Mark("run", state, "t", before="first", since=1), is_ready=True)
+    marks.lock(source, target, "run")
+    mark, info = mark_of(source), marks.present(source)
+    assert mark is not None
+    assert (mark.state, mark.before) == (LEAVING, "first")
+    assert mark.since > 1
+    assert info is not None
+    assert marks.is_locked(info)
+
+
 def test_a_lock_of_a_filled_datastore_remembers_its_run(source: Place, target: Place) -> None:
     put(source, Mark("first", ARRIVED, "elsewhere"), is_ready=True)
     marks.lock(source, target, "second")
