@@ -101,14 +101,29 @@ def begin(target: Place, source_info: Resource, mark: Mark, archive: Path | None
         return marks.with_mark(target.names, replace(made, spec=spec), mark, {})
 
     marks.change(target, wanted)
+    if not mark.before:
+        _require_still_empty(target, mark)
 
 
-def require_empty(target: Place) -> None:
-    """Raise CallerError if the target has documents, other than ClusterInformation and Nodes."""
+def _require_still_empty(target: Place, mark: Mark) -> None:
+    """Remove the mark, and raise CallerError, if another program has written to the target before it was locked."""
+    try:
+        _require_no_content(target)
+    except CallerError:
+        marks.change(target, partial(_without_run, target.names, mark))
+        raise
+
+
+def _require_no_content(target: Place) -> None:
     if found := contents_of(target):
         listed = ", ".join(shortened(found))
         details = "name an empty one; delete what is not needed, or undo the run that wrote it"
         raise CallerError(f"{target.backend.place} is not empty: it has {listed}", details=details, code=Code.DATASTORE)
+
+
+def require_empty(target: Place) -> None:
+    """Raise CallerError if the target has documents, other than ClusterInformation and Nodes."""
+    _require_no_content(target)
     mark = marks.mark_of(target.names, marks.present(target))
     if mark is not None:
         raise marks.locked_by_others(target, mark)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,25 @@ def test_target_keeps_its_own_identity(places: tuple[Place, Place], tmp_path: Pa
     move(first, second, "there", tmp_path / "unused")
     steps.finish(first, second, "there")
     assert marks.mark_of(DEFAULT, marks.present(second)) == Mark("there", marks.ARRIVED, first.backend.place)
+
+
+def test_target_that_gets_content_before_its_lock_is_left_alone(
+    places: tuple[Place, Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The import would delete it."""
+    first, second = places
+    before, change = marks.present(second), marks.change
+
+    def written_before(place: Place, wanted: Any) -> Any:
+        monkeypatch.undo()
+        put(second, Resource("IPReservation", {"name": "own"}, {"reservedCIDRs": ["10.9.0.0/30"]}))
+        return change(place, wanted)
+
+    monkeypatch.setattr(marks, "change", written_before)
+    with pytest.raises(CallerError, match="is not empty: it has IPReservation 'own'"):
+        steps.admit(first, second, "there", tmp_path / "unused")
+    assert marks.present(second) == before
+    assert second.backend.find(ResourceKey("IPReservation", "own")) is not None
 
 
 def test_archive_of_another_datastore_is_not_restored(places: tuple[Place, Place], tmp_path: Path) -> None:
