@@ -8,6 +8,7 @@ a datastore that all have left are closed, so that the node does not keep its cl
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,10 +61,10 @@ class Rehoming:
         is_due = are_new or now >= self._retry_at
         if changes == self._seen and not (are_new or (is_due and self._stayed)):
             return
+        rows = {record.id: where for record in self._context.journal.all() if (where := self._present(record))}
         self._seen, self._retry_at = changes, now + RETRY_SECONDS if is_due else self._retry_at
         self._left |= {old for network, old in self._networks.items() if is_elsewhere(old, networks.get(network, old))}
         self._networks = networks
-        rows = {record.id: where for record in self._context.journal.all() if (where := self._present(record))}
         self._stayed &= rows.keys()
         for key in self._context.left_behind.keys() - rows.keys():
             self._context.left_behind.pop(key, None)
@@ -84,8 +85,9 @@ class Rehoming:
         used = {where.store for _, where in self._context.journal.datastores()}
         used |= {where.store for where in self._context.networks.present.values()}
         for key in [key for key in self._left if key.store not in used]:
-            if self._context.close_former(key, CLOSE_SECONDS):
-                self._left.discard(key)
+            with suppress(CallerError):  # the file of the names profile was removed: the session ends when it is idle
+                if self._context.close_former(key, CLOSE_SECONDS):
+                    self._left.discard(key)
 
     def _follow(self, key: AttachmentId, where: SessionKey, _job: Job) -> None:
         record = None

@@ -19,6 +19,7 @@ from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, Record, Ses
 from svc.attach.sessions import DatastoreSession
 from svc.datastore.api import StoreError
 from svc.model.endpoint import Workload
+from svc.model.errors import CallerError
 from svc.names import DEFAULT
 
 NET = "", "net"
@@ -135,6 +136,27 @@ def test_row_that_stays_is_tried_again_at_intervals(
     assert list(context.left_behind.values()) == [told]
     monkeypatch.setattr(moved, "_retry_at", 0.0)
     assert look(moved, jobs) == 1
+
+
+def test_rows_follow_although_a_names_profile_was_removed(context: Context, journal: Journal) -> None:
+    """The session with a datastore of that profile cannot be closed."""
+
+    def close_former(*_: object) -> bool:
+        raise CallerError("no such profile, by the test", details="")
+
+    cast(Any, context).close_former = close_former
+    jobs: list[Job] = []
+    moved = Rehoming(context, jobs.append)
+    context.networks.present[NET] = ETCD
+    assert look(moved, jobs) == 0
+    context.networks.present[NET] = KUBE
+    assert look(moved, jobs) == 0
+    record = add_row(journal, DELETING)
+    assert look(moved, jobs) == 1
+    found = journal.get(record.id)
+    assert found is not None
+    assert found.session_key == KUBE
+    assert look(moved, jobs) == 0
 
 
 def test_renamed_node_is_not_reported_as_a_move(context: Context, journal: Journal) -> None:
