@@ -4,9 +4,11 @@ A source is first `leaving` and then has `left`; a target is `arriving` and then
 has arrived. All changes are compare-and-swaps, so of two runs at the same time one is refused.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from svc.admin.ipam_check.observation import Place
@@ -92,10 +94,26 @@ def lock(source: Place, target: Place, run: str) -> None:
         if is_locked(info):
             raise locked_by_others(source, mark)
         before = mark.before if mark and is_own else mark.run if mark and mark.state == ARRIVED else ""
-        made = Mark(run, LEAVING, target.backend.place, before, int(time.time()))
+        made = Mark(run, LEAVING, target.backend.place, before, math.ceil(_uptime()), boot=_boot())
         return with_mark(source.names, info, made, {READY: False})
 
     change(source, wanted)
+
+
+def seconds_in_flight(mark: Mark) -> float:
+    """Return for how many seconds calls may still write that had read the flag before a lock.
+
+    Another machine than the one that has locked waits for the whole time, because their clocks may differ."""
+    passed = _uptime() - mark.since if mark.boot == _boot() else 0.0
+    return min(max(IN_FLIGHT_SECONDS - passed, 0.0), IN_FLIGHT_SECONDS)
+
+
+def _uptime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def wait_for_calls(source: Place, run: str, wait: Callable[[float], object] = time.sleep) -> None:
@@ -103,7 +121,7 @@ def wait_for_calls(source: Place, run: str, wait: Callable[[float], object] = ti
     mark = require_mark(source, run, LEAVING, LEFT)
     if mark.state == LEFT:
         return
-    until = time.monotonic() + min(max(mark.since + IN_FLIGHT_SECONDS - time.time(), 0.0), IN_FLIGHT_SECONDS)
+    until = time.monotonic() + seconds_in_flight(mark)
     while (left := until - time.monotonic()) > 0:
         wait(min(left, _POLL_SECONDS))
     require_mark(source, run, LEAVING)
