@@ -1,23 +1,39 @@
 """The pods of node agents, and their versions."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
+from svc.names import Names
 from svc.upgrade.bundle import agent_names, container_of, version_of
-from svc.upgrade.rollouts import pods_of
+from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
 
 Json = dict[str, Any]
 
+OWN_VERSION: Final = "svcctl"
+"""The target of names profiles whose versions are those of svc."""
+
+_DAEMON_SETS: Final = "/apis/apps/v1/daemonsets"
+_ANY: Final = Place("apps/v1", "DaemonSet", "any", "any")
+
 
 def agent_versions(cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield node and version of each pod of an agent. Operators have their agents in namespaces of their own.
+    """Yield node and version of each pod of an agent, in any namespace."""
+    known = _names_of(cluster.names)
+    for each in list(cluster.items(_DAEMON_SETS)) if cluster.served(_ANY) else ():
+        if each["metadata"]["name"] in known:
+            yield from _versions(cluster, each)
 
-    Beside the agent of another product, that of svc does not count: it has other versions, and no policy."""
-    names = cluster.names
-    others = tuple(name for name in agent_names(names) if name != names.daemon_set)
-    for name in others if names.foreign_definitions else agent_names(names):
-        for live in cluster.items("/apis/apps/v1/daemonsets", fieldSelector=f"metadata.name={name}"):
-            for pod in pods_of(cluster, live):
-                workload = {"metadata": {"name": name}, "spec": {"template": {"spec": pod["spec"]}}}
-                yield str(pod["spec"].get("nodeName") or ""), version_of(str(container_of(workload)["image"]))
+
+def _names_of(names: Names) -> list[str]:
+    """Return the names of DaemonSets whose versions count. Under another product's names, that of svc has other versions."""
+    is_own = names.upgrade_target == OWN_VERSION
+    return [name for name in agent_names(names) if is_own or name != names.daemon_set]
+
+
+def _versions(cluster: Cluster, daemon_set: Json) -> Iterator[tuple[str, str]]:
+    metadata, labels = daemon_set["metadata"], daemon_set["spec"]["selector"].get("matchLabels") or {}
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    for pod in cluster.items(f"/api/v1/namespaces/{metadata['namespace']}/pods", labelSelector=selector):
+        workload = {"metadata": {"name": metadata["name"]}, "spec": {"template": {"spec": pod["spec"]}}}
+        yield str(pod["spec"].get("nodeName") or ""), version_of(str(container_of(workload)["image"]))

@@ -15,7 +15,7 @@ _LAST: Final = {kind: order for order, kind in enumerate(WORKLOADS, 1)}
 
 
 class Bundle:
-    """Documents with different places. Raise CallerError if one has no place or lacks a part, or if two have the same place."""
+    """Documents with different places. Raise CallerError if one has no place, or if two have the same."""
 
     def __init__(self, documents: Sequence[Json]) -> None:
         for document in documents:
@@ -66,22 +66,31 @@ def version_of(image: str) -> str:
     return name.partition(":")[2]
 
 
+def _require_parts(document: Json) -> None:
+    """Raise CallerError if a document lacks what is read of its kind before the server checks it."""
+    try:
+        if document["kind"] in WORKLOADS:
+            _read_workload(document)
+        elif document["kind"] == DEFINITION:
+            kinds_of(document)
+    except KeyError as error:
+        raise CallerError(f"{describe(document)}: {error.args[0]} is missing", details="complete the manifest") from error
+    except (AttributeError, IndexError, TypeError) as error:
+        raise CallerError(f"{describe(document)}: {error}", details="a field is empty, or has another type") from error
+
+
+def _read_workload(document: Json) -> None:
+    pod, _ = document["spec"]["template"]["spec"], container_of(document)["image"]
+    for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
+        for named in (container, *(container.get("env") or ())):
+            _ = named["name"]
+    for volume in pod.get("volumes") or ():
+        _ = volume["name"]
+
+
 def _require_place(document: Json) -> None:
     metadata = document.get("metadata") or {}
     found = {"apiVersion": document.get("apiVersion"), "kind": document.get("kind"), "metadata.name": metadata.get("name")}
     for field, value in found.items():
         if not isinstance(value, str) or not value:
             raise CallerError(f"{describe(document)}: {field} is {value!r}", details="every object of a manifest needs it")
-
-
-def _require_parts(document: Json) -> None:
-    """Raise CallerError if a workload has no image, or a definition no kinds."""
-    kind = document["kind"]
-    try:
-        if kind == DEFINITION:
-            kinds_of(document)
-        elif kind in WORKLOADS and not isinstance(container_of(document)["image"], str):
-            raise TypeError("image is not text")
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        wanted = "group, names and versions" if kind == DEFINITION else "containers with a name and an image"
-        raise CallerError(f"{describe(document)} is not complete: {error!r}", details=f"it needs {wanted}") from error

@@ -9,7 +9,7 @@ from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.rollouts import rollout_of
 from svc.upgrade.small_step import SmallStep, created_again, place_to
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Writer
 
 Json = dict[str, Any]
@@ -172,9 +172,7 @@ class RemoveFormer(SmallStep):
         found = [live for place in self._places if (live := self._find(place)) and "deletionTimestamp" not in live["metadata"]]
         names = [str(_place(live)) for live in found]
         changes = tuple((name, "present", None) for name in names)
-        return Look(
-            not found, changes=changes, before=digest({"of": names}), after=digest({"of": []}), content={"found": found}
-        )
+        return Look(not found, changes=changes, before=PARTS, content={"found": found})
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the objects that are not saved as they are."""
@@ -229,9 +227,7 @@ class FormerSubjects(SmallStep):
         """Look for bindings with subjects of that namespace."""
         found = {str(place): (place, live) for place, live in self._present() if self._kept(live) != subjects_of(live)}
         changes = tuple((f"{name}: subjects", subjects_of(live), self._kept(live)) for name, (_, live) in found.items())
-        return Look(
-            not found, changes=changes, before=digest({"of": sorted(found)}), after=digest({"of": []}), content=dict(found)
-        )
+        return Look(not found, changes=changes, before=PARTS, content=dict(found))
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the subjects, unless they are saved."""

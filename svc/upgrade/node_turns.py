@@ -11,7 +11,7 @@ from svc.upgrade.object_states import digest
 from svc.upgrade.places import Place
 from svc.upgrade.rollouts import last_lines, pods_of, why_not_ready
 from svc.upgrade.small_step import SmallStep, place_to
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Changed, Writer
 from svc.values import dataclass
 
@@ -102,9 +102,7 @@ class MarkNodes(_OfNodes):
         """Look for nodes without the label."""
         bare = [] if self._has_agent() else [name for name, value in self._labels().items() if not value]
         changes = tuple((f"Node/{name}: {self.turn.key}", None, self.turn.waiting) for name in bare)
-        return Look(
-            not bare, changes=changes, before=digest({"bare": bare}), after=digest({"bare": []}), content={"nodes": bare}
-        )
+        return Look(not bare, changes=changes, before=PARTS, content={"nodes": bare})
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the nodes that the step will label."""

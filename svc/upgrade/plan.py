@@ -1,10 +1,10 @@
 """Plans: what a run finds and would do. A plan is a document; two plans of an unchanged cluster are equal."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from svc.upgrade.procedure import Findings
-from svc.upgrade.step import Look, Step
+from svc.upgrade.step import PARTS, Look, Step
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -45,10 +45,8 @@ class Plan:
         }
 
 
-def changes_since(plan: Json, now: Json, begun: Collection[str] = ()) -> Iterator[str]:
-    """Yield a sentence for each thing that is not as in a plan.
-
-    A step that has nothing to do now is as planned, and so is one that the run has begun."""
+def changes_since(plan: Json, now: Json) -> Iterator[str]:
+    """Yield a sentence for each thing that is not as in a plan. A step that has nothing to do now is as planned."""
     for name in _COMPARED:
         if plan.get(name) != now[name]:
             yield f"{name} is {now[name]!r}, and {plan.get(name)!r} in the plan"
@@ -59,15 +57,20 @@ def changes_since(plan: Json, now: Json, begun: Collection[str] = ()) -> Iterato
         before = planned.pop(step["name"], None)
         if before is None:
             yield f"step {step['name']} is not in the plan"
-        elif step["name"] in begun or not _is_open(step) or before.get("unverified"):
-            continue
-        elif step["before"] not in (before["before"], before["after"]):
+        elif _is_open(step) and not before.get("unverified") and not _is_as_planned(step, before):
             yield f"{step['name']} was changed since the plan was made"
     yield from (f"step {name} is only in the plan" for name in planned)
 
 
 def _is_open(step: Json) -> bool:
     return bool(step["state"] != _DONE)
+
+
+def _is_as_planned(step: Json, before: Json) -> bool:
+    """Return whether a step finds what the plan found, or a part of it if an interrupted run has done the rest."""
+    if step["before"] == PARTS:
+        return all(each in before["changes"] for each in step["changes"])
+    return step["before"] in (before["before"], before["after"])
 
 
 def _step(step: Step, look: Look) -> Json:

@@ -8,10 +8,10 @@ from svc.admin.resources import POOL
 from svc.model.custom_resources import CustomResourceCodec
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
-from svc.upgrade.object_states import digest, essence
+from svc.upgrade.object_states import essence
 from svc.upgrade.places import Place
 from svc.upgrade.small_step import SmallStep
-from svc.upgrade.step import Look
+from svc.upgrade.step import PARTS, Look
 from svc.upgrade.writer import Changed, Writer
 
 Json = dict[str, Any]
@@ -31,9 +31,7 @@ class PoolLabels(SmallStep):
         key, value = pool_label(self._writer.names)
         bare = [name for name in self._pools if (pool := self._read(name)) and pool[1].labels.get(key) != value]
         changes = tuple((f"{POOL}/{name}: metadata.labels[{key}]", None, value) for name in bare)
-        return Look(
-            not bare, changes=changes, before=digest({"bare": bare}), after=digest({"bare": []}), content={"pools": bare}
-        )
+        return Look(not bare, changes=changes, before=PARTS, content={"pools": bare})
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the pools that the step will label, unless they are saved as they are: the operator also writes defaults."""

@@ -9,14 +9,14 @@ from svc.upgrade.bundle import WORKLOADS
 from svc.upgrade.chart_steps import ChartStep
 from svc.upgrade.chart_view import RELEASE_NAME, RELEASE_NAMESPACE, ChartView, Situation
 from svc.upgrade.helm import HelmFailed, shown
-from svc.upgrade.object_states import Difference, digest, essence
+from svc.upgrade.object_states import Difference, essence
 from svc.upgrade.object_states import shown as differences_shown
 from svc.upgrade.object_step import OF_SERVER
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.releases import DEPLOYED, Release, newest_of, place_of, read_records, read_release
 from svc.upgrade.rollouts import rollout_of
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Changed, Writer
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ class HelmRelease(ChartStep):
         if found.blockers:
             return Look(False, found.blockers)
         self._workloads = view.workloads(found)
-        is_done, current = view.is_done(found), found.current
+        is_done = view.is_done(found)
         blockers = self._blockers(found, _open_entry(saved))
         is_external = view.wish.is_external
         notes = [f"run this: {self._command(found)}"] if is_external and not is_done else []
@@ -55,8 +55,7 @@ class HelmRelease(ChartStep):
             () if is_done else blockers,
             notes=tuple(notes),
             changes=() if is_done else tuple(self._changes(found)),
-            before=digest({"revision": current and current.revision, "status": current and current.status}),
-            after=digest({"chart": view.wish.chart.digest, "values": view.config(found)}),
+            before=PARTS,  # a revision that was begun has the objects of the chart
             content={"found": found},
         )
 

@@ -177,7 +177,8 @@ def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorMoveSi
 
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
-@pytest.mark.parametrize("stride", [pytest.param(8, marks=pytest.mark.long), pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("stride", [8, 25])
 def test_killed_again_and_again(installed: OperatorMoveSite, killer: Killer, verb: str, stride: int) -> None:
     """Each run goes on where the one before was killed, and no node is without an agent, or has two, but at its turn."""
     before = installed.state()
@@ -209,7 +210,8 @@ def test_kill_at_each_write(site: OperatorMoveSite, killer: Killer, verb: str) -
     assert kill_each(site, killer, verb, ready, 1) > 60
 
 
-@pytest.mark.parametrize("start", [pytest.param(1, marks=pytest.mark.long), pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("start", [1, 30])
 def test_fault_at_writes(site: OperatorMoveSite, proxy: ApiProxy, start: int) -> None:
     """Each write gets one of the faults; without `long`, some writes."""
     numbers = itertools.count(1) if start == 1 else iter(range(start, 200, 25))

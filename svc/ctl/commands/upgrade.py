@@ -36,8 +36,8 @@ PROCEDURES: Final = (
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
-_OF_STEP: Final = frozenset({"name", "before", "after"})
 _MAX_VALUE: Final = 100  # characters of a value in a line
+_OF_STEP: Final = {"name", "state", "changes", "before", "after"}
 
 _kubeconfig_option = click.option(
     "--kubeconfig",
@@ -321,7 +321,7 @@ def _read_plan(file: Path | None) -> Json | None:
 
 
 def _are_steps(found: Any) -> bool:
-    """Return whether a plan has its steps, as `plan` writes them."""
+    """Return whether a value has what is compared of the steps of a plan."""
     return isinstance(found, list) and all(isinstance(each, dict) and each.keys() >= _OF_STEP for each in found)
 
 
