@@ -141,8 +141,10 @@ class Engine:
     def _survey(self, procedure: Procedure, backup: Backup) -> Plan:
         """Look at each step; at the references last, because they matter only if something else is to be done."""
         findings = procedure.findings()
+        if findings.blockers:
+            return Plan(procedure.name, procedure.inputs, findings, ())
         middle = procedure.steps(lambda step: self._former(backup, step))
-        found = {step.name: (step, self._look(step, backup)) for step in middle} if not findings.blockers else {}
+        found = {step.name: (step, self._look(step, backup)) for step in middle}
         self._between.is_pending = any(not look.is_done for _, look in found.values())
         looks = [found[step.name] if step.name in found else (step, self._look(step, backup)) for step in self._around(middle)]
         return Plan(procedure.name, procedure.inputs, findings, looks if found else ())

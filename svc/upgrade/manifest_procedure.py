@@ -13,7 +13,7 @@ from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 from svc.upgrade.agent_pods import OWN_VERSION
 from svc.upgrade.bundle import Bundle, agent_names, container_of, version_of
 from svc.upgrade.canary import try_pod
-from svc.upgrade.client_versions import installed, older
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import ClusterState, read_state
 from svc.upgrade.etcd_access import uses_etcd, variables_of
 from svc.upgrade.object_step import Former, ObjectStep
@@ -69,7 +69,7 @@ class ManifestProcedure:
             "method": self.name,
             "flavour": flavour_of(live, names) if live else "none",
             "version": source,
-            "programs on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
+            "programs on PATH": listed(_path()),
         }
         problems += [*lock_problems(state), *_version_problems(self._pattern(), names, source, target)]
         return Findings(self.name, found, tuple(problems), source, target, noted)
