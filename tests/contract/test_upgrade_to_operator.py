@@ -168,7 +168,7 @@ def test_network_settings_become_fields(site: OperatorMoveSite) -> None:
 
 def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorMoveSite, kubelets: FakeKubelets) -> None:
     kubelets.stuck["node1"] = ("ImagePullBackOff", "no such image")
-    late = installed.run("apply", "--timeout", "4s")
+    late = installed.run("apply", "--timeout", "20s")
     assert late.exit_code == 5, late.output
     assert "node node1" in late.stderr
     assert installed.labels() == {"node1": "migrated", "node2": "pre-operator"}
