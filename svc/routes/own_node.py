@@ -112,7 +112,7 @@ class OwnNode:
         if found is None and address is None:
             return
         if found is None:
-            raise NotFound(self._key, remedy="register the node first: the agent does, or `svcctl node`")
+            raise NotFound(self._key, remedy="register the node first: the agent does, or `svcctl node apply`")
         change = _announcing(section, texts)
         if change(found.value) is not found.value:
             self._require_unlocked()

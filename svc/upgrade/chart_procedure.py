@@ -126,7 +126,8 @@ class ChartProcedure:
             return  # what the chart makes is not known
         for document in self._view.documents(found):
             place = self._view.place(document, found.namespace)
-            if self._writer.served(place) is None and not self._bundle.brings(place):
+            is_known = self._writer.served(place) is not None or self._bundle.brings(place)
+            if not is_known and not self._view.is_served_otherwise(place):
                 yield not_served(place)
 
 
@@ -140,7 +141,8 @@ def _definitions_of(writer: Writer, request: Request) -> list[Json]:
         raise CallerError(f"--chart {request.chart}: {error}", details="name a chart that helm can read") from error
     if not found:
         raise CallerError(
-            f"--chart {request.chart} brings no definitions", details="give them with --manifest, as `svcctl crd` prints them"
+            f"--chart {request.chart} brings no definitions",
+            details="give them with --manifest, as `svcctl crd print` prints them",
         )
     return found
 

@@ -69,7 +69,7 @@ def compare(live: Json, rendered: Json, names: Names) -> Comparison:
 
 
 def without_field(workload: str, expected: Json, live: Json) -> Iterator[str]:
-    """Yield a sentence for each difference of a workload from the spec of its manifest: the Installation has no field for it."""
+    """Yield a sentence for each difference of a spec from that of its manifest: the Installation has no field for it."""
     for path, wanted, found in differences(expected, live, "spec"):
         yield f"{workload}: {path} is {found!r}, the manifest says {wanted!r}, and the Installation has no field for it"
 
