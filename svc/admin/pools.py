@@ -18,20 +18,20 @@ from svc.model.keys import BlockQuery, ResourceKey, ResourceQuery
 from svc.model.pool import NEVER, Pool, check_pool, with_defaults
 from svc.model.resource import Resource
 
-_TUNNELS = "makes no tunnels, so another component must move packets between nodes"
-_FOR_OTHERS = (  # field, its idle value, what svc lacks
+_TUNNELS = "svc-routes, or another component, must make the tunnels"
+_FOR_OTHERS = (  # field, its idle value, what plugin and agent do not do
     ("ipipMode", NEVER, _TUNNELS),
     ("vxlanMode", NEVER, _TUNNELS),
-    ("natOutgoing", False, "translates no addresses, so another component must masquerade what leaves the cluster"),
+    ("natOutgoing", False, "svc-routes, or another component, must masquerade what leaves the cluster"),
 )
 
 
 def warnings(resources: Sequence[Resource]) -> list[str]:
-    """Return a line for each setting that svc stores for another component, and does not use itself."""
+    """Return a line for each setting that svc stores for svc-routes or another component."""
     return [
-        f"IP pool {resource.name!r}: {field} = {display(value)} is stored; svc itself {lack}"
+        f"IP pool {resource.name!r}: {field} = {display(value)} is stored; {need}"
         for resource in resources
-        for field, idle, lack in _FOR_OTHERS
+        for field, idle, need in _FOR_OTHERS
         if (value := resource.spec.get(field)) and value != idle
     ]
 

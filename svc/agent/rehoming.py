@@ -1,13 +1,14 @@
 """After a move of the datastore: rows of the journal follow it, and spooled DELs are carried out in the new one.
 
 A row moves in a job of its container, so that no call works on it at the same time. One that cannot follow stays as it is, is
-tried again, and is reported by STATUS, `svcctl status` and the log. Sessions with a datastore that all have left are closed, so
-that the node does not keep its claim there.
+tried again, and is reported by STATUS, `svcctl status` and the log, unless only the name of the node was changed. Sessions with
+a datastore that all have left are closed, so that the node does not keep its claim there.
 """
 
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from svc.attach.context import Context
 from svc.attach.network_stores import Network
 from svc.attach.places import datastore_place
 from svc.attach.record import WAITING, AttachmentId, Record, SessionKey
-from svc.attach.rehoming import is_elsewhere, rehome, why_no_successor
+from svc.attach.rehoming import is_elsewhere, is_renamed, rehome, why_no_successor
 from svc.cni.call_io import CallInput
 from svc.cni.verbs import session_key
 from svc.model.errors import CallerError, SvcError
@@ -45,8 +46,9 @@ class Rehoming:
     def __init__(self, context: Context, put: Callable[[Job], None]) -> None:
         self._context = context
         self._put = put
-        self._seen: object = None
+        self._seen = -1  # the journal's `changes` at the last look
         self._retry_at = 0.0
+        self._stayed: set[AttachmentId] = set()  # rows that could not follow
         self._in_flight: set[AttachmentId] = set()
         self._networks: dict[Network, SessionKey] = {}
         self._left: set[SessionKey] = set()  # datastores that networks or rows have left
@@ -54,17 +56,20 @@ class Rehoming:
     def look(self) -> None:
         """Queue a job for each row whose network has a datastore of another kind than the row."""
         self._close_left()
-        seen = self._context.journal.changes, dict(self._context.networks.present)
-        if seen == self._seen and (not self._context.left_behind or time.monotonic() < self._retry_at):
+        changes, networks, now = self._context.journal.changes, dict(self._context.networks.present), time.monotonic()
+        are_new = networks != self._networks
+        is_due = are_new or now >= self._retry_at
+        if changes == self._seen and not (are_new or (is_due and self._stayed)):
             return
-        self._seen, self._retry_at = seen, time.monotonic() + RETRY_SECONDS
-        self._left |= {old for network, old in self._networks.items() if is_elsewhere(old, seen[1].get(network, old))}
-        self._networks = seen[1]
         rows = {record.id: where for record in self._context.journal.all() if (where := self._present(record))}
+        self._seen, self._retry_at = changes, now + RETRY_SECONDS if is_due else self._retry_at
+        self._left |= {old for network, old in self._networks.items() if is_elsewhere(old, networks.get(network, old))}
+        self._networks = networks
+        self._stayed &= rows.keys()
         for key in self._context.left_behind.keys() - rows.keys():
             self._context.left_behind.pop(key, None)
         for key, where in rows.items():
-            if key not in self._in_flight:
+            if key not in self._in_flight and (is_due or key not in self._stayed):
                 self._in_flight.add(key)
                 self._put(Job(Lane("restore"), key.container_id, partial(self._follow, key, where)))
 
@@ -80,20 +85,21 @@ class Rehoming:
         used = {where.store for _, where in self._context.journal.datastores()}
         used |= {where.store for where in self._context.networks.present.values()}
         for key in [key for key in self._left if key.store not in used]:
-            if self._context.close_former(key, CLOSE_SECONDS):
-                self._left.discard(key)
+            with suppress(CallerError):  # the file of the names profile was removed: the session ends when it is idle
+                if self._context.close_former(key, CLOSE_SECONDS):
+                    self._left.discard(key)
 
     def _follow(self, key: AttachmentId, where: SessionKey, _job: Job) -> None:
         record = None
         try:
             record = self._context.journal.get(key)
             if record is None or not is_elsewhere(record.session_key, where):
-                self._context.left_behind.pop(key, None)
+                self._settle(key)
                 return
             with deadline.limit(JOB_SECONDS):
                 self._carry_over(record, where)
         except SvcError as failure:
-            self._report(key, record, str(failure))
+            self._stay(key, record, where, str(failure))
         finally:
             self._in_flight.discard(key)
 
@@ -101,14 +107,23 @@ class Rehoming:
         old, session = record.session_key, self._context.session(where)
         if reason := rehome(self._context, record, session):
             session.ipam.avoid(record.address_list())  # the row may be of a live container
-            self._report(record.id, record, reason)
+            self._stay(record.id, record, where, reason)
             return
-        self._context.left_behind.pop(record.id, None)
+        self._settle(record.id)
         self._left.add(old)
         places = datastore_place(old.datastore), datastore_place(session.settings)
         log.info("%s (%s) follows its datastore from %s to %s", record.handle, record.id.ifname, *places)
 
-    def _report(self, key: AttachmentId, record: Record | None, reason: str) -> None:
+    def _settle(self, key: AttachmentId) -> None:
+        self._stayed.discard(key)
+        self._context.left_behind.pop(key, None)
+
+    def _stay(self, key: AttachmentId, record: Record | None, where: SessionKey, reason: str) -> None:
+        """Note that a row does not follow. Report it, unless only the name of the node differs."""
+        self._stayed.add(key)
+        if record is not None and is_renamed(record.session_key, where):
+            self._context.left_behind.pop(key, None)
+            return
         told = f"{record.handle if record else key.container_id} ({key.ifname}) does not follow its datastore: {reason}"
         if self._context.left_behind.get(key) != told:
             log.warning("%s", told)

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from svc.attach.context import Context
+from svc.attach.datastore_ready import DatastoreLocked
 from svc.attach.endpoints import endpoint_matches
 from svc.attach.moved_store import follow
 from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
 from svc.attach.request import Sandbox
+from svc.attach.sessions import DatastoreSession
 from svc.attach.shared_interface import interface_owner
 from svc.attach.sources.select import source_of
 from svc.call_trace import CallTrace
@@ -65,11 +67,21 @@ def check(
 def _missing(context: Context, record: Record, trace: CallTrace) -> list[str]:
     """Return what the datastore lacks of the attachment."""
     session, found = context.session(record.session_key), []
+    _require_not_left(session)
     if reason := source_of(record).why_not_held(session, record, trace):
         found.append(reason)
     if not endpoint_matches(session, record):
         found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
     return found
+
+
+def _require_not_left(session: DatastoreSession) -> None:
+    """Raise DatastoreLocked if the content of the datastore has moved: what it has of the attachment may be old by now."""
+    try:
+        session.expect_ready()
+    except DatastoreLocked as refusal:
+        if refusal.has_left:
+            raise
 
 
 def _as_reported(wiring: VethSpec, previous: Result) -> VethSpec:

@@ -37,9 +37,10 @@ _ATTEMPTS = 10  # of a write, if other writers keep changing ClusterInformation 
 
 
 class DatastoreLocked(StoreError):
-    """The error if the datastore answers, but does not accept changes."""
+    """The error if the datastore answers, but does not accept changes. `has_left` is whether its content has moved."""
 
     code = Code.DATASTORE_LOCKED
+    has_left = False
 
 
 class StoreReplaced(StoreError):
@@ -126,7 +127,9 @@ def _locked(info: Resource | None, where: str) -> DatastoreLocked:
     mark = info and any_mark(info.metadata)
     if mark and mark.state == LEFT:
         details = "this node still uses the former one: `svcctl install` with the network configuration of the new one"
-        return DatastoreLocked(f"the datastore is locked: its content has moved to {mark.other}", details=details)
+        error = DatastoreLocked(f"the datastore is locked: its content has moved to {mark.other}", details=details)
+        error.has_left = True
+        return error
     if mark and mark.state == LEAVING:
         details = "wait until the move has ended; the node then gets the network configuration of the new datastore"
         return DatastoreLocked(f"the datastore is locked: it is being moved to {mark.other}", details=details)

@@ -8,6 +8,7 @@ from svc.attach.context import Context
 from svc.attach.endpoints import StoredEndpoint, endpoints_of_node, stored_endpoint
 from svc.attach.handles import is_ambiguous, older_handle
 from svc.attach.record import ADDED, AttachmentId, Record
+from svc.attach.rehoming import datastore_of_call
 from svc.attach.request import Attachment, Sandbox
 from svc.attach.restore import restore_for_call
 from svc.attach.sources.own import POOLS_OF_SVC
@@ -34,6 +35,7 @@ def delete(
     if record is None:
         if location is not None:
             location.raise_if_any()
+        own = replace(own, where=datastore_of_call(context, key.network, own.where))
         restore_for_call(context, own if wired else replace(own, sandbox=None), trace)
         record = context.journal.get(key)
     if record is not None:

@@ -24,10 +24,11 @@ ANSWER_SECONDS = 5.0  # timeout of the request by other settings
 _log = logging.getLogger(__name__)
 
 
-def follow(context: Context, record: Record, where: SessionKey | None) -> bool:
+def follow(context: Context, record: Record, where: SessionKey | None, *, releases: bool = False) -> bool:
     """Give a row whose datastore has failed, or is locked, the settings of a call of its network. Return whether that was done.
 
-    The call's settings reach the same datastore, or the one that its content has moved to."""
+    The call's settings reach the same datastore, or the one that its content has moved to. `releases` is whether the caller
+    releases the row there."""
     if where is None or where.store == record.session_key.store:
         return False
     with suppress(SvcError), deadline.limit(ANSWER_SECONDS):
@@ -40,7 +41,7 @@ def follow(context: Context, record: Record, where: SessionKey | None) -> bool:
             record.settings = settings
             context.suspects_loss = True  # the agent verifies the row there
             return True
-        return not rehome(context, record, session)
+        return not rehome(context, record, session, releases=releases)
     return False
 
 

@@ -53,6 +53,10 @@ class NetworkStores:
             if (where := _decoded(text)) is not None:
                 self._set(tuple(orjson.loads(name.removeprefix(_NOTE))), where, None)
 
+    def last(self, network: Network) -> SessionKey | None:
+        """Return the datastore of a network, as this process or an earlier one has noted it. Raise StoreError."""
+        return self.present.get(network) or _decoded(self._journal.note(_note_of(network)))
+
     def note(self, network: Network, where: SessionKey) -> None:
         """Note the datastore that the configuration of a network names. Raise StoreError if the journal cannot be read."""
         self._called[network] = time.monotonic()

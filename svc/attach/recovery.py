@@ -39,7 +39,7 @@ class Teardowns:
     def tear_down(self, record: Record, trace: CallTrace, where: SessionKey | None = None) -> bool:
         """Tear the attachment down, and return whether no release is pending. Raise SvcError as `teardown.tear_down`."""
         store = store_of(record)
-        if store in self._failing and follow(self._context, record, where):
+        if store in self._failing and follow(self._context, record, where, releases=True):
             store = store_of(record)
         if store in self._failing:
             unwire(self._context, record)

@@ -42,7 +42,7 @@ def tear_down(
         return None
     held = _read_holdings(context, record, trace)
     if isinstance(held, (StoreError, CallerError)):
-        if follow(context, record, where):
+        if follow(context, record, where, releases=True):
             held = _read_holdings(context, record, trace)
         if isinstance(held, DatastoreLocked):
             raise held

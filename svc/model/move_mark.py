@@ -19,7 +19,9 @@ class Mark:
     """The mark of a datastore.
 
     `other` is the place of the other datastore of the move. `before` is the run that had filled a source, or that had emptied
-    a target: a move back goes to the datastore with that run. `since` is the Unix time of the lock.
+    a target: a move back goes to the datastore with that run. `since` is the time of the lock, in seconds since the boot
+    `boot` of the machine that has locked. `former` is the specification of ClusterInformation, as JSON, that an empty target
+    had.
     """
 
     run: str
@@ -27,9 +29,11 @@ class Mark:
     other: str
     before: str = ""
     since: int = 0
+    former: str = ""
+    boot: str = ""
 
     def text(self) -> str:
-        fields = {"run": self.run, "state": self.state, "other": self.other, "before": self.before, "since": self.since}
+        fields = {name: getattr(self, name) for name in ("run", "state", "other", "before", "since", "former", "boot")}
         return orjson.dumps({name: value for name, value in fields.items() if value}).decode()
 
 
@@ -54,7 +58,9 @@ def _mark(text: str | None) -> Mark | None:
         return None
     try:
         found = orjson.loads(text)
-        run, state, other, before = (str(found.get(name) or "") for name in ("run", "state", "other", "before"))
-        return Mark(run, state if state in STATES else "", other, before, int(found.get("since") or 0))
+        texts = {name: str(found.get(name) or "") for name in ("run", "state", "other", "before", "former", "boot")}
+        if texts["state"] not in STATES:
+            texts["state"] = ""
+        return Mark(**texts, since=int(found.get("since") or 0))
     except (ValueError, TypeError, AttributeError):
         return Mark("", "", "")

@@ -27,6 +27,9 @@ _IDENTITY: Final = ("uid", "creationTimestamp")
 _FROM_KUBERNETES: Final = "knp.default."  # names of policies that are copies of those of Kubernetes
 _OWN_STEP: Final = frozenset({CLUSTER.kind, "Node", ENDPOINT})
 _DISABLED: Final = "disabled"
+_WITH_NODE: Final = ("HostEndpoint", "BGPPeer")  # kinds whose field `node` names a node
+_NAMED_AFTER_NODE: Final = ("FelixConfiguration", "BGPConfiguration")  # kinds whose names may be those of a node, with a prefix
+_NODE_PREFIX: Final = "node."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,9 @@ def _converted(form: Form, key: Key, value: Value) -> tuple[Key, Value]:
             return form.nodes.key(key), value
         case _, Block():
             return key, form.nodes.block(value)
-        case _, Resource():
-            return key, _renamed(form, with_identity(form, value))
+        case ResourceKey(), Resource():
+            name = _new_name(form, key)
+            return replace(key, name=name), _renamed(form, with_identity(form, value), name)
     return key, value
 
 
@@ -90,11 +94,20 @@ def _loaded(text: str) -> Json | None:
     return found if isinstance(found, dict) else None
 
 
-def _renamed(form: Form, resource: Resource) -> Resource:
-    node = resource.spec.get("node")
-    if resource.kind != "HostEndpoint" or not isinstance(node, str):
-        return resource
-    return replace(resource, spec=resource.spec | {"node": form.nodes.of(node)})
+def _new_name(form: Form, key: ResourceKey) -> str:
+    """Return the name of a resource in the target. That of a node's settings has the name of the node."""
+    node = key.name.removeprefix(_NODE_PREFIX)
+    is_of_node = key.kind in _NAMED_AFTER_NODE and node != key.name
+    return _NODE_PREFIX + form.nodes.of(node) if is_of_node else key.name
+
+
+def _renamed(form: Form, resource: Resource, name: str) -> Resource:
+    node, metadata = resource.spec.get("node"), resource.metadata
+    if name != resource.name:
+        metadata = ordered(metadata | {"name": name})
+    if resource.kind not in _WITH_NODE or not isinstance(node, str):
+        return replace(resource, metadata=metadata)
+    return replace(resource, metadata=metadata, spec=resource.spec | {"node": form.nodes.of(node)})
 
 
 def disabled(value: Value) -> Value:

@@ -1,9 +1,11 @@
 """The file of an export: JSON lines. The first is the header, the last the number of documents and the digest of all before.
 
 It has every document of a datastore as it is stored, except claims on the names of nodes, so it also serves as a backup.
+What is not a JSON object, as other programs may have stored it, is there as Base64.
 """
 
 import hashlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -81,7 +83,20 @@ def _lines(header: Header, snapshot: Snapshot) -> Iterator[bytes]:
     }
     yield orjson.dumps(head) + b"\n"
     for path, data in snapshot.documents.items():
-        yield orjson.dumps({"key": path, "value": orjson.Fragment(b" ".join(data.splitlines()))}) + b"\n"
+        yield orjson.dumps({"key": path, **_value(data)}) + b"\n"
+
+
+def _value(data: bytes) -> Json:
+    if _is_object(data):
+        return {"value": orjson.Fragment(b" ".join(data.splitlines()))}
+    return {"base64": b64encode(data).decode()}
+
+
+def _is_object(data: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(data), dict)
+    except ValueError:
+        return False
 
 
 def read(path: Path, names: Names) -> Export:
@@ -130,13 +145,24 @@ def _documents(path: Path, rest: bytes) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for line in rest.splitlines():
         item = _object(path, line)
-        key, value = item.get("key"), item.get("value")
-        if not isinstance(key, str) or not isinstance(value, dict):
+        key, data = item.get("key"), _data(item)
+        if not isinstance(key, str) or data is None:
             raise _damaged(path, f"{display(item)} is not a document with its key")
         if key in found:
             raise _damaged(path, f"it has {key} twice")
-        found[key] = orjson.dumps(value)
+        found[key] = data
     return found
+
+
+def _data(item: Json) -> bytes | None:
+    """Return the document in a line; None if it has none."""
+    value, text = item.get("value"), item.get("base64")
+    if isinstance(value, dict):
+        return orjson.dumps(value)
+    try:
+        return b64decode(text, validate=True) if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def _object(path: Path, line: bytes) -> Json:

@@ -4,9 +4,11 @@ A source is first `leaving` and then has `left`; a target is `arriving` and then
 has arrived. All changes are compare-and-swaps, so of two runs at the same time one is refused.
 """
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from svc.admin.ipam_check.observation import Place
@@ -67,7 +69,8 @@ def change(place: Place, wanted: Callable[[Resource | None], Resource | None]) -
 
 def locked_by_others(place: Place, mark: Mark | None) -> CallerError:
     """Return the error about a lock that is not that of this run."""
-    owner = f"by run {mark.run!r} of a move to or from {mark.other}" if mark and mark.run else "by another program or a person"
+    is_of_run = mark is not None and mark.run and mark.state != ARRIVED
+    owner = f"by run {mark.run!r} of a move to or from {mark.other}" if mark and is_of_run else "by another program or a person"
     details = "wait for its end; if it was given up, `svcctl clusterinfo unlock`"
     return CallerError(f"{place.backend.place} is locked {owner}", details=details, code=Code.DATASTORE_LOCKED)
 
@@ -79,21 +82,38 @@ def not_initialised(place: Place) -> CallerError:
 
 
 def lock(source: Place, target: Place, run: str) -> None:
-    """Lock the source for this run. Raise CallerError if others have locked it."""
+    """Lock the source for this run, again if another program has unlocked it. Raise CallerError if others have locked it."""
 
     def wanted(info: Resource | None) -> Resource:
         if info is None:
             raise not_initialised(source)
         mark = mark_of(source.names, info)
-        if mark and mark.run == run and mark.state in (LEAVING, LEFT):
+        is_own = mark is not None and mark.run == run and mark.state in (LEAVING, LEFT)
+        if is_own and is_locked(info):
             return info
         if is_locked(info):
             raise locked_by_others(source, mark)
-        before = mark.run if mark and mark.state == ARRIVED else ""
-        made = Mark(run, LEAVING, target.backend.place, before, int(time.time()))
+        before = mark.before if mark and is_own else mark.run if mark and mark.state == ARRIVED else ""
+        made = Mark(run, LEAVING, target.backend.place, before, math.ceil(_uptime()), boot=_boot())
         return with_mark(source.names, info, made, {READY: False})
 
     change(source, wanted)
+
+
+def seconds_in_flight(mark: Mark) -> float:
+    """Return for how many seconds calls may still write that had read the flag before a lock.
+
+    Another machine than the one that has locked waits for the whole time, because their clocks may differ."""
+    passed = _uptime() - mark.since if mark.boot == _boot() else 0.0
+    return min(max(IN_FLIGHT_SECONDS - passed, 0.0), IN_FLIGHT_SECONDS)
+
+
+def _uptime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def wait_for_calls(source: Place, run: str, wait: Callable[[float], object] = time.sleep) -> None:
@@ -101,7 +121,7 @@ def wait_for_calls(source: Place, run: str, wait: Callable[[float], object] = ti
     mark = require_mark(source, run, LEAVING, LEFT)
     if mark.state == LEFT:
         return
-    until = time.monotonic() + min(max(mark.since + IN_FLIGHT_SECONDS - time.time(), 0.0), IN_FLIGHT_SECONDS)
+    until = time.monotonic() + seconds_in_flight(mark)
     while (left := until - time.monotonic()) > 0:
         wait(min(left, _POLL_SECONDS))
     require_mark(source, run, LEAVING)
@@ -109,7 +129,10 @@ def wait_for_calls(source: Place, run: str, wait: Callable[[float], object] = ti
 
 def require_mark(place: Place, run: str, *states: str) -> Mark:
     """Return the mark of a datastore. Raise StoreError unless this run has locked it."""
-    info = present(place)
+    return _required(place, present(place), run, states)
+
+
+def _required(place: Place, info: Resource | None, run: str, states: Collection[str]) -> Mark:
     mark = mark_of(place.names, info)
     if info is None or mark is None or mark.run != run or mark.state not in states or not is_locked(info):
         raise StoreError(
@@ -137,13 +160,12 @@ def has_arrived(target: Place, run: str) -> bool:
 
 def leave(source: Place, run: str) -> None:
     """Mark that the content of the source is in the target from now on. It stays locked."""
-    mark = require_mark(source, run, LEAVING, LEFT)
 
     def wanted(info: Resource | None) -> Resource | None:
-        return info and with_mark(source.names, info, replace(mark, state=LEFT), {READY: False})
+        mark = _required(source, info, run, (LEAVING, LEFT))
+        return info and (info if mark.state == LEFT else with_mark(source.names, info, replace(mark, state=LEFT), {}))
 
-    if mark.state != LEFT:
-        change(source, wanted)
+    change(source, wanted)
 
 
 def arrive(source: Place, target: Place, run: str) -> None:
@@ -164,6 +186,16 @@ def open_target(target: Place, run: str, origin: str) -> None:
         return with_mark(target.names, info, Mark(run, ARRIVED, origin), {READY: True})
 
     change(target, wanted)
+
+
+def permit_export(place: Place) -> None:
+    """Raise CallerError if the content of the datastore has moved to another one, or is moving."""
+    mark = mark_of(place.names, present(place))
+    if mark is not None and mark.state != ARRIVED:
+        details = "export the datastore that is in use; --backup exports this one as it is"
+        raise CallerError(
+            _LOCKED[mark.state].format(place.backend.place, mark.other), details=details, code=Code.DATASTORE_LOCKED
+        )
 
 
 def permit_unlock(place: Place, *, although_moved: bool) -> None:

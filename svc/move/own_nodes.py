@@ -13,6 +13,7 @@ from svc.model.kv_codec import Value
 from svc.model.node_annotations import TUNNELS
 from svc.model.resource import Resource, ordered
 from svc.move.convert import Form
+from svc.move.writing import Writer
 
 Json = dict[str, Any]
 
@@ -23,7 +24,8 @@ def move(form: Form, documents: Mapping[Key, Value], target: Place) -> None:
     """Give each node in the target the addresses of its tunnels. Create the Nodes that a key-value store lacks."""
     for key, node, entry in _differing(form, documents, target):
         if form.in_kubernetes:
-            _annotate(form, target, key.name, _tunnels(node))
+            assert entry is not None
+            _annotate(target, entry.value, _tunnels(node))
         elif entry is None:
             target.backend.write([Create(key, node)], durable=True)
         else:
@@ -35,40 +37,54 @@ def compare(form: Form, documents: Mapping[Key, Value], target: Place) -> list[s
     return [f"node {key.name}" for key, _, _ in _differing(form, documents, target)]
 
 
+def restore(form: Form, documents: Mapping[Key, Value], target: Place) -> None:
+    """Make the nodes as they are in an archive of the target."""
+    if form.in_kubernetes:
+        move(form, documents, target)
+        return
+    nodes = {key: value for key, value in documents.items() if isinstance(value, Resource) and value.kind == NODE}
+    present: dict[Key, Entry] = {entry.key: entry for entry in target.backend.list(ResourceQuery(NODE))}
+    writer = Writer(form, target)
+    writer.write(list(nodes.items()), present)
+    writer.delete([entry for key, entry in present.items() if key not in nodes])
+
+
 def clear(target: Place) -> None:
     """Remove the addresses of tunnels from the nodes of a Kubernetes API."""
     if not target.pods_are_endpoints:
         return
-    names = target.names
     for entry in target.backend.list(ResourceQuery(NODE)):
         if _tunnels(entry.value):
-            assert target.client is not None
-            notes = {f"{names.label_prefix}/{note}": None for note, _, _ in TUNNELS}
-            target.client.patch(_path(entry.value.name), {"metadata": {"annotations": notes}}, _MERGE)
+            _annotate(target, entry.value, {})
 
 
 def _differing(
     form: Form, documents: Mapping[Key, Value], target: Place
 ) -> Iterator[tuple[ResourceKey, Resource, Entry | None]]:
-    """Yield the nodes to write, with their names in the target, and their entries there."""
+    """Yield the nodes to write, with their names in the target, and their entries there.
+
+    Those of Kubernetes that the source does not know lose the addresses of an earlier time."""
     present = {entry.value.name: entry for entry in target.backend.list(ResourceQuery(NODE))}
+    unknown = dict(present) if form.in_kubernetes else {}
     for node in documents.values():
         if isinstance(node, Resource) and node.kind == NODE:
             name = form.nodes.of(node.name)
             entry = present.get(name)
+            unknown.pop(name, None)
             if (entry is None and not form.in_kubernetes) or (entry and _tunnels(entry.value) != _tunnels(node)):
                 renamed = replace(node, metadata=ordered(node.metadata | {"name": name}))
                 yield ResourceKey(NODE, name), renamed, entry
+    for name, entry in unknown.items():
+        if _tunnels(entry.value):
+            yield ResourceKey(NODE, name), Resource(NODE, {"name": name}), entry
 
 
-def _annotate(form: Form, target: Place, name: str, tunnels: Mapping[str, str]) -> None:
+def _annotate(target: Place, node: Resource, tunnels: Mapping[str, str]) -> None:
+    """Write the annotations about tunnels to the node with this UID."""
     assert target.client is not None
-    notes = {f"{form.names.label_prefix}/{note}": tunnels.get(note) for note, _, _ in TUNNELS}
-    target.client.patch(_path(name), {"metadata": {"annotations": notes}}, _MERGE)
-
-
-def _path(node: str) -> str:
-    return f"/api/v1/nodes/{node}"
+    notes = {f"{target.names.label_prefix}/{note}": tunnels.get(note) for note, _, _ in TUNNELS}
+    body = {"metadata": {"uid": node.metadata["uid"], "annotations": notes}}
+    target.client.patch(f"/api/v1/nodes/{node.name}", body, _MERGE)
 
 
 def _section(node: Resource, section: str) -> Json:

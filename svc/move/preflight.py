@@ -53,8 +53,8 @@ def preflight(
     try:
         taken = snapshot.look(source)
         documents = taken.decoded(source.names)
-    except UndecodableEntry:
-        return without_acknowledged(found, acknowledged)  # among the findings of the check
+    except UndecodableEntry as error:
+        return without_acknowledged([*found, _refused("document", source, error)], acknowledged)
     found += of_documents(documents, target)
     found += [*of_unknown(taken.unknown(source.names)), *unknown_kinds(source)]
     return without_acknowledged(found, acknowledged)

@@ -10,9 +10,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import orjson
+
 from svc.admin.ipam_check.observation import Place
 from svc.admin.resources import CLUSTER, NODE, POOL, READY
-from svc.datastore.api import Delete, StoreError, UndecodableEntry
+from svc.datastore.api import StoreError
 from svc.ipam.errors import shortened
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.errors import CallerError, Code
@@ -36,6 +38,7 @@ from svc.move.marks import ARRIVED, ARRIVING, LEAVING, LEFT, Mark
 from svc.move.nodes import between
 from svc.move.snapshot import Snapshot
 from svc.move.writing import CONNECTIONS, Writer, read
+from svc.names import Names
 
 Documents = Mapping[Key, Value]
 
@@ -87,6 +90,7 @@ def begin(target: Place, source_info: Resource, mark: Mark, archive: Path | None
         mark = replace(mark, before=own.run)
     else:
         require_empty(target)
+        mark = replace(mark, former=orjson.dumps(present.spec).decode() if present else "")
     form = Form(target.names, between(target.names, (), ()), target.pods_are_endpoints)
     spec = cluster_spec(form, source_info.spec)
 
@@ -97,14 +101,29 @@ def begin(target: Place, source_info: Resource, mark: Mark, archive: Path | None
         return marks.with_mark(target.names, replace(made, spec=spec), mark, {})
 
     marks.change(target, wanted)
+    if not mark.before:
+        _require_still_empty(target, mark)
 
 
-def require_empty(target: Place) -> None:
-    """Raise CallerError if the target has documents, other than ClusterInformation and Nodes."""
+def _require_still_empty(target: Place, mark: Mark) -> None:
+    """Remove the mark, and raise CallerError, if another program has written to the target before it was locked."""
+    try:
+        _require_no_content(target)
+    except CallerError:
+        marks.change(target, partial(_without_run, target.names, mark))
+        raise
+
+
+def _require_no_content(target: Place) -> None:
     if found := contents_of(target):
         listed = ", ".join(shortened(found))
         details = "name an empty one; delete what is not needed, or undo the run that wrote it"
         raise CallerError(f"{target.backend.place} is not empty: it has {listed}", details=details, code=Code.DATASTORE)
+
+
+def require_empty(target: Place) -> None:
+    """Raise CallerError if the target has documents, other than ClusterInformation and Nodes."""
+    _require_no_content(target)
     mark = marks.mark_of(target.names, marks.present(target))
     if mark is not None:
         raise marks.locked_by_others(target, mark)
@@ -253,24 +272,33 @@ def empty(target: Place, run: str, archive: Path) -> None:
     if mark is None or mark.run != run or mark.state != ARRIVING:
         return
     if mark.before:
-        restore(target, file.read(archive, target.names).snapshot.decoded(target.names))
+        _restore(target, mark, file.read(archive, target.names).snapshot.decoded(target.names))
         return
     form = Form(target.names, between(target.names, (), ()), target.pods_are_endpoints)
     endpoints.move(form, {}, target)
     own_nodes.clear(target)
     Writer(form, target).delete(list(read(target).values()))
-    target.backend.write([Delete(CLUSTER)], durable=True)
+    marks.change(target, partial(_without_run, target.names, mark))
 
 
-def restore(target: Place, documents: Documents) -> None:
+def _without_run(names: Names, mark: Mark, info: Resource | None) -> Resource | None:
+    """Return ClusterInformation as it was before the run with this mark; None if there was none."""
+    if info is None or marks.mark_of(names, info) != mark:
+        return info
+    return marks.with_mark(names, replace(info, spec=orjson.loads(mark.former)), None, {}) if mark.former else None
+
+
+def _restore(target: Place, mark: Mark, documents: Documents) -> None:
     """Make the content of a predecessor equal to its archive, ClusterInformation last."""
+    info = documents.get(CLUSTER)
+    before = marks.mark_of(target.names, info) if isinstance(info, Resource) else None
+    if not isinstance(info, Resource) or before is None or (before.run, before.state) != (mark.before, LEFT):
+        raise CallerError("the archive is not that of this target", details="give the one that this run has written")
     form = Form(target.names, between(target.names, (), ()), target.pods_are_endpoints)
     present, writer = read(target), Writer(form, target)
     kept = {key: documents[key] for key in converted_keys(documents)}
     writer.write(list(in_order(kept)), present)
     writer.delete([entry for key, entry in present.items() if key not in kept])
     endpoints.move(form, documents, target)
-    info = documents.get(CLUSTER)
-    if not isinstance(info, Resource):
-        raise UndecodableEntry("the archive has no ClusterInformation", details="give the archive of this run")
-    marks.change(target, lambda _present: info)
+    own_nodes.restore(form, documents, target)
+    marks.change(target, lambda found: info if marks.mark_of(target.names, found) == mark else found)

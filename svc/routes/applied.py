@@ -28,9 +28,10 @@ class Foreign:
 class Applied:
     """The outcome of bringing the kernel to a state: own routes now there, refused ones, and networks with foreign routes.
 
-    `problems` are sentences about devices, NAT and forwarding."""
+    `problems` are sentences about devices, NAT and forwarding. `unwanted` own routes are there besides, and may be deleted."""
 
     routes: Mapping[Cidr, Way] = field(default_factory=dict)
     failures: Mapping[Cidr, Failure] = field(default_factory=dict)
     foreign: Mapping[Cidr, Foreign] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    unwanted: int = 0

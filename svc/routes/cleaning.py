@@ -3,19 +3,24 @@
 from svc.datastore.api import Backend
 from svc.ipam.pools import read_pools
 from svc.model.errors import SvcError
+from svc.model.pool import LOAD_BALANCER
 from svc.routes.kernel_part import KernelPart
 from svc.routes.mtu_file import remove_mtu
 from svc.routes.own_node import HANDLES, OwnNode
 from svc.routes.settings import Settings
 
 
-def clean(settings: Settings, backend: Backend, kernel: KernelPart) -> list[str]:
-    """Remove it. Return sentences about what stays. Raise SvcError, OSError.
-
-    Where another program routes, the addresses of tunnels may be its own: they stay."""
+def clean_node(settings: Settings, kernel: KernelPart) -> None:
+    """Remove what is on the node, for which no datastore is needed. Raise SvcError, OSError."""
     kernel.clean()
     remove_mtu(settings.state_dir)
-    traces = kernel.traces([pool.cidr for pool in read_pools(backend).all])
+
+
+def clean_datastore(settings: Settings, backend: Backend, kernel: KernelPart) -> list[str]:
+    """Release the addresses of tunnels, whose devices are gone. Return sentences about what stays. Raise SvcError.
+
+    Where another program routes, the addresses of tunnels may be its own: they stay."""
+    traces = kernel.traces([pool.cidr for pool in read_pools(backend).all if LOAD_BALANCER not in pool.allowed_uses])
     if traces:
         return [f"the addresses of tunnels stay assigned, because another program routes: {traces[0]}"]
     node, kept = OwnNode(backend, settings.names, settings.node), []

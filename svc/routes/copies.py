@@ -31,14 +31,21 @@ class Follower:
 
     `take` gets each event, `listed` is called after each complete listing."""
 
-    def __init__(self, backend: Backend, query: Query, take: Callable[[Event], None], listed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        query: Query,
+        take: Callable[[Event], None],
+        listed: Callable[[], None],
+        known: Iterable[Key] = (),
+    ) -> None:
         self._backend = backend
         self._query = query
         self._take = take
         self._listed = listed
         self._closed = threading.Event()
         self._watch: Watch | None = None
-        self._known: set[Key] = set()
+        self._known: set[Key] = set(known)
         self._seen: set[Key] | None = None  # of the first listing of a watch; None after it
         self._refused_since: float | None = None
         self.is_complete = False
@@ -122,6 +129,7 @@ class Copies:
         self._claims: dict[Cidr, dict[str, bool]] = {}
         self._borrowed: dict[Cidr, dict[Address, str]] = {}  # by block
         self._owners: dict[Cidr, str] = {}
+        self._found_owners: dict[Cidr, str] = {}  # of disputed blocks that are not watched
         self._strict = False
         self.unreadable: dict[str, str] = {}
         self._followers = [Follower(backend, ResourceQuery(kind), self._take, self._listed) for kind in (NODE_KIND, POOL_KIND)]
@@ -163,6 +171,15 @@ class Copies:
         return min(found, default=None)
 
     @property
+    def has_pools(self) -> bool:
+        return bool(self._pools)
+
+    @property
+    def lacks_pools(self) -> bool:
+        """Whether a pool is unreadable that was not read before."""
+        return any(name not in self._pools for name in tuple(self.unreadable))
+
+    @property
     def watches_blocks(self) -> bool:
         return self._blocks is not None
 
@@ -173,15 +190,19 @@ class Copies:
             borrowed = {address: node for found in self._borrowed.values() for address, node in found.items()}
             inputs = Inputs(dict(self._nodes), claims, tuple(self._pools.values()), borrowed, dict(self._owners))
         disputed = [cidr for cidr, hosts in claims.items() if sum(hosts.values()) > 1 and cidr not in inputs.owners]
-        return self._with_owners(inputs, disputed) if disputed and self.interrupted_since is None else inputs
+        if not disputed:
+            return inputs
+        if self.interrupted_since is None:
+            self._find_owners(disputed)
+        owners = {**self._found_owners, **inputs.owners}
+        return Inputs(inputs.nodes, inputs.claims, inputs.pools, inputs.borrowed, owners)
 
-    def _with_owners(self, inputs: Inputs, disputed: Iterable[Cidr]) -> Inputs:
-        owners = dict(inputs.owners)
+    def _find_owners(self, disputed: Iterable[Cidr]) -> None:
+        """Read the owners of these blocks. Those that cannot be read now stay as they were found before."""
         for cidr in disputed:
             with suppress(SvcError):
                 entry = self._backend.find(BlockKey(cidr))
-                owners[cidr] = "" if entry is None else owner_of(entry.value)
-        return Inputs(inputs.nodes, inputs.claims, inputs.pools, inputs.borrowed, owners)
+                self._found_owners[cidr] = "" if entry is None else owner_of(entry.value)
 
     def _listed(self) -> None:
         self._changed()
@@ -241,8 +262,9 @@ class Copies:
                 if present != generation:
                     self._strict = read_settings(self._backend).strict_affinity
                     generation = present
-            if self._blocks is None and (not self._strict or not self._blocks_are_known):
-                self._blocks = Follower(self._backend, BlockQuery(), self._take, self._blocks_listed)
+            if self._blocks is None and (not self._strict or not self._blocks_are_known or self._borrowed):
+                known = {BlockKey(cidr) for cidr in self._borrowed}  # those of a watch that was closed
+                self._blocks = Follower(self._backend, BlockQuery(), self._take, self._blocks_listed, known)
                 self._blocks.start()
             elif self._blocks is not None and self._blocks_are_known and self._strict and not self._borrowed:
                 self._blocks.close()

@@ -99,6 +99,11 @@ def routed_pool(resource: Resource) -> RoutedPool:
     return RoutedPool(pool.name, pool.cidr, kind, mode, masquerades, LOAD_BALANCER in pool.allowed_uses)
 
 
+def pod_networks(pools: Iterable[RoutedPool]) -> list[Cidr]:
+    """Return the networks of the pools from which pods get addresses."""
+    return [pool.cidr for pool in pools if not pool.is_for_load_balancers]
+
+
 def needed_tunnels(pools: Iterable[RoutedPool]) -> dict[str, tuple[RoutedPool, ...]]:
     """Return the pools that need each kind of tunnel."""
     found: dict[str, tuple[RoutedPool, ...]] = {}
@@ -139,8 +144,13 @@ def _addresses(spec: Json, names: Names) -> Iterator[Address]:
     texts += [item.get("address") for item in given if item.get("type") == names.node_address]
     for text in texts:
         address = _address(text)
-        if address is not None and not any(address in unusable for unusable in _LINK_LOCAL):
+        if address is not None and is_usable(address):
             yield address
+
+
+def is_usable(address: Address) -> bool:
+    """Return whether other nodes can reach a node at this address: it is neither link-local nor of the loopback."""
+    return not any(address in unusable for unusable in _LINK_LOCAL)
 
 
 def _address(text: object) -> Address | None:
@@ -157,8 +167,8 @@ def _mac(text: object) -> bytes:
     return b""
 
 
-def _ranges(status: Json | None) -> Iterator[Cidr]:
-    for text in _list((status or {}).get("podCIDRs")):
+def _ranges(status: object) -> Iterator[Cidr]:
+    for text in _list(_object(status).get("podCIDRs")):
         with suppress(ValueError):
             yield Cidr.masked(str(text))
 

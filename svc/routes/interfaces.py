@@ -8,6 +8,7 @@ from typing import Final
 from svc._core import netns, rtnl
 from svc._core.cidr import Address
 from svc.dataplane.kernel import addresses_of, query
+from svc.routes.inputs import is_usable
 from svc.values import dataclass
 
 _ELSEWHERE: Final = {4: (sockets.AF_INET, "192.0.2.1"), 6: (sockets.AF_INET6, "2001:db8::1")}  # documentation addresses
@@ -44,7 +45,7 @@ def interface_with(interfaces: tuple[Interface, ...], address: Address) -> Inter
 def own_addresses(interfaces: tuple[Interface, ...], name: str) -> dict[int, Address]:
     """Return an address of each IP version: of the named interface, otherwise the source of packets to the outside."""
     if not name:
-        return {address.version: address for address in _sources()}
+        return {address.version: address for address in _sources() if is_usable(address)}
     found: dict[int, Address] = {}
     for interface in interfaces:
         for address in interface.addresses if interface.name == name else ():

@@ -1,7 +1,7 @@
 """The kernel side of svc-routes: brings routes, tunnels and NAT of this node to what is wanted, and reports what it finds."""
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +14,11 @@ from svc.names import Names
 from svc.routes import nft, peers, traces
 from svc.routes.applied import Applied, Failure
 from svc.routes.kernel_routes import BLACKHOLE, Entry, KernelRoutes, Outcome, foreign_route, key_of, unicast
+from svc.routes.local import device_name
 from svc.routes.nat import NatTable, drop_policies
 from svc.routes.nft import NftProblem
 from svc.routes.notifications import Notifications
-from svc.routes.tunnel_values import ALIAS, Link, read_links
+from svc.routes.tunnel_values import ALIAS, OVERHEAD, Link, read_links
 from svc.routes.tunnels import Tunnels
 from svc.routes.wanted import Blackhole, Direct, Nat, TunnelPeer, Wanted, Way
 
@@ -48,6 +49,7 @@ class KernelPart:
         self._pod_links: set[int] = set()
         self._peers: tuple[frozenset[TunnelPeer], dict[str, int], bool] | None = None  # as they were brought last
         self._policies: list[str] = []  # sentences about chains that drop forwarded packets
+        self._nat_failed: Nat | None = None  # tried again with the next check, or if another one is wanted
         self._nat_problem: list[str] = []
         self._is_full = True
         self._is_nat_due = True
@@ -55,10 +57,11 @@ class KernelPart:
         self._read_links()  # so that the socket has a number
         self._notifications.ignore(self._socket.fileno())
 
-    def apply(self, wanted: Wanted, *, may_delete: bool) -> Applied:
+    def apply(self, wanted: Wanted, *, may_delete: bool, kept: Collection[Cidr] = ()) -> Applied:
         """Bring the kernel to what is wanted, additions first; delete other own routes, peers and devices with `may_delete`.
 
-        A changed way is one replacement, in both cases. After a change by others, this is a full comparison of devices and
+        A changed way is one replacement, in both cases. Own routes to networks in `kept` stay as they are, and so does the
+        old route to a network whose new way is not possible. After a change by others, this is a full comparison of devices and
         routes, after `forget` also of the NAT table. Otherwise only the differences to the last state are written. A tunnel
         with MTU 0 gets that of its parent less the bytes that the tunnel adds. Failures of single routes and problems of
         devices or NAT are in the result. Raise PeerError if the kernel cannot be read."""
@@ -66,7 +69,7 @@ class KernelPart:
         problems: list[str] = []
         devices = self._bring_tunnels(wanted, problems, may_delete=may_delete)
         entries, failures = self._entries(wanted.routes, devices)
-        outcome = self._routes.bring(entries, may_delete=may_delete)
+        outcome = self._routes.bring(entries, may_delete=may_delete, kept={*kept, *failures})
         if may_delete:
             problems += self._delete_tunnels(wanted)
         self._bring_nat(wanted.nat, may_delete=may_delete)
@@ -78,6 +81,17 @@ class KernelPart:
     def own_routes(self) -> int:
         """Return the number of own routes in the kernel. Raise PeerError."""
         return sum(map(len, self._routes.table().own.values()))
+
+    def own_tunnels(self) -> dict[str, int]:
+        """Return the indexes of the own tunnel devices, by kind. Raise PeerError."""
+        kinds = {device_name(self._names, kind): kind for kind in OVERHEAD}
+        own = {name: link for name, link in self._read_links().items() if link["alias"] == ALIAS}
+        return {kinds[name]: link["index"] for name, link in own.items() if name in kinds}
+
+    def tunnel_addresses(self) -> dict[str, Address]:
+        """Return the addresses of the own tunnel devices, which an earlier process has given them, by kind. Raise PeerError."""
+        addresses = addresses_of(self._socket)
+        return {kind: addresses[index][0] for kind, index in self.own_tunnels().items() if addresses.get(index)}
 
     def traces(self, pools: Iterable[Cidr]) -> list[str]:
         """Return a sentence for each trace of another program that routes between nodes. Raise PeerError."""
@@ -182,7 +196,7 @@ class KernelPart:
         devices, found = self._tunnels.bring(wanted.tunnels, self._read_links())
         problems += found
         state = (wanted.peers, devices, may_delete)
-        if self._is_full or state != self._peers:
+        if self._is_full or self._peers not in (state, (wanted.peers, devices, True)):
             problems += self._bring_peers(wanted, devices, may_delete=may_delete)
             self._peers = state
         self._devices = set(devices.values())
@@ -225,17 +239,21 @@ class KernelPart:
         links = self._link_names() if outcome.foreign else {}
         foreign = {network: foreign_route(route, links) for network, route in outcome.foreign.items()}
         routes = {network: wanted.routes[network] for network in outcome.present}
-        return Applied(routes, {**failures, **outcome.failures}, foreign, (*problems, *_undeleted(outcome)))
+        sentences = (*problems, *_undeleted(outcome))
+        return Applied(routes, {**failures, **outcome.failures}, foreign, sentences, outcome.unwanted)
 
     def _bring_nat(self, nat: Nat | None, *, may_delete: bool) -> None:
         is_check, self._is_nat_due = self._is_nat_due, False
+        if nat is not None and nat == self._nat_failed and not is_check:
+            return  # nft may need seconds to fail, and routes would wait for it
+        self._nat_failed = None
         try:
             self._nat.bring(nat, is_check=is_check, may_delete=may_delete)
             if is_check:
                 self._policies = drop_policies(nft.chains(), self._names.nat_table)
             self._nat_problem = []
         except NftProblem as problem:
-            self._is_nat_due = nat is not None
+            self._nat_failed = nat
             self._nat_problem = [str(problem)] if nat is not None else []
 
     def _concerns(self, kind: int, values: dict[str, Any]) -> bool:

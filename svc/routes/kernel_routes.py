@@ -6,7 +6,7 @@ same network and metric, so an own route never replaces a foreign one. No own ro
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,7 @@ Key = tuple[bytes, int]
 """A network: its packed address and its length."""
 
 HIGHEST_METRIC: Final = 2**32 - 1
+_LOWEST_METRIC: Final = 1  # 0 is the default
 _METRICS: Final = {4: 0, 6: 1024}  # those that the kernel gives to routes without one
 _MULTICAST: Final = (224, 255)  # first bytes of multicast addresses, of IPv4 and IPv6
 _ATTEMPTS: Final = 3
@@ -48,12 +49,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Networks with their wanted route, a refused message, or a foreign route; own routes that cannot be deleted."""
+    """Networks with their wanted route, a refused message, or a foreign route; own routes that cannot be deleted.
+
+    `unwanted` is the number of own routes that a deletion would remove, or has not removed."""
 
     present: frozenset[Cidr]
     failures: Mapping[Cidr, Failure]
     foreign: Mapping[Cidr, dict[str, Any]]  # as the kernel describes it
     undeleted: Mapping[Cidr, Failure]
+    unwanted: int = 0
 
 
 def key_of(network: Cidr) -> Key:
@@ -69,6 +73,11 @@ def network_of(key: Key) -> Cidr:
 def unicast(network: Cidr, gateway: Address, index: int, *, onlink: bool = False) -> Entry:
     """Return the route via a gateway on a link; with index 0 the kernel finds the link, or refuses."""
     return Entry(_METRICS[network.version], rtnl.RTN_UNICAST, gateway.packed, index, onlink)
+
+
+def _end(entry: Entry) -> Entry:
+    """Return the route to the gateway of an entry itself, which goes before all others."""
+    return Entry(_LOWEST_METRIC, rtnl.RTN_UNICAST, b"", entry.link)
 
 
 BLACKHOLE: Final = Entry(HIGHEST_METRIC, rtnl.RTN_BLACKHOLE)
@@ -93,16 +102,17 @@ class KernelRoutes:
             self._table = self._read()
         return self._table
 
-    def bring(self, wanted: Mapping[Cidr, Entry], *, may_delete: bool) -> Outcome:
+    def bring(self, wanted: Mapping[Cidr, Entry], *, may_delete: bool, kept: Collection[Cidr] = ()) -> Outcome:
         """Add and replace what differs, then delete own routes that are not wanted, with `may_delete`. Raise PeerError.
 
-        If the kernel lost an answer, or a foreign route came in between, the kernel is read and compared again."""
+        Own routes to the networks in `kept` stay as they are. If the kernel lost an answer, or a foreign route came in between,
+        the kernel is read and compared again."""
         for _ in range(_ATTEMPTS):
-            refused = self._write(wanted, may_delete=may_delete)
+            refused = self._write(wanted, kept, may_delete=may_delete)
             if refused is not None:
-                return self._outcome(wanted, *refused)
+                return self._outcome(wanted, *refused, kept)
             self._table = None
-        return self._outcome(wanted, {}, {})
+        return self._outcome(wanted, {}, {}, kept)
 
     def _read(self) -> Table:
         table = Table()
@@ -122,14 +132,40 @@ class KernelRoutes:
         elif route["length"] and route["destination"][0] not in _MULTICAST:
             table.foreign.setdefault(key, []).append(route)
 
-    def _write(self, wanted: Mapping[Cidr, Entry], *, may_delete: bool) -> tuple[_Refused, _Refused] | None:
+    def _write(
+        self, wanted: Mapping[Cidr, Entry], kept: Collection[Cidr], *, may_delete: bool
+    ) -> tuple[_Refused, _Refused] | None:
         """Return the refused additions and deletions, or None if the kernel must be read again."""
         table = self.table()
         failures = self._send(self._additions(table, wanted))
+        if failures:
+            failures = self._retried(wanted, failures)
         if failures is None or self._is_outdated(failures):
             return None
-        undeleted = self._send(self._deletions(self.table(), wanted, failures)) if may_delete else {}
+        undeleted = self._send(self._deletions(wanted, {*failures, *kept})) if may_delete else {}
         return None if undeleted is None else (failures, undeleted)
+
+    def _retried(self, wanted: Mapping[Cidr, Entry], failures: _Refused) -> _Refused | None:
+        """Write refused IPv6 routes through tunnels again, while their gateways have routes of their own.
+
+        The kernel refuses (EINVAL) an on-link gateway in a network with a route on another link, such as the network that is
+        to be routed through the tunnel from now on. Return the refused networks, as `_send` does."""
+        refused = [network for network, failure in failures.items() if failure.errno == errno.EINVAL and network.version == 6]
+        again = {network: wanted[network] for network in refused if wanted[network].onlink}
+        ends = [((entry.gateway, 8 * len(entry.gateway)), _end(entry)) for entry in again.values()]
+        changes, own = _Changes(self._protocol), self.table().own
+        for key, entry in dict(ends).items():
+            changes.add(key, entry, replace=False)
+        for network, entry in again.items():
+            key = key_of(network)
+            changes.add(key, entry, replace=any(old.metric == entry.metric for old in own.get(key, ())))
+        for key, entry in dict(ends).items():
+            changes.delete(key, entry)
+        found = self._send(changes)
+        if found is None:
+            return None
+        rest = {network: failure for network, failure in failures.items() if network not in again}
+        return rest | {network: failure for network, failure in found.items() if network in again}
 
     def _is_outdated(self, failures: _Refused) -> bool:
         """Return True if a foreign route that the table lacks explains a refusal. The table is read again in this case."""
@@ -153,16 +189,21 @@ class KernelRoutes:
                 changes.add(key, entry, replace=False)
         return changes
 
-    def _deletions(self, table: Table, wanted: Mapping[Cidr, Entry], failures: _Refused) -> "_Changes":
+    def _deletions(self, wanted: Mapping[Cidr, Entry], kept: Collection[Cidr]) -> "_Changes":
         """Return the deletions of own routes. The old route to a network stays if the new one was refused."""
         changes = _Changes(self._protocol)
-        expected = {key_of(network): entry for network, entry in wanted.items()}
-        kept = {key_of(network) for network in failures}
-        for key, entries in table.own.items():
-            for entry in entries:
-                if entry != expected.get(key) and key not in kept:
-                    changes.delete(key, entry)
+        for key, entry in self._surplus(wanted, kept):
+            changes.delete(key, entry)
         return changes
+
+    def _surplus(self, wanted: Mapping[Cidr, Entry], kept: Collection[Cidr]) -> Iterator[tuple[Key, Entry]]:
+        """Yield the own routes that are not wanted, except those to kept networks."""
+        expected = {key_of(network): entry for network, entry in wanted.items()}
+        keys = {key_of(network) for network in kept}
+        for key, entries in self.table().own.items():
+            for entry in entries:
+                if entry != expected.get(key) and key not in keys:
+                    yield key, entry
 
     def _send(self, changes: "_Changes") -> _Refused | None:
         """Send the messages; note in the table what they did. Return the refused networks, or None if answers were lost."""
@@ -182,7 +223,9 @@ class KernelRoutes:
         changes.note(self.table().own)
         return failures
 
-    def _outcome(self, wanted: Mapping[Cidr, Entry], failures: _Refused, undeleted: _Refused) -> Outcome:
+    def _outcome(
+        self, wanted: Mapping[Cidr, Entry], failures: _Refused, undeleted: _Refused, kept: Collection[Cidr]
+    ) -> Outcome:
         table = self.table()
         present, failing, foreign = set(), {}, {}
         for network, entry in wanted.items():
@@ -194,7 +237,8 @@ class KernelRoutes:
                 foreign[network] = table.foreign[key][0]
             elif network not in present:
                 failing[network] = failures.get(network, _LOST)
-        return Outcome(frozenset(present), failing, foreign, undeleted)
+        unwanted = sum(1 for _ in self._surplus(wanted, {*failing, *kept}))
+        return Outcome(frozenset(present), failing, foreign, undeleted, unwanted)
 
 
 class _Changes:

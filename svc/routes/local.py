@@ -1,6 +1,6 @@
 """This node as the planner needs it: its addresses, and its tunnels whose address and parent are known."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from svc._core.cidr import Address
@@ -42,11 +42,30 @@ def local_of(
     )
 
 
-def pod_mtu(settings: Settings, interfaces: tuple[Interface, ...], local: Local) -> int:
-    """Return the MTU of pods: that of the smallest tunnel, otherwise of the interface; 0 if neither is known."""
-    if local.tunnels:
-        return min(tunnel.mtu for tunnel in local.tunnels.values())
-    parents = [interface_with(interfaces, address) for address in local.addresses.values()]
+def underlay_problems(
+    settings: Settings, inputs: Inputs, interfaces: tuple[Interface, ...], own: Mapping[int, Address]
+) -> Iterator[str]:
+    """Yield a sentence for an interface that is not there, and for each tunnel that pools need and that lacks an underlay."""
+    if settings.interface and settings.interface not in {interface.name for interface in interfaces}:
+        yield f"interface {settings.interface!r} does not exist: correct the option --interface"
+    for kind in needed_tunnels(inputs.pools) if settings.use_tunnels else ():
+        version = _version(kind)
+        if version not in own:
+            yield f"tunnel {kind!r} cannot be made: this node has no IPv{version} address"
+        elif _underlay(kind, interfaces, own) is None:
+            cause = f"no interface has {own[version]}, the address of this node"
+            yield f"tunnel {kind!r} cannot be made: {cause}: correct the address of the node, or give --interface"
+
+
+def pod_mtu(settings: Settings, inputs: Inputs, interfaces: tuple[Interface, ...], own: Mapping[int, Address]) -> int:
+    """Return the MTU of pods: that of the smallest tunnel that pools need, also if it has no address yet.
+
+    Otherwise it is that of the interface; 0 if neither is known."""
+    kinds = needed_tunnels(inputs.pools) if settings.use_tunnels else {}
+    found = [(kind, underlay) for kind in kinds if (underlay := _underlay(kind, interfaces, own))]
+    if found:
+        return min(_mtu(settings, kind, parent) for kind, (_, parent) in found)
+    parents = [interface_with(interfaces, address) for address in own.values()]
     return settings.mtu or min((parent.mtu for parent in parents if parent is not None), default=0)
 
 
@@ -59,10 +78,24 @@ def _tunnel(
     settings: Settings, kind: str, address: Address, interfaces: tuple[Interface, ...], own: Mapping[int, Address]
 ) -> Tunnel | None:
     """Return a tunnel; None if this node has no underlay for it."""
-    underlay = own.get(6 if kind == VXLAN_V6 else 4)
-    parent = None if underlay is None else interface_with(interfaces, underlay)
-    if underlay is None or parent is None:
+    found = _underlay(kind, interfaces, own)
+    if found is None:
         return None
-    mtu = (settings.mtu or parent.mtu or _DEFAULT_MTU) - OVERHEAD[kind]
+    underlay, parent = found
     mac = b"" if kind == IPIP else tunnel_mac(settings.node, kind)
-    return Tunnel(kind, device_name(settings.names, kind), parent.name, underlay, address, mtu, mac)
+    name = device_name(settings.names, kind)
+    return Tunnel(kind, name, parent.name, underlay, address, _mtu(settings, kind, parent), mac)
+
+
+def _underlay(kind: str, interfaces: tuple[Interface, ...], own: Mapping[int, Address]) -> tuple[Address, Interface] | None:
+    address = own.get(_version(kind))
+    parent = None if address is None else interface_with(interfaces, address)
+    return None if address is None or parent is None else (address, parent)
+
+
+def _version(kind: str) -> int:
+    return 6 if kind == VXLAN_V6 else 4
+
+
+def _mtu(settings: Settings, kind: str, parent: Interface) -> int:
+    return (settings.mtu or parent.mtu or _DEFAULT_MTU) - OVERHEAD[kind]

@@ -21,7 +21,7 @@ from svc.model.errors import CallerError, SvcError, reason_of
 from svc.model.shortage import shortage
 from svc.private_directory import create_directories, make_private
 from svc.routes import settings as options_of
-from svc.routes.cleaning import clean
+from svc.routes.cleaning import clean_datastore, clean_node
 from svc.routes.kernel_part import KernelPart
 from svc.routes.program import Program
 from svc.routes.report import as_json, as_table
@@ -81,11 +81,12 @@ def _clean(options: argparse.Namespace) -> int:
     settings = options_of.settings_of(options, os.environ)
     with ExitStack() as stack:
         stack.enter_context(_only_instance(settings))
+        kernel = stack.enter_context(closing(KernelPart(settings.names)))
+        clean_node(settings, kernel)
         backend = stack.enter_context(
             closing(open_backend(settings.datastore, Path(), settings.names, right_remedy=RIGHT_REMEDY))
         )
-        kernel = stack.enter_context(closing(KernelPart(settings.names)))
-        for kept in clean(settings, backend, kernel):
+        for kept in clean_datastore(settings, backend, kernel):
             log.warning("%s", kept)
     return 0
 

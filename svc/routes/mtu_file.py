@@ -8,7 +8,7 @@ from typing import Final
 from svc.atomic_file import File, write
 
 _NAME: Final = "mtu"
-_MARK: Final = "mtu.routes"  # in the same directory: what svc-routes has written
+_MARK: Final = "mtu.routes"  # in the same directory: what svc-routes has written, or is about to write, a line for each
 
 log = logging.getLogger("svc.routes")
 
@@ -19,10 +19,11 @@ def write_mtu(directory: Path, mtu: int) -> str:
     content = f"{mtu}\n".encode()
     try:
         present = _content(path)
-        if not mtu or present == content or (present is not None and present != _content(mark)):
+        if not mtu or present == content or not _is_own(present, mark):
             return ""
-        write(File(mark, content, 0o644))
+        write(File(mark, (present or b"") + content, 0o644))  # so that a kill before the next line leaves a file that is own
         write(File(path, content, 0o644))
+        write(File(mark, content, 0o644))
     except OSError as failure:
         return f"{path} cannot be written: {failure.strerror}"
     log.info("pods get MTU %d", mtu)
@@ -33,9 +34,13 @@ def remove_mtu(directory: Path) -> None:
     """Remove the file if svc-routes has written it. Raise OSError."""
     path, mark = directory / _NAME, directory / _MARK
     with suppress(FileNotFoundError):
-        if _content(path) == mark.read_bytes():
+        if _is_own(_content(path), mark):
             path.unlink(missing_ok=True)
         mark.unlink()
+
+
+def _is_own(present: bytes | None, mark: Path) -> bool:
+    return present is None or present in (_content(mark) or b"").splitlines(keepends=True)
 
 
 def _content(path: Path) -> bytes | None:

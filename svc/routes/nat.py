@@ -21,11 +21,17 @@ class NatTable:
         self._is_gone = False  # an earlier process may have left it
 
     def bring(self, nat: Nat | None, *, is_check: bool, may_delete: bool) -> None:
-        """Write the table if other networks are wanted, and after a check if it is not as it was written. Raise NftProblem."""
+        """Write the table if other networks are wanted, and after a check if it is not as it was written. Raise NftProblem.
+
+        Without `may_delete` no network is removed from it: a table of an earlier process stays as it is."""
         if nat is None:
             if may_delete and not self._is_gone:
                 self.delete()
             return
+        if not may_delete:
+            if self._written is None and self._list():
+                return
+            nat = _union(nat, self._written or nat)
         if nat == self._written and not (is_check and self._list() != self._listing):
             return
         self._written, self._is_gone = None, False
@@ -44,6 +50,10 @@ class NatTable:
             return nft.run("list", "table", "inet", self._name)
         except NftProblem:
             return ""
+
+
+def _union(nat: Nat, other: Nat) -> Nat:
+    return Nat(nat.pools | other.pools, nat.masqueraded | other.masqueraded)
 
 
 def table_text(name: str, nat: Nat) -> str:

@@ -51,6 +51,10 @@ class OwnNode:
         self._announce(kind, held[0])
         return held[0]
 
+    def held(self, kind: str) -> tuple[Address, ...]:
+        """Return the addresses that IPAM has assigned to a tunnel of this node. Raise SvcError."""
+        return self._ipam.addresses_of(f"{HANDLES[kind]}{self._node}")
+
     def release(self, kind: str) -> None:
         """Stop announcing the address of a tunnel, then release it. Raise SvcError."""
         handle = f"{HANDLES[kind]}{self._node}"
@@ -108,7 +112,7 @@ class OwnNode:
         if found is None and address is None:
             return
         if found is None:
-            raise NotFound(self._key, remedy="register the node first: the agent does, or `svcctl node`")
+            raise NotFound(self._key, remedy="register the node first: the agent does, or `svcctl node apply`")
         change = _announcing(section, texts)
         if change(found.value) is not found.value:
             self._require_unlocked()

@@ -81,9 +81,12 @@ class _Planner:
         return Nat(frozenset(pool.cidr for pool in pools), frozenset(pool.cidr for pool in pools if pool.masquerades))
 
     def _ranges(self) -> Iterator[tuple[Cidr, Row]]:
+        claims: dict[Cidr, dict[str, bool]] = {}
         for node in self._inputs.nodes.values():
             for network in node.ranges:
-                yield network, self._row(network, node.name)
+                claims.setdefault(network, {})[node.name] = True
+        for network, nodes in claims.items():
+            yield network, self._claimed(network, nodes)
 
     def _blocks(self) -> Iterator[tuple[Cidr, Row]]:
         for network, claims in self._inputs.claims.items():

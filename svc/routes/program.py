@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from svc._core.cidr import Address
 from svc.datastore.api import Backend
 from svc.end_request import EndRequest
 from svc.model.errors import PeerError, SvcError
@@ -17,13 +18,13 @@ from svc.retry import Backoff
 from svc.routes import planning
 from svc.routes.applied import Applied
 from svc.routes.copies import Copies
-from svc.routes.inputs import Inputs, needed_tunnels
+from svc.routes.inputs import Inputs, needed_tunnels, pod_networks
 from svc.routes.interfaces import Interface, read_interfaces
 from svc.routes.kernel_part import KernelPart
-from svc.routes.local import addresses_of_node, local_of, pod_mtu
+from svc.routes.local import addresses_of_node, local_of, pod_mtu, underlay_problems
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
-from svc.routes.own_node import OwnNode
+from svc.routes.own_node import HANDLES, OwnNode
 from svc.routes.report import IDLE, WAITING, WORKING, Report
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings
@@ -52,7 +53,8 @@ class Program:
         self._wake_write.setblocking(False)
         self._copies = Copies(backend, settings.names, self._on_change, use_pod_cidr=settings.use_pod_cidr)
         self._registers = backend.atomic  # nodes of Kubernetes have their addresses there
-        self._tunnels = TunnelAddresses(OwnNode(backend, settings.names, settings.node), self._on_change)
+        node = OwnNode(backend, settings.names, settings.node)
+        self._tunnels = TunnelAddresses(node, self._on_change, kernel.tunnel_addresses())
         self._mode = Mode(settings.mode)
         self._guard = DeletionGuard()
         self._refusals = Refusals()
@@ -63,6 +65,7 @@ class Program:
         self._not_before = 0.0  # after a failure
         self._backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
         self._interfaces: tuple[Interface, ...] = ()
+        self._own: dict[int, Address] = {}  # addresses of this node
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
         self._ended = threading.Event()
@@ -97,7 +100,8 @@ class Program:
                     raise PeerError("the datastore was not read completely in time", details="see whether its server answers")
                 time.sleep(BATCH_SECONDS)
             self.step()
-            if self._telemetry.report.state == WORKING and self._tunnels.attempt_needed():
+            if self._telemetry.report.state == WORKING:
+                self._tunnels.attempt_needed()
                 self._compare_at = 0.0
                 self.step()
         finally:
@@ -116,7 +120,7 @@ class Program:
             self._backoff.reset()
             if is_full:
                 self._compared_at, self._compare_at = now, now + seconds
-        except SvcError as failure:
+        except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
             self._telemetry.report = replace(self._telemetry.report, problems=(str(failure),))
             self._compare_at = self._not_before = time.monotonic() + self._backoff.next()
@@ -170,15 +174,29 @@ class Program:
         if is_full:
             self._kernel.forget()
             self._interfaces = read_interfaces()
-        own = addresses_of_node(self._settings, inputs, self._interfaces)
-        self._tunnels.want(self._needed(inputs), own if self._registers else {})
+        own = self._own_addresses(inputs)
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
         plan = planning.plan(inputs, local, self._kernel.connected_device)
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
             self._apply(plan.wanted, changed_at, is_full=is_full)
-        problems = [*self._mtu_problems(local), *self._tunnels.problems.values(), *self._copies.unreadable.values()]
+        self._want_tunnels(inputs, own)
+        problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
+        problems += [*self._tunnels.problems.values(), *self._copies.unreadable.values()]
         self._show(plan, tuple(problems))
         return COMPARE_SECONDS
+
+    def _own_addresses(self, inputs: Inputs) -> dict[int, Address]:
+        """Return the addresses of this node. Those of its Node stay while the Node is gone, so that no tunnel moves."""
+        found = addresses_of_node(self._settings, inputs, self._interfaces)
+        if self._settings.node in inputs.nodes:
+            self._own = found
+        return found if self._settings.interface else self._own or found
+
+    def _want_tunnels(self, inputs: Inputs, own: dict[int, Address]) -> None:
+        """Have addresses assigned, and released if no device has them. Those of another program are not known from own ones."""
+        kept = frozenset(HANDLES) if self._mode.traces else frozenset(self._kernel.own_tunnels())
+        facts = inputs.nodes.get(self._settings.node)
+        self._tunnels.want(self._needed(inputs), own if self._registers else {}, kept, facts)
 
     def _is_due(self, now: float) -> bool:
         due = self._refusals.next_due
@@ -188,9 +206,10 @@ class Program:
         """Look for traces of another program, if that is due. Return whether this one may change anything."""
         now = time.monotonic()
         if self._mode.is_check_due(now):
-            self._mode.record(tuple(self._kernel.traces([pool.cidr for pool in inputs.pools])), now)
+            self._mode.record(tuple(self._kernel.traces(pod_networks(inputs.pools))), now)
         if self._mode.works(now):
             return True
+        self._tunnels.rest()
         self._wanted = self._applied = None
         self._refusals = Refusals()
         self._telemetry.report = Report(IDLE, traces=self._mode.traces)
@@ -205,22 +224,22 @@ class Program:
     def _apply(self, wanted: Wanted, changed_at: float | None, *, is_full: bool) -> None:
         """Have the kernel part add, then delete what may be deleted."""
         now = time.monotonic()
-        before = {} if self._applied is None else self._applied.routes
-        routes = self._refusals.due_routes(wanted.routes, before, now)
-        tried = replace(wanted, routes=routes)
-        applied = self._kernel.apply(tried, may_delete=False)
+        routes = self._refusals.due_routes(wanted.routes, now)
+        tried, kept = replace(wanted, routes=routes), wanted.routes.keys() - routes.keys()
+        applied = self._kernel.apply(tried, may_delete=False, kept=kept)
         self._refusals.record(routes, applied, now)
         own = self._kernel.own_routes()
-        doomed = own - len(applied.routes)
+        is_wiped = not self._settings.use_pod_cidr and not self._copies.has_pools  # other parts may be read a moment later
+        doomed = own if is_wiped else applied.unwanted
         rest = (wanted.peers, wanted.tunnels, wanted.nat)
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
         if self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
-            applied = self._kernel.apply(tried, may_delete=True)
+            applied = self._kernel.apply(tried, may_delete=True, kept=kept)
         self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
 
     def _may_delete(self, own: int, doomed: int, now: float) -> bool:
-        if self._copies.interrupted_since is not None:
+        if self._copies.interrupted_since is not None or self._copies.lacks_pools:
             return False
         before = self._guard.held
         is_allowed = self._guard.allows(own, doomed, now)
@@ -228,8 +247,8 @@ class Program:
             log.warning("%d of %d routes are not in the datastore any more: they are kept for 10 minutes", doomed, own)
         return is_allowed
 
-    def _mtu_problems(self, local: planning.Local) -> list[str]:
-        problem = write_mtu(self._settings.state_dir, pod_mtu(self._settings, self._interfaces, local))
+    def _mtu_problems(self, inputs: Inputs, own: dict[int, Address]) -> list[str]:
+        problem = write_mtu(self._settings.state_dir, pod_mtu(self._settings, inputs, self._interfaces, own))
         return [problem] if problem else []
 
     def _show(self, plan: planning.Plan, problems: tuple[str, ...]) -> None:

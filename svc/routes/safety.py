@@ -56,18 +56,11 @@ class Refusals:
         """When the next attempt is due (monotonic time)."""
         return min((refusal.due for refusal in self._known.values()), default=None)
 
-    def due_routes(self, wanted: Mapping[Cidr, Way], present: Mapping[Cidr, Way], now: float) -> Mapping[Cidr, Way]:
-        """Return the wanted routes without those that wait, which stay as they are in the kernel."""
+    def due_routes(self, wanted: Mapping[Cidr, Way], now: float) -> Mapping[Cidr, Way]:
+        """Return the wanted routes without those that wait."""
         self._forget(network for network, refusal in self._known.items() if wanted.get(network) != refusal.way)
-        waiting = [network for network, refusal in self._known.items() if refusal.due > now]
-        if not waiting:
-            return wanted
-        routes = dict(wanted)
-        for network in waiting:
-            del routes[network]
-            if network in present:
-                routes[network] = present[network]
-        return routes
+        waiting = {network for network, refusal in self._known.items() if refusal.due > now}
+        return {network: way for network, way in wanted.items() if network not in waiting} if waiting else wanted
 
     def record(self, tried: Mapping[Cidr, Way], applied: Applied, now: float) -> None:
         """Note the outcome of an attempt with these routes."""

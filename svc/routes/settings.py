@@ -30,6 +30,7 @@ OPTIONS: Final = (
     "interface",
     "mtu",
     "metrics",
+    "once",
     "takeover",
     "state_dir",
     "run_dir",
@@ -47,7 +48,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Valid settings. `datastore` has the form in which sessions are opened."""
+    """Valid settings. `datastore` has the form in which sessions are opened, `state_dir` the MTU file."""
 
     datastore: dict[str, str]
     node: str
@@ -100,11 +101,16 @@ def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         interface=getattr(options, "interface", ""),
         mtu=getattr(options, "mtu", 0),
         metrics=getattr(options, "metrics", ()),
-        once=getattr(options, "once", False),
+        once=getattr(options, "once", "off") == "on",
         takeover=getattr(options, "takeover", 0.0),
-        state_dir=options.state_dir,
+        state_dir=_mtu_dir(options.state_dir, names),
         run_dir=options.run_dir,
     )
+
+
+def _mtu_dir(state_dir: Path, names: Names) -> Path:
+    """Return the directory in which calls with these names look for the MTU file, unless another one is given."""
+    return Path(names.state_dir) if state_dir == Path(DEFAULT.state_dir) else state_dir
 
 
 def _installed_list(state_dir: Path, profile: str) -> Path:
@@ -172,7 +178,8 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="wait so long for another instance to end (default: refuse to start)",
     )
-    run.add_argument("--once", action="store_true", help="bring the node to what it needs once, and end")
+    once_help = "bring the node to what it needs once, and end"
+    run.add_argument("--once", choices=SWITCHES, nargs="?", const="on", default="off", help=once_help)
 
 
 def _read_config(path: Path) -> dict[str, str]:

@@ -27,7 +27,9 @@ def of_devices(names: Names, links: Links, addressed: Iterable[int]) -> Iterator
 
 
 def of_routes(foreign: Mapping[Key, list[dict[str, Any]]], links: Links, pools: Iterable[Cidr]) -> Iterator[str]:
-    """Yield a sentence for each protocol with routes of another program to addresses of the pools."""
+    """Yield a sentence for each protocol with routes of another program to addresses of the pools.
+
+    The links were read before the routes."""
     ours = {link["index"] for link in links.values() if is_pod_interface(link) or link["alias"] == ALIAS}
     names = {link["index"]: name for name, link in links.items()}
     ranges = [(pool.version, pool.first.packed, pool.last.packed, pool.length) for pool in pools]
@@ -37,7 +39,8 @@ def of_routes(foreign: Mapping[Key, list[dict[str, Any]]], links: Links, pools: 
         if not _is_inside(key, ranges):
             continue
         for route in routes:
-            if route["index"] in ours:
+            is_new = route["index"] and route["index"] not in names  # its link came after the links were read, as that of a pod
+            if is_new or route["index"] in ours:
                 continue
             protocol = route["protocol"]
             counts[protocol] = counts.get(protocol, 0) + 1

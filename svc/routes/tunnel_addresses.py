@@ -8,6 +8,7 @@ from typing import Final
 from svc._core.cidr import Address
 from svc.model.errors import SvcError
 from svc.retry import Backoff
+from svc.routes.inputs import NodeFacts
 from svc.routes.own_node import HANDLES, OwnNode
 
 CHECK_SECONDS: Final = 1800.0  # between checks that the address is still assigned and announced
@@ -20,17 +21,21 @@ log = logging.getLogger("svc.routes")
 
 
 class TunnelAddresses:
-    """Addresses by kind of tunnel. `changed` is called when they have changed. `want` and the properties are for any thread."""
+    """Addresses by kind of tunnel. `changed` is called when they have changed. `want` and the properties are for any thread.
 
-    def __init__(self, node: OwnNode, changed: Callable[[], None]) -> None:
+    `present` are the addresses that the devices have already: they are used until IPAM says others."""
+
+    def __init__(self, node: OwnNode, changed: Callable[[], None], present: Mapping[str, Address]) -> None:
         self._node = node
         self._changed = changed
         self._wake = threading.Event()
         self._ended = threading.Event()
         self._needed: Needed | None = None
         self._own: Mapping[int, Address] = {}  # to register
+        self._kept: frozenset[str] = frozenset()
+        self._facts: NodeFacts | None = None
         self._released: set[str] = set()
-        self.addresses: dict[str, Address] = {}
+        self.addresses: dict[str, Address] = dict(present)
         self.problems: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="tunnel-addresses", daemon=True)
 
@@ -44,17 +49,30 @@ class TunnelAddresses:
         if self._thread.ident is not None:
             self._thread.join(_JOIN_SECONDS)
 
-    def want(self, needed: Needed, register: Mapping[int, Address]) -> None:
-        """Set which tunnels are needed, and the addresses of this node that its Node must have."""
-        if needed == self._needed and register == self._own:
+    def want(
+        self,
+        needed: Needed,
+        register: Mapping[int, Address],
+        kept: frozenset[str] = frozenset(),
+        facts: NodeFacts | None = None,
+    ) -> None:
+        """Set which tunnels are needed, and the addresses of this node that its Node must have.
+
+        The addresses of the `kept` kinds are not released. `facts` are those of the Node: after a change they are verified."""
+        present = (self._needed, self._own, self._kept, self._facts)
+        if present == (needed, register, kept, facts):
             return
-        self._needed, self._own = needed, register
+        self._needed, self._own, self._kept, self._facts = needed, register, kept, facts
         self._wake.set()
 
-    def attempt_needed(self) -> bool:
-        """Carry out the last `want` in this thread, in place of `start`. Return whether that made a difference."""
-        before = self.addresses
-        return self._needed is not None and self.attempt(self._needed) and before != self.addresses
+    def rest(self) -> None:
+        """Write nothing until the next `want`."""
+        self._needed = None
+
+    def attempt_needed(self) -> None:
+        """Carry out the last `want` in this thread, in place of `start`."""
+        if self._needed is not None:
+            self.attempt(self._needed)
 
     def _run(self) -> None:
         backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
@@ -66,6 +84,7 @@ class TunnelAddresses:
                 return
             needed = self._needed
             if needed is None:
+                delay = None
                 continue
             is_done = self.attempt(needed)
             if is_done:
@@ -80,12 +99,14 @@ class TunnelAddresses:
                 if kind in needed:
                     self._released.discard(kind)
                     addresses[kind] = self._node.assign(kind, needed[kind])
-                elif kind not in self._released:
+                elif kind not in self._released and kind not in self._kept:
                     self._node.release(kind)
                     self._released.add(kind)
                     addresses.pop(kind, None)
             except SvcError as failure:
                 problems[kind] = f"{kind}: {failure}"
+                if kind in addresses and self._is_lost(kind, addresses[kind]):
+                    del addresses[kind]  # another node or pod may get it
         if self._own:
             try:
                 self._node.register(self._own)
@@ -97,3 +118,13 @@ class TunnelAddresses:
             self.addresses, self.problems = addresses, problems  # replaced as a whole, because the main thread reads them
             self._changed()
         return not problems
+
+    def _is_lost(self, kind: str, address: Address) -> bool:
+        """Return whether IPAM says that this node does not have the address of a tunnel. It is then not announced any more."""
+        try:
+            held = self._node.held(kind)
+            if not held:
+                self._node.release(kind)
+        except SvcError:
+            return False
+        return address not in held

@@ -1,29 +1,39 @@
 """The pods of node agents, and their versions."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-from svc.deploy.manifests.settings import SYSTEM_NAMESPACE
+from svc.names import Names
 from svc.upgrade.bundle import agent_names, container_of, version_of
 from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
 
 Json = dict[str, Any]
 
+OWN_VERSION: Final = "svcctl"
+"""The target of names profiles whose versions are those of svc."""
+
+_DAEMON_SETS: Final = "/apis/apps/v1/daemonsets"
+_ANY: Final = Place("apps/v1", "DaemonSet", "any", "any")
+
 
 def agent_versions(cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield node and version of each pod of an agent."""
-    for name in agent_names(cluster.names):
-        for pod in _pods(cluster, name):
-            workload = {"metadata": {"name": name}, "spec": {"template": {"spec": pod["spec"]}}}
-            yield str(pod["spec"].get("nodeName") or ""), version_of(str(container_of(workload)["image"]))
+    """Yield node and version of each pod of an agent, in any namespace."""
+    known = _names_of(cluster.names)
+    for each in list(cluster.items(_DAEMON_SETS)) if cluster.served(_ANY) else ():
+        if each["metadata"]["name"] in known:
+            yield from _versions(cluster, each)
 
 
-def _pods(cluster: Cluster, daemon_set: str) -> Iterator[Json]:
-    place = Place("apps/v1", "DaemonSet", SYSTEM_NAMESPACE, daemon_set)
-    live = cluster.find(place) if cluster.served(place) else None
-    if live is None:
-        return
-    labels = live["spec"]["selector"].get("matchLabels") or {}
+def _names_of(names: Names) -> list[str]:
+    """Return the names of DaemonSets whose versions count. Under another product's names, that of svc has other versions."""
+    is_own = names.upgrade_target == OWN_VERSION
+    return [name for name in agent_names(names) if is_own or name != names.daemon_set]
+
+
+def _versions(cluster: Cluster, daemon_set: Json) -> Iterator[tuple[str, str]]:
+    metadata, labels = daemon_set["metadata"], daemon_set["spec"]["selector"].get("matchLabels") or {}
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    yield from cluster.items(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods", labelSelector=selector)
+    for pod in cluster.items(f"/api/v1/namespaces/{metadata['namespace']}/pods", labelSelector=selector):
+        workload = {"metadata": {"name": metadata["name"]}, "spec": {"template": {"spec": pod["spec"]}}}
+        yield str(pod["spec"].get("nodeName") or ""), version_of(str(container_of(workload)["image"]))

@@ -14,7 +14,7 @@ from svc.atomic_file import replace
 from svc.model.errors import reason_of
 from svc.private_directory import make_private
 from svc.upgrade.outcomes import Blocked
-from svc.upgrade.places import Place
+from svc.upgrade.places import Place, place_of
 from svc.upgrade.run_names import NAME, NAMESPACE, RUN_LABEL, secret_place
 from svc.upgrade.writer import Changed, Writer
 from svc.values import dataclass
@@ -46,6 +46,7 @@ class Backup:
         self._entries: list[Entry] = []
         self._former: list[Entry] = []
         self._batches = 0
+        self._unpublished: dict[int, bytes] = {}
 
     def follow(self, run: str) -> None:
         """Read the entries of the run before this one: they say what it has applied."""
@@ -65,7 +66,10 @@ class Backup:
     def load(self) -> None:
         """Read the entries of the Secrets and of the folder. Raise StoreError, and Blocked if a file cannot be read."""
         batches = _complete_batches(read_secrets(self._writer, self.run))
+        published = max(batches, default=0)
         for number, data in self._files():
+            if number not in batches and number > published:
+                self._unpublished[number] = data
             batches.setdefault(number, data)
         self._entries = [Entry(*json.loads(line)) for number in sorted(batches) for line in batches[number].splitlines()]
         self._batches = max((*batches, *self._begun()), default=0)
@@ -74,6 +78,15 @@ class Backup:
         """Return what a step has saved, oldest first."""
         return [each.saved for each in self._entries if each.step == step]
 
+    def publish(self) -> None:
+        """Create the Secrets of batches that only the folder has: the run was killed before it could."""
+        begun = set(self._begun()) if self._unpublished else set()
+        for number, data in sorted(self._unpublished.items()):
+            if number in begun:  # some of its Secrets exist, or another machine has begun a batch of the same number
+                self._batches += 1
+            self._create_secrets(self._batches if number in begun else number, data)
+        self._unpublished = {}
+
     def add(self, entries: Sequence[Entry]) -> None:
         """Save entries durably in the folder, then in Secrets. Raise Blocked if either cannot be written."""
         if not entries:
@@ -81,9 +94,7 @@ class Backup:
         self._batches += 1
         data = b"".join(json.dumps([each.step, each.saved]).encode() + b"\n" for each in entries)
         self._write_file(data)
-        parts = [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]
-        for number, part in enumerate(parts, 1):
-            self._create_secret(number, len(parts), part)
+        self._create_secrets(self._batches, data)
         self._entries += entries
 
     def _write_file(self, data: bytes) -> None:
@@ -97,9 +108,13 @@ class Backup:
                 details="nothing was changed that is not saved; make room there, or give another --state-dir",
             ) from error
 
-    def _create_secret(self, number: int, parts: int, data: bytes) -> None:
-        body = _secret(self.run, self._batches, number, parts, data)
-        place = secret_place(self.run, self._batches, number)
+    def _create_secrets(self, batch: int, data: bytes) -> None:
+        parts = [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]
+        for number, part in enumerate(parts, 1):
+            self._create_secret(_secret(self.run, batch, number, len(parts), part))
+
+    def _create_secret(self, body: Json) -> None:
+        place = place_of(body)
         for attempt in range(_ATTEMPTS):
             try:
                 self._writer.create(body)

@@ -20,6 +20,7 @@ class Bundle:
     def __init__(self, documents: Sequence[Json]) -> None:
         for document in documents:
             _require_place(document)
+            _require_parts(document)
         self.documents = sorted(in_order(documents), key=lambda each: _LAST.get(each["kind"], 0))
         self._by_place = {place_of(each): each for each in self.documents}
         if len(self._by_place) < len(documents):
@@ -63,6 +64,28 @@ def version_of(image: str) -> str:
     """Return the tag of an image; empty if it has none."""
     name = image.partition("@")[0].rpartition("/")[2]
     return name.partition(":")[2]
+
+
+def _require_parts(document: Json) -> None:
+    """Raise CallerError if a document lacks what is read of its kind before the server checks it."""
+    try:
+        if document["kind"] in WORKLOADS:
+            _read_workload(document)
+        elif document["kind"] == DEFINITION:
+            kinds_of(document)
+    except KeyError as error:
+        raise CallerError(f"{describe(document)}: {error.args[0]} is missing", details="complete the manifest") from error
+    except (AttributeError, IndexError, TypeError) as error:
+        raise CallerError(f"{describe(document)}: {error}", details="a field is empty, or has another type") from error
+
+
+def _read_workload(document: Json) -> None:
+    pod, _ = document["spec"]["template"]["spec"], container_of(document)["image"]
+    for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
+        for named in (container, *(container.get("env") or ())):
+            _ = named["name"]
+    for volume in pod.get("volumes") or ():
+        _ = volume["name"]
 
 
 def _require_place(document: Json) -> None:

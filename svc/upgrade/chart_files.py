@@ -1,7 +1,11 @@
 """Charts that a user names: a folder, or an archive that helm has packed."""
 
 import hashlib
+import json
+import lzma
+import re
 import tarfile
+import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -9,6 +13,7 @@ from typing import Any, Final
 
 from svc.admin.documents import read_raw
 from svc.model.errors import CallerError, Code, reason_of
+from svc.model.field_errors import Written
 from svc.netconf.networklist import read_file
 from svc.values import dataclass
 
@@ -16,6 +21,8 @@ Json = dict[str, Any]
 
 MAX_BYTES: Final = 20_000_000  # of all files of a chart
 _ABOUT, _IGNORED, _TEMPLATES = "Chart.yaml", ".helmignore", "templates/"
+_HIDDEN: Final = f"{_TEMPLATES}."  # helm leaves them out of a folder
+_BLANK: Final = re.compile(r"(---)?\s*(#.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ def read_chart(place: str) -> Chart:
     path = Path(place)
     try:
         files = dict(_of_folder(path) if path.is_dir() else _of_archive(path))
-    except (OSError, tarfile.TarError, EOFError) as error:
+    except (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         details = "name a folder with a chart, or a file of `helm package`"
         raise CallerError(f"--chart {place}: {reason_of(error)}", details=details, code=Code.IO_FAILURE) from error
     if _ABOUT not in files:
@@ -58,7 +65,7 @@ def read_chart(place: str) -> Chart:
     about = _only(f"{place}/{_ABOUT}", files[_ABOUT])
     total = hashlib.sha256()
     for name, data in sorted(files.items()):
-        total.update(f"{name} {len(data)}\n".encode() + data)
+        total.update(f"{name} {len(data)}\n".encode(errors="surrogateescape") + data)
     return Chart(
         place,
         str(about.get("name") or ""),
@@ -73,7 +80,27 @@ def read_chart(place: str) -> Chart:
 def read_values(place: str) -> tuple[Json, str]:
     """Return the values of a file, and the digest of the file. Raise CallerError."""
     data = read_file(Path(place))
-    return (_only(place, data) if data.strip() else {}), hashlib.sha256(data).hexdigest()
+    values = {} if is_blank(data.decode(errors="replace")) else as_json(_only(place, data))
+    return values, hashlib.sha256(data).hexdigest()
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text of YAML has no document: nothing but comments and marks."""
+    return all(_BLANK.fullmatch(line) for line in text.splitlines())
+
+
+def as_json(value: Any) -> Any:
+    """Return a value of YAML as helm keeps it: keys are text, and dates are as written."""
+    if isinstance(value, dict):
+        return {_key(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [as_json(each) for each in value]
+    return value.text if isinstance(value, Written) else value
+
+
+def _key(key: Any) -> str:
+    text = as_json(key)
+    return text if isinstance(text, str) else json.dumps(text)
 
 
 def _only(place: str, data: bytes) -> Json:
@@ -86,11 +113,12 @@ def _only(place: str, data: bytes) -> Json:
 def _of_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
     size = 0
     for path in sorted(folder.rglob("*")):
-        if not path.is_file():
+        name = path.relative_to(folder).as_posix()
+        if not path.is_file() or name.startswith(_HIDDEN):
             continue
         size += path.stat().st_size
         _require_small(folder, size)
-        yield path.relative_to(folder).as_posix(), path.read_bytes()
+        yield name, path.read_bytes()
 
 
 def _of_archive(file: Path) -> Iterator[tuple[str, bytes]]:

@@ -11,7 +11,7 @@ from svc.upgrade.bundle import Bundle
 from svc.upgrade.chart_files import read_chart, read_values
 from svc.upgrade.chart_steps import AdoptObjects, FormerReleases
 from svc.upgrade.chart_view import ChartView, Situation, Wish
-from svc.upgrade.client_versions import installed, older
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.helm import HelmFailed, missing
 from svc.upgrade.manifest_procedure import pattern_of
@@ -23,7 +23,7 @@ from svc.upgrade.release_step import HelmRelease
 from svc.upgrade.releases import documents_of
 from svc.upgrade.request import Request
 from svc.upgrade.step import Step
-from svc.upgrade.writer import Writer
+from svc.upgrade.writer import Writer, not_served
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ def chart_procedure(writer: Writer, request: Request) -> "ChartProcedure":
         documents, digest = _definitions_of(writer, request), chart.digest
     if other := next((each for each in documents if each.get("kind") != DEFINITION), None):
         raise CallerError(
-            f"{request.manifest} has an object of kind {other.get('kind')}",
+            f"{request.manifest or f'--chart {request.chart}'} has an object of kind {other.get('kind')}",
             details="give the definitions alone: the chart has the other objects",
         )
     inputs = {"chart": chart.digest, "release": request.release, "values": values_digest, "manifest": digest, "to": request.to}
@@ -87,9 +87,7 @@ class ChartProcedure:
             "release": f"{newest}, {newest.status}" if newest else "none",
             "chart": f"{newest.chart_name if newest else 'none'} -> {chart}",
             "version": source,
-            "programs on PATH": [
-                f"{place}: {version or 'unknown'}" for place, version in installed(os.environ.get("PATH", ""))
-            ],
+            "programs on PATH": listed(os.environ.get("PATH", "")),
         }
         problems = [*found.blockers, *(self._release_problems(found) if not found.blockers else ())]
         problems += _version_problems(writer, source, target, self.inputs["to"])
@@ -115,10 +113,22 @@ class ChartProcedure:
         name = (newest.chart.get("metadata") or {}).get("name")
         if name != chart.name:
             yield f"release {self._wish.release} is of chart {name}, and the chart given is {chart.name}"
+        else:
+            yield from self._kinds_missing(found)
         if self._writer.find(Place("v1", "Namespace", "", found.namespace)) is None:
             yield f"the namespace {found.namespace} of the release does not exist"
         if self._wish.is_external and found.current is None and self._wish.values is None and newest.config:
             yield "the values of the former release are not kept by an installation: give them with --values"
+
+    def _kinds_missing(self, found: Situation) -> Iterator[str]:
+        """Yield a sentence for each object whose kind neither the server nor the definitions have: helm would refuse it."""
+        if self._wish.is_external and not self._writer.helm.is_installed:
+            return  # what the chart makes is not known
+        for document in self._view.documents(found):
+            place = self._view.place(document, found.namespace)
+            is_known = self._writer.served(place) is not None or self._bundle.brings(place)
+            if not is_known and not self._view.is_served_otherwise(place):
+                yield not_served(place)
 
 
 def _definitions_of(writer: Writer, request: Request) -> list[Json]:
@@ -131,7 +141,8 @@ def _definitions_of(writer: Writer, request: Request) -> list[Json]:
         raise CallerError(f"--chart {request.chart}: {error}", details="name a chart that helm can read") from error
     if not found:
         raise CallerError(
-            f"--chart {request.chart} brings no definitions", details="give them with --manifest, as `svcctl crd` prints them"
+            f"--chart {request.chart} brings no definitions",
+            details="give them with --manifest, as `svcctl crd print` prints them",
         )
     return found
 

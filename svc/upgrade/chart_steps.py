@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from svc.upgrade.chart_view import RELEASE_NAMESPACE, ChartView, Situation
-from svc.upgrade.object_states import digest
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.releases import FORMER_NAMESPACE, place_of
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Writer
 
 Json = dict[str, Any]
@@ -68,8 +67,7 @@ class AdoptObjects(ChartStep):
             blockers=tuple(self._view.foreign(found)),
             notes=tuple(self._view.pull_secrets(found)),
             changes=changes,
-            before=digest({"left": sorted(map(str, left))}),
-            after=digest({"left": []}),
+            before=PARTS,
             content={"left": left, "to": found.namespace},
         )
 
@@ -124,8 +122,7 @@ class FormerReleases(ChartStep):
             asks=self._asks(found, places),
             notes=tuple(f"{each} has the labels of the release, and is not a revision: it stays" for each in found.others),
             changes=tuple((str(each), "present", None) for each in places),
-            before=digest({"secrets": sorted(map(str, places))}),
-            after=digest({"secrets": []}),
+            before=PARTS,
             content={"places": places},
         )
 

@@ -178,11 +178,20 @@ class ChartView:
 
     def _capabilities(self) -> list[str]:
         """Return the options that tell helm what the server is."""
-        client = self._writer.client
-        groups = client.get("/apis")["groups"]
-        served = ["v1", *(each["groupVersion"] for group in groups for each in group["versions"])]
-        version = str(client.get("/version")["gitVersion"])
-        return ["--kube-version", version, *(word for each in served for word in ("--api-versions", each))]
+        version = str(self._writer.client.get("/version")["gitVersion"])
+        return ["--kube-version", version, *(word for each in self._served_versions() for word in ("--api-versions", each))]
+
+    def _served_versions(self) -> list[str]:
+        groups = self._writer.client.get("/apis")["groups"]
+        return ["v1", *(each["groupVersion"] for group in groups for each in group["versions"])]
+
+    def is_served_otherwise(self, place: Place) -> bool:
+        """Return whether the server has a kind in another version of its group.
+
+        helm without a server takes all versions that it knows for served; with one, a chart may choose another."""
+        group = place.api_version.partition("/")[0]
+        versions = [each for each in self._served_versions() if each.partition("/")[0] == group]
+        return any(self._writer.discovery.find(each, place.kind) for each in versions)
 
     def _missing(self, records: Records) -> str:
         known = ", ".join(records.known[:_MAX_NAMED]) or "none"

@@ -7,12 +7,11 @@ those of installations are never chosen, and do not contradict anything.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from svc.datastore.api import StoreError
 from svc.deploy.manifests.settings import SYSTEM_NAMESPACE
 from svc.upgrade.bundle import agent_names
 from svc.upgrade.etcd_access import uses_etcd, variables_of
 from svc.upgrade.manifest_procedure import configs_of
-from svc.upgrade.outcomes import Blocked, Stopped
+from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
 from svc.values import dataclass
@@ -35,15 +34,12 @@ class Method:
 
 
 def choose(cluster: Cluster, given: str, known: Sequence[str]) -> str:
-    """Return the procedure: the given one, or that of the first method that is found. Raise Blocked if they contradict."""
+    """Return the procedure: the given one, or that of the first method that is found.
+
+    Raise Blocked if they contradict each other, StoreError."""
     if given and given not in _OF_METHODS:
         return given
-    try:
-        found = [(method, reason) for method in _METHODS if (reason := method.reason(cluster))]
-    except Stopped:
-        raise
-    except StoreError as error:
-        raise Blocked([error.msg], details=error.details) from error
+    found = [(method, reason) for method in _METHODS if (reason := method.reason(cluster))]
     if not found:
         return given or MANIFESTS
     method, reason = found[0]

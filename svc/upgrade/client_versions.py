@@ -25,6 +25,11 @@ def installed(path: str) -> Iterator[tuple[str, str]]:
         yield found, _version_of(found)
 
 
+def listed(path: str) -> list[str]:
+    """Return a text for each svcctl of a PATH."""
+    return [f"{place}: {version or 'unknown'}" for place, version in installed(path)]
+
+
 def older(path: str) -> list[str]:
     """Return a sentence for each svcctl of a PATH that is older than this one."""
     own = order_of(__version__)

@@ -85,10 +85,12 @@ class MoveStep:
 
     @property
     def lock(self) -> "marks.Mark | None":
-        """The mark of the source if it is that of this run."""
+        """The mark of the source if it is that of this run, and the source is locked."""
         source = self._sites.source
-        mark = marks.mark_of(source.names, marks.present(source))
-        return mark if mark and mark.run == self._sites.run and mark.state in (LEAVING, LEFT) else None
+        info = marks.present(source)
+        mark = marks.mark_of(source.names, info)
+        is_own = mark is not None and mark.run == self._sites.run and mark.state in (LEAVING, LEFT)
+        return mark if is_own and info is not None and marks.is_locked(info) else None
 
     @property
     def has_left(self) -> bool:
@@ -148,13 +150,12 @@ class CallsInFlight(MoveStep):
         raise Blocked(["the source is not locked any more"], details="another program has unlocked it: run the command again")
 
     def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
-        """Return whether the time has passed. A clock that was set back does not prolong it."""
+        """Return whether the time has passed. A clock that is set changes nothing."""
         lock = self.lock
         if lock is None or lock.state == LEFT:
             return REACHED
-        limit = marks.IN_FLIGHT_SECONDS
         if self._until is None:
-            self._until = time.monotonic() + min(max(lock.since + limit - time.time(), 0.0), limit)
+            self._until = time.monotonic() + marks.seconds_in_flight(lock)
         left = self._until - time.monotonic()
         if left > 0:
             return Progress(False, (f"calls in flight of other programs may still write for {left:.0f} s",))

@@ -56,7 +56,7 @@ def compare(live: Json, rendered: Json, names: Names) -> Comparison:
     before, after = _entry(live, names), _entry(rendered, names)
     found = list(differences(_spelled(before), _spelled(after)))
     found += differences(_chained(live), {name: each for name, each in _chained(rendered).items() if name in _chained(live)})
-    found += differences({"name": live.get("name")}, {"name": rendered.get("name")})
+    found += differences(_head(live), _head(rendered))
     added = [f"{field}: {new!r} is added" for field, old, new in found if old is None]
     changed = [
         f"the network list has {field} = {old!r}, and the operator would write {new!r}"
@@ -69,25 +69,36 @@ def compare(live: Json, rendered: Json, names: Names) -> Comparison:
 
 
 def without_field(workload: str, expected: Json, live: Json) -> Iterator[str]:
-    """Yield a sentence for each difference of a workload from what its manifest says: the Installation has no field for it."""
-    for path, wanted, found in differences(expected, live, ""):
+    """Yield a sentence for each difference of a spec from that of its manifest: the Installation has no field for it."""
+    for path, wanted, found in differences(expected, live, "spec"):
         yield f"{workload}: {path} is {found!r}, the manifest says {wanted!r}, and the Installation has no field for it"
 
 
 def network_of(text: str, names: Names) -> Json:
     """Return the network list of a ConfigMap. Raise ValueError if it cannot be read, or if it has no part of svc."""
     found = json.loads(text)
-    if not isinstance(found, dict) or not isinstance(found.get("plugins"), list):
+    plugins = found.get("plugins") if isinstance(found, dict) else None
+    if not isinstance(plugins, list) or not all(isinstance(each, dict) for each in plugins):
         raise ValueError("it is not a network list")
-    _entry(found, names)
-    return found
+    entry = _entry(found, names)
+    for field in ("ipam", "container_settings", names.orch_section):
+        if not isinstance(entry.get(field) or {}, dict):
+            raise ValueError(f"{field} is {entry[field]!r}, which is not an object")
+    if not isinstance(_chained(found).get(TUNING, {}).get("sysctl") or {}, dict):
+        raise ValueError(f"the sysctl of {TUNING} is not an object")
+    return dict(found)
 
 
 def _entry(network: Json, names: Names) -> Json:
     for each in network["plugins"]:
-        if isinstance(each, dict) and each.get("type") == names.plugin:
+        if each.get("type") == names.plugin:
             return dict(each)
     raise ValueError(f"it has no plugin of type {names.plugin}")
+
+
+def _head(network: Json) -> Json:
+    """Return the fields of a list beside its plugins."""
+    return {field: value for field, value in network.items() if field != "plugins"}
 
 
 def _chained(network: Json) -> Json:

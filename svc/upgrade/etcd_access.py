@@ -15,8 +15,9 @@ from svc.datastore.api import StoreError
 from svc.datastore.etcd.settings import url_errors
 from svc.datastore.open import open_backend
 from svc.deploy.manifests.pod_parts import CERTIFICATE_FILES, CERTIFICATES
-from svc.model.errors import CallerError
+from svc.model.errors import CallerError, reason_of
 from svc.names import Names
+from svc.upgrade.bundle import WORKLOADS
 from svc.upgrade.places import Place, place_of
 from svc.values import dataclass
 
@@ -72,7 +73,7 @@ def accesses(documents: Iterable[Json]) -> Iterator[Access]:
             if ENDPOINTS in data:
                 yield Access(where, str(data[ENDPOINTS] or ""), {name: str(data.get(name) or "") for name in _OPTIONS[0]})
             yield from (_access(where, plugin) for text in data.values() for plugin in _plugins(str(text)))
-        elif "template" in (document.get("spec") or {}) and (value := variables_of(document).get(VARIABLE)):
+        elif document["kind"] in WORKLOADS and (value := variables_of(document).get(VARIABLE)):
             yield Access(where, value, {})
 
 
@@ -112,11 +113,7 @@ def data_of(secret: Json | None) -> dict[str, str]:
 def session(endpoints: str, data: Mapping[str, str], names: Names) -> "Iterator[EtcdStore]":
     """Open a session with the entries of a Secret. Raise StoreError, and CallerError if they cannot be used."""
     with TemporaryDirectory(prefix="svc-upgrade-") as folder:  # which only its owner may enter
-        settings = {"kind": ETCD, ENDPOINTS: endpoints}
-        for option, key in CERTIFICATE_FILES.items():
-            if data.get(key):
-                replace(Path(folder, key), (_decoded(key, data[key]),), _FILE_MODE)
-                settings[option] = str(Path(folder, key))
+        settings = {"kind": ETCD, ENDPOINTS: endpoints, **_written(Path(folder), data)}
         with closing(open_backend(settings, Path(folder), names)) as backend, deadline.limit(_SECONDS):
             yield cast("EtcdStore", backend)
 
@@ -129,6 +126,17 @@ def unreached(endpoints: str, data: Mapping[str, str], names: Names) -> Iterator
                 store.revision()
         except (StoreError, CallerError) as error:
             yield f"etcd at {url} cannot be used: {error.as_text()}"
+
+
+def _written(folder: Path, data: Mapping[str, str]) -> dict[str, str]:
+    """Write the entries of a Secret into a folder. Return the options that name them."""
+    present = {option: key for option, key in CERTIFICATE_FILES.items() if data.get(key)}
+    try:
+        for key in present.values():
+            replace(folder / key, (_decoded(key, data[key]),), _FILE_MODE)
+    except OSError as error:
+        raise CallerError(f"{folder} cannot be written: {reason_of(error)}", details="make room there") from error
+    return {option: str(folder / key) for option, key in present.items()}
 
 
 def _decoded(key: str, text: str) -> bytes:
@@ -158,7 +166,9 @@ def _plugins(text: str) -> Iterator[Json]:
     except ValueError:
         return
     plugins = found.get("plugins") if isinstance(found, dict) else None
-    yield from (each for each in plugins or () if not str(each.get(ENDPOINTS, _TOKEN)).startswith(_TOKEN))
+    plugins = plugins if isinstance(plugins, list) else ()
+    named = (each for each in plugins if isinstance(each, dict) and ENDPOINTS in each)
+    yield from (each for each in named if not str(each[ENDPOINTS]).startswith(_TOKEN))
 
 
 def _access(where: str, plugin: Json) -> Access:

@@ -75,16 +75,16 @@ class EtcdProcedure(ManifestProcedure):
         if flavour_of(agent, self._writer.names) == POLICY_ONLY:
             yield f"flavour {POLICY_ONLY} is not for etcd: give the manifest of another flavour"
         (data, place), found = self._secret(), self._accesses()
-        wrong = [*problems(found, place, data), *self._other_servers(found)]
+        wrong = [*problems(found, place, data), *self._other_servers(found, live)]
         yield from wrong
         if not found:
             yield "the manifest does not say where etcd is: put etcd_endpoints into its ConfigMap"
         elif not wrong:
             yield from unreached(found[0].endpoints, data, self._writer.names)
 
-    def _other_servers(self, found: list[Access]) -> Iterator[str]:
-        """Yield a sentence for servers that the cluster does not use, and that differ from each other."""
-        now = _servers(accesses(self._live_configs()))
+    def _other_servers(self, found: list[Access], live: Json) -> Iterator[str]:
+        """Yield a sentence for servers that the cluster does not use. Former manifests may have had other ConfigMaps."""
+        now = _servers(accesses([*self._live_configs(), *configs_of(self._writer, live), live]))
         for each in found:
             if now and not now & _servers([each]):
                 yield f"{each.where} names other servers of etcd than the cluster uses ({', '.join(sorted(now))})"

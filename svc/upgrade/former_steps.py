@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from svc.upgrade.node_turns import Turn, affinity, turn_from
+from svc.upgrade.node_turns import Turn, affinity, turn_from, waiting_nodes
 from svc.upgrade.object_states import digest, essence
+from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.rollouts import rollout_of
 from svc.upgrade.small_step import SmallStep, created_again, place_to
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Writer
 
 Json = dict[str, Any]
@@ -32,16 +33,21 @@ class HoldFormer(SmallStep):
         live = self._find(self._turn.former)
         if live is None:
             return Look(True)
-        before, after = _hold(live), {"updateStrategy": _ON_DELETE, "affinity": affinity(self._turn, is_former=True)}
+        before, after = _hold(live), _held(self._turn)
         changes = tuple((f"spec.{name}", before[name], after[name]) for name in after if before[name] != after[name])
         return Look(
             not changes, changes=changes, before=digest(before), after=digest(after), content={"live": live, "hold": after}
         )
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return what the DaemonSet has."""
+        """Return what the DaemonSet has, unless that is saved. What is of this step already is not what was there before."""
+        if look.is_done:
+            return None
         assert self._turn is not None
-        return None if saved or look.is_done else {"turn": self._turn.to_json(), "hold": _hold(look.content["live"])}
+        known = saved[-1]["hold"] if saved else {}
+        live, own = _hold(look.content["live"]), look.content["hold"]
+        hold = {name: known[name] if name in known and live[name] == own[name] else live[name] for name in live}
+        return None if hold == known else {"turn": self._turn.to_json(), "hold": hold}
 
     def act(self, look: Look) -> None:
         """Write both."""
@@ -71,9 +77,11 @@ class HoldFormer(SmallStep):
         live = self._find(self._turn.former)
         if live is None:
             return Look(True)
-        before, after = _hold(live), saved[0]["hold"]
+        before, after, own = _hold(live), saved[-1]["hold"], _held(self._turn)
         changes = tuple((f"spec.{name}", before[name], after[name]) for name in after if before[name] != after[name])
-        return Look(not changes, changes=changes, content={"live": live, "hold": after})
+        is_own = all(before[name] in (own[name], after[name]) for name in after)
+        blockers = () if is_own else (f"{self._turn.former} was changed since",)
+        return Look(not changes, blockers, changes=changes, content={"live": live, "hold": after})
 
     def undo(self, look: Look) -> None:
         """Write what was there."""
@@ -105,10 +113,12 @@ class PauseControllers(SmallStep):
         return Look(not number, changes=changes, before=digest({"n": number}), after=digest({"n": 0}), content={"live": live})
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the number."""
-        if saved or look.is_done or self._place is None:
+        """Return the number, unless it is saved."""
+        if look.is_done or self._place is None:
             return None
-        return {"place": place_to(self._place), "replicas": look.content["live"]["spec"].get("replicas", 1)}
+        number = look.content["live"]["spec"].get("replicas", 1)
+        is_known = bool(saved) and saved[-1]["replicas"] == number
+        return None if is_known else {"place": place_to(self._place), "replicas": number}
 
     def act(self, look: Look) -> None:
         """Write it."""
@@ -132,10 +142,12 @@ class PauseControllers(SmallStep):
         """Look whether it is scaled as before."""
         if not saved:
             return Look(True)
-        self._place, number = Place(*saved[0]["place"]), saved[0]["replicas"]
+        self._place, number = Place(*saved[-1]["place"]), saved[-1]["replicas"]
         live = self._find(self._place)
-        is_done = live is None or live["spec"].get("replicas", 1) == number
-        return Look(is_done, changes=((f"{self._place}: spec.replicas", 0, number),), content={"live": live, "number": number})
+        present = number if live is None else live["spec"].get("replicas", 1)
+        blockers = () if present in (0, number) else (f"{self._place} was changed since",)
+        changes = ((f"{self._place}: spec.replicas", present, number),)
+        return Look(present == number, blockers, changes=changes, content={"live": live, "number": number})
 
     def undo(self, look: Look) -> None:
         """Scale it again."""
@@ -160,9 +172,7 @@ class RemoveFormer(SmallStep):
         found = [live for place in self._places if (live := self._find(place)) and "deletionTimestamp" not in live["metadata"]]
         names = [str(_place(live)) for live in found]
         changes = tuple((name, "present", None) for name in names)
-        return Look(
-            not found, changes=changes, before=digest({"of": names}), after=digest({"of": []}), content={"found": found}
-        )
+        return Look(not found, changes=changes, before=PARTS, content={"found": found})
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the objects that are not saved as they are."""
@@ -188,6 +198,21 @@ class RemoveFormer(SmallStep):
             self._writer.create(created_again(each))
 
 
+class RemoveWorkloads(RemoveFormer):
+    """Delete the former workloads, when no node waits for its turn. One may have joined before all were marked."""
+
+    def __init__(self, writer: Writer, places: Sequence[Place], turn: Turn) -> None:
+        super().__init__(writer, WORKLOADS, places)
+        self._turn = turn
+
+    def act(self, look: Look) -> None:
+        """Delete them. Raise Blocked if the agent of a node would go."""
+        if waiting := waiting_nodes(self._writer, self._turn):
+            reasons = [f"node {name} has joined during the move, and has the agent of before" for name in waiting]
+            raise Blocked(reasons, details="run the command again: then it has its turn")
+        super().act(look)
+
+
 class FormerSubjects(SmallStep):
     """Take the rights of the accounts of another namespace away."""
 
@@ -202,14 +227,16 @@ class FormerSubjects(SmallStep):
         """Look for bindings with subjects of that namespace."""
         found = {str(place): (place, live) for place, live in self._present() if self._kept(live) != subjects_of(live)}
         changes = tuple((f"{name}: subjects", subjects_of(live), self._kept(live)) for name, (_, live) in found.items())
-        return Look(
-            not found, changes=changes, before=digest({"of": sorted(found)}), after=digest({"of": []}), content=dict(found)
-        )
+        return Look(not found, changes=changes, before=PARTS, content=dict(found))
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the subjects."""
-        known = {name for each in saved for name in each["bindings"]}
-        new = {name: [place_to(place), subjects_of(live)] for name, (place, live) in look.content.items() if name not in known}
+        """Return the subjects, unless they are saved."""
+        known = _bindings(saved)
+        new = {
+            name: [place_to(place), subjects_of(live)]
+            for name, (place, live) in look.content.items()
+            if name not in known or not _is_within(live, known[name][1])
+        }
         return {"bindings": new} if new else None
 
     def act(self, look: Look) -> None:
@@ -220,11 +247,13 @@ class FormerSubjects(SmallStep):
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Look for bindings without them."""
         found: Json = {}
-        for name, (place, subjects) in ((name, each) for entry in saved for name, each in entry["bindings"].items()):
+        for name, (place, subjects) in _bindings(saved).items():
             live = self._find(Place(*place))
             if live is not None and subjects_of(live) != subjects:
                 found[name] = (Place(*place), live, subjects)
-        return Look(not found, changes=tuple((name, "bound", None) for name in found), content=found)
+        changed = [name for name, (_, live, subjects) in found.items() if not _is_within(live, subjects)]
+        changes = tuple((f"{name}: subjects", subjects_of(live), subjects) for name, (_, live, subjects) in found.items())
+        return Look(not found, tuple(f"{name} was changed since" for name in changed), changes=changes, content=found)
 
     def undo(self, look: Look) -> None:
         """Bind them again."""
@@ -248,8 +277,23 @@ def subjects_of(binding: Json) -> list[Json]:
     return list(binding.get("subjects") or ())
 
 
+def _bindings(saved: Sequence[Json]) -> dict[str, Any]:
+    """Return place and subjects of each binding as they are saved last."""
+    return {name: each for entry in saved for name, each in entry["bindings"].items()}
+
+
+def _is_within(live: Json, subjects: Sequence[Json]) -> bool:
+    """Return whether a binding has no other subjects than these: those of a run, or what it has left of them."""
+    return all(each in subjects for each in subjects_of(live))
+
+
 def _hold(live: Json) -> Json:
     return {"updateStrategy": live["spec"]["updateStrategy"], "affinity": live["spec"]["template"]["spec"].get("affinity")}
+
+
+def _held(turn: Turn) -> Json:
+    """Return what binds a former DaemonSet to the nodes that wait."""
+    return {"updateStrategy": _ON_DELETE, "affinity": affinity(turn, is_former=True)}
 
 
 def _documents(saved: Sequence[Json]) -> dict[str, Json]:

@@ -5,8 +5,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,10 @@ from svc.values import dataclass
 Json = dict[str, Any]
 
 SECONDS: Final = 900  # for one run of helm
+POLL_SECONDS: Final = 1.0  # between two looks at whether it may go on
+Require = Callable[[], object]
+"""Raise if the run must not write any more."""
+
 _CHOSEN_HERE: Final = ("HELM_NAMESPACE", "HELM_KUBE", "HELM_DRIVER")
 _DIE_WITH_PARENT: Final = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
@@ -50,38 +55,30 @@ class Helm:
         """Return the definitions that a chart brings beside its templates. Raise HelmFailed."""
         return self._run("show", "crds", chart)
 
-    def upgrade(self, release: str, chart: str, namespace: str, values: Json) -> None:
+    def upgrade(self, release: str, chart: str, namespace: str, values: Json, require: Require) -> None:
         """Upgrade a release; install it if it does not exist. Raise HelmFailed."""
         with _values_file(values) as file:
-            self._run("upgrade", "--install", release, chart, "-n", namespace, "-f", file, "--reset-values")
+            words = ("upgrade", "--install", release, chart, "-n", namespace, "-f", file, "--reset-values")
+            self._run(*words, require=require)
 
-    def roll_back(self, release: str, revision: int, namespace: str) -> None:
+    def roll_back(self, release: str, revision: int, namespace: str, require: Require) -> None:
         """Bring back a revision of a release, as a new revision. Raise HelmFailed."""
-        self._run("rollback", release, str(revision), "-n", namespace)
+        self._run("rollback", release, str(revision), "-n", namespace, require=require)
 
-    def _run(self, *words: str) -> str:
+    def _run(self, *words: str, require: Require | None = None) -> str:
         found = shutil.which(self.program)
         if found is None:
             raise Blocked([missing(self.program)], details="name it with --helm")
         access = ["--kubeconfig", self.kubeconfig] if self.kubeconfig else []
         command = [sys.executable, "-I", "-c", _DIE_WITH_PARENT, str(os.getpid()), found, *words, *access]
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=SECONDS,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env=_environment(os.environ),
-                start_new_session=True,  # Ctrl-C does not break it off
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise HelmFailed(f"{self.program}: {error}") from error
-        if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or [f"{self.program} ended with status {done.returncode}"]
+            status, out, error = _output(command, require)
+        except OSError as failure:
+            raise HelmFailed(f"{self.program}: {failure}") from failure
+        if status != 0:
+            lines = error.strip().splitlines() or [f"{self.program} ended with status {status}"]
             raise HelmFailed(lines[-1].removeprefix("Error: "))
-        return done.stdout
+        return out
 
 
 def missing(program: str) -> str:
@@ -93,6 +90,31 @@ def shown(release: str, chart: str, namespace: str, values: str) -> str:
     """Return the command that a user runs in place of svcctl. Without a file of values, those of the release stay."""
     kept = f"-f {values} --reset-values" if values else "--reuse-values"
     return f"helm upgrade --install {release} {chart} -n {namespace} {kept}"
+
+
+def _output(command: Sequence[str], require: Require | None) -> tuple[int, str, str]:
+    """Run a program; return its status and output. Kill it if it takes too long, or if `require` raises. Raise HelmFailed."""
+    until = time.monotonic() + SECONDS
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=_environment(os.environ),
+        start_new_session=True,  # Ctrl-C does not break it off
+    ) as process:
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    out, error = process.communicate(timeout=POLL_SECONDS)
+                    return process.returncode, out, error
+                if time.monotonic() > until:
+                    raise HelmFailed(f"helm has not ended after {SECONDS} s")
+                if require is not None:
+                    require()
+        finally:
+            process.kill()
 
 
 def _environment(outer: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Procedure `host-endpoints`: automatic host endpoints take the place of those that were made by hand (specification, 9.7)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from svc.admin.version_order import order_of
@@ -22,6 +22,7 @@ NAME: Final = "host-endpoints"
 _NAMESPACE: Final = "kube-system"
 _CONTROLLERS, _SWITCH, _NODE = "ENABLED_CONTROLLERS", "AUTO_HOST_ENDPOINTS", "node"
 _WORKLOADS: Final = "apps/v1"
+_SWITCHED_ON: Final = (ENABLED.lower(), "true")
 
 
 class HostEndpointProcedure:
@@ -46,7 +47,9 @@ class HostEndpointProcedure:
         state = read_state(self._writer)
         found = self._view.findings()
         facts: Json = {"former host endpoints": [each.name for each in found.former], "version": state.version}
-        problems = [*self._environment_problems(), *self._agent_problems()]
+        agents = list(agent_versions(self._writer))
+        facts["agents of unknown version"] = sorted(node for node, version in agents if order_of(version) is None)
+        problems = [*self._environment_problems(), *self._agent_problems(agents)]
         if state.is_locked:
             problems.append("the datastore is locked: `svcctl clusterinfo unlock`, if no migration is at work")
         return Findings(self.name, facts, tuple(problems), state.version, state.version)
@@ -66,15 +69,15 @@ class HostEndpointProcedure:
         if live is None:
             return  # they may run elsewhere: the switch waits for them
         variables = {each["name"]: str(each.get("value") or "") for each in container_of(live).get("env") or ()}
-        if (switch := variables.get(_SWITCH, "")) and switch.lower() != ENABLED.lower():
+        if (switch := variables.get(_SWITCH, "")) and switch.lower() not in _SWITCHED_ON:
             yield f"{place} has {_SWITCH} = {switch!r}, which overrides the configuration: remove the variable"
-        if (names := variables.get(_CONTROLLERS, "")) and _NODE not in names.split(","):
+        if (names := variables.get(_CONTROLLERS, "")) and _NODE not in [name.strip() for name in names.split(",")]:
             yield f"{place} has {_CONTROLLERS} = {names!r}, without {_NODE!r}: add it"
 
-    def _agent_problems(self) -> Iterator[str]:
+    def _agent_problems(self, agents: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Yield the policy agents that do not know the profile of automatic host endpoints: they would cut their nodes off."""
         floor = order_of(self._writer.names.upgrade_floor)
-        for node, version in agent_versions(self._writer):
+        for node, version in agents:
             order = order_of(version)
             if floor is not None and order is not None and order < floor:
                 yield f"the agent on node {node} is of version {version}, older than {self._writer.names.upgrade_floor}"

@@ -9,7 +9,7 @@ from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.object_states import digest
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place, place_of
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Changed, Writer
 
 Json = dict[str, Any]
@@ -58,8 +58,7 @@ class NodeLabels(_HostEndpointStep):
             blockers=found.blockers,
             notes=found.warnings,
             changes=changes,
-            before=digest({"missing": {node: dict(labels) for node, labels in found.labels.items()}}),
-            after=digest({"missing": {}}),
+            before=PARTS,
             content={"labels": found.labels},
         )
 
@@ -166,15 +165,12 @@ class FormerEndpoints(_HostEndpointStep):
         """Look for former host endpoints."""
         found = self._view.former()
         changes = tuple((f"HostEndpoint/{name}", "present", None) for name in sorted(found))
-        return Look(
-            not found, changes=changes, before=digest({"former": sorted(found)}), after=digest({"former": []}),
-            content={"documents": found},
-        )  # fmt: skip
+        return Look(not found, changes=changes, before=PARTS, content={"documents": found})
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the documents that are not saved."""
-        known = {name for each in saved for name in each["documents"]}
-        new = {name: document for name, document in look.content["documents"].items() if name not in known}
+        """Return the documents that are not saved as they are."""
+        known = {name: document for each in saved for name, document in each["documents"].items()}
+        new = {name: document for name, document in look.content["documents"].items() if known.get(name) != document}
         return {"documents": new} if new else None
 
     def act(self, look: Look) -> None:

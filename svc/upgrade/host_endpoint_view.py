@@ -16,6 +16,9 @@ from svc.upgrade.writer import Cluster
 Json = dict[str, Any]
 
 TEMPORARY_POLICY: Final = "allow-all-upgrade"
+TEMPORARY_POLICIES: Final = (TEMPORARY_POLICY, f"default.{TEMPORARY_POLICY}")
+"""Names of the policy: behind the API, a policy begins with its tier."""
+
 _POLICY_KIND: Final = "GlobalNetworkPolicy"
 
 
@@ -91,8 +94,8 @@ class HostEndpointView:
         return {each["metadata"]["name"]: node_resource(self._cluster.names, each) for each in listed}
 
     def _has_temporary_policy(self) -> bool:
-        place = self._place(_POLICY_KIND, TEMPORARY_POLICY)
-        return place is not None and self._cluster.find(place) is not None
+        places = (Place(version, _POLICY_KIND, "", name) for version in self.versions for name in TEMPORARY_POLICIES)
+        return any(self._cluster.find(place) for place in places if self._cluster.served(place))
 
     def _place(self, kind: str, name: str = "") -> Place | None:
         places = (Place(version, kind, "", name) for version in self.versions)

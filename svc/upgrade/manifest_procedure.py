@@ -10,9 +10,10 @@ from svc.admin.version_order import order_of
 from svc.deploy.manifests.settings import CONFIG_MAP, NETWORKING, OVERLAY, POLICY_ONLY
 from svc.names import Names
 from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
+from svc.upgrade.agent_pods import OWN_VERSION
 from svc.upgrade.bundle import Bundle, agent_names, container_of, version_of
 from svc.upgrade.canary import try_pod
-from svc.upgrade.client_versions import installed, older
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import ClusterState, read_state
 from svc.upgrade.etcd_access import uses_etcd, variables_of
 from svc.upgrade.object_step import Former, ObjectStep
@@ -24,7 +25,6 @@ from svc.upgrade.writer import Cluster, Writer, not_served
 Json = dict[str, Any]
 
 NAME: Final = "manifests"
-_OWN_VERSION: Final = "svcctl"
 _CLUSTER_TYPE: Final = "CLUSTER_TYPE"
 _PATCH_END, _PLAIN_END = r"\.", r"(\.|$)"
 
@@ -69,9 +69,9 @@ class ManifestProcedure:
             "method": self.name,
             "flavour": flavour_of(live, names) if live else "none",
             "version": source,
-            "programs on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
+            "programs on PATH": listed(_path()),
         }
-        problems += [*_lock_problems(state), *_version_problems(self._pattern(), names, source, target)]
+        problems += [*lock_problems(state), *_version_problems(self._pattern(), names, source, target)]
         return Findings(self.name, found, tuple(problems), source, target, noted)
 
     def unverified(self) -> list[str]:
@@ -80,7 +80,7 @@ class ManifestProcedure:
         found = []
         if state.is_served and not wanted.match(state.version):
             found.append(f"ClusterInformation default has version {state.version!r}, which does not match {wanted.pattern}")
-        return [*found, *older(_path())]
+        return [*found, *self._other_versions(), *older(_path())]
 
     def prove(self, pause: Callable[[float], None]) -> list[str]:
         """Start a pod on a node of the agent, and delete it."""
@@ -89,6 +89,16 @@ class ManifestProcedure:
 
     def _step(self, document: Json, former: Former) -> ObjectStep:
         return ObjectStep(self._writer, document, self._bundle, former)
+
+    def _other_versions(self) -> Iterator[str]:
+        """Yield a sentence if an edit that is carried over keeps the agent at another version than that of the manifest."""
+        agent = self._bundle.agent(self._writer.names)
+        live = self._writer.find(place_of(agent)) if agent is not None else None
+        if agent is None or live is None:
+            return
+        wanted, found = (version_of(container_of(each)["image"]) for each in (agent, live))
+        if found != wanted:
+            yield f"{place_of(agent)} is of version {found!r} by an edit, and the manifest of {wanted!r}: remove the edit"
 
     def _state(self) -> ClusterState:
         """Return what the cluster says of itself."""
@@ -134,7 +144,7 @@ def pattern_of(names: Names, to: str, *, plain: bool = False) -> "re.Pattern[str
     """Return the form of the version of the cluster after the upgrade: any patch release of the wanted one.
 
     With `plain`, the version may also stand without the number of a patch release."""
-    wanted = to or (__version__ if names.upgrade_target == _OWN_VERSION else names.upgrade_target)
+    wanted = to or (__version__ if names.upgrade_target == OWN_VERSION else names.upgrade_target)
     numbers = wanted.removeprefix("v").split(".")[:2]
     return re.compile(rf"^v?{re.escape('.'.join(numbers))}{_PLAIN_END if plain else _PATCH_END}")
 
@@ -166,7 +176,8 @@ def configs_of(cluster: Cluster, live: Json) -> list[Json]:
     return [] if found is None else [found]
 
 
-def _lock_problems(state: ClusterState) -> Iterator[str]:
+def lock_problems(state: ClusterState) -> Iterator[str]:
+    """Yield why a datastore forbids a run: new pods get no addresses."""
     if state.is_locked:
         yield "the datastore is locked, as for a migration; if none is at work, unlock it: `svcctl clusterinfo unlock`"
 

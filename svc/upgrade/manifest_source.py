@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from svc.admin.documents import read_raw
+from svc.deploy.server_apply import describe
 from svc.model.errors import CallerError, Code
 from svc.netconf.networklist import MAX_FILE_BYTES, read_file
 
@@ -16,6 +17,8 @@ Json = dict[str, Any]
 _URL: Final = re.compile("https?://")
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _SECONDS: Final = 30
+_WITH_ENTRIES: Final = ("ConfigMap", "Secret", None)  # a template has no kind
+_ENTRIES: Final = ("data", "stringData")
 
 
 def read_manifest(place: str, sha256: str) -> tuple[list[Json], str]:
@@ -30,8 +33,11 @@ def read_manifest(place: str, sha256: str) -> tuple[list[Json], str]:
     if sha256 and found != sha256:
         raise CallerError(f"{place} has the digest {found}, not {sha256}", details="it is another file, or was changed")
     documents = [each.content for each in read_raw([(place, data)])]
-    if not all(isinstance(each, dict) for each in documents):
+    if not all(isinstance(each, dict) and isinstance(each.get("metadata") or {}, dict) for each in documents):
         raise CallerError(f"{place}: a document is not an object", details="give objects of Kubernetes")
+    for each in documents:
+        if not all(isinstance(each.get(name) or {}, dict) for name in _ENTRIES if each.get("kind") in _WITH_ENTRIES):
+            raise CallerError(f"{place}: the entries of {describe(each)} are not an object", details="give names with texts")
     return documents, found
 
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from svc.upgrade.object_states import digest
 from svc.upgrade.places import Place
-from svc.upgrade.rollouts import pods_of, why_not_ready
+from svc.upgrade.rollouts import last_lines, pods_of, why_not_ready
 from svc.upgrade.small_step import SmallStep, place_to
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Changed, Writer
 from svc.values import dataclass
 
@@ -102,9 +102,7 @@ class MarkNodes(_OfNodes):
         """Look for nodes without the label."""
         bare = [] if self._has_agent() else [name for name, value in self._labels().items() if not value]
         changes = tuple((f"Node/{name}: {self.turn.key}", None, self.turn.waiting) for name in bare)
-        return Look(
-            not bare, changes=changes, before=digest({"bare": bare}), after=digest({"bare": []}), content={"nodes": bare}
-        )
+        return Look(not bare, changes=changes, before=PARTS, content={"nodes": bare})
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the nodes that the step will label."""
@@ -155,15 +153,17 @@ class NodeTurn(_OfNodes):
             raise Changed(f"node {self._node} is not marked")
         self._set(self._node, MIGRATED)
 
-    def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
-        """Return whether the right agent is ready on the node, and the other one is gone."""
+    def progress(self, *, detailed: bool = False) -> Progress:
+        """Return whether the right agent is ready on the node, and the other one is gone.
+
+        Without a label the turn is over, and the rollout of the agent counts."""
         value = self._value()
-        if value is None or not self._has_agent():
+        if not value or not self._has_agent():
             return REACHED
         right, other = self.turn.agent, self.turn.former
         if value == self.turn.waiting:
             right, other = other or right, right
-        reasons = [*self._why_not_ready(right), *self._why_not_gone(other)]
+        reasons = [*self._why_not_ready(right, detailed=detailed), *self._why_not_gone(other)]
         return Progress(not reasons, tuple(reasons))
 
     def remains(self) -> bool:
@@ -197,12 +197,12 @@ class NodeTurn(_OfNodes):
             (pod, live) for pod in found if any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences") or ())
         ]
 
-    def _why_not_ready(self, place: Place) -> list[str]:
+    def _why_not_ready(self, place: Place, *, detailed: bool) -> list[str]:
         pods = [each for each in self._pods(place) if "deletionTimestamp" not in each[0]["metadata"]]
         if not pods:
             return [f"node {self._node}: {place} has no pod there yet"]
         return [
-            f"node {self._node}, pod {pod['metadata']['name']}: {why}"
+            f"node {self._node}, pod {pod['metadata']['name']}: {why}{last_lines(self._writer, pod, live) if detailed else ''}"
             for pod, live in pods
             if (why := why_not_ready(pod, live))
         ]
@@ -260,6 +260,12 @@ def turns(writer: Writer, turn: Turn) -> list[NodeTurn]:
     """Return a step for each node that runs Linux."""
     listed = writer.items("/api/v1/nodes", metadata_only=True)
     return [NodeTurn(writer, f"{TURN}{each['metadata']['name']}", turn) for each in listed if _is_linux(writer, each)]
+
+
+def waiting_nodes(writer: Writer, turn: Turn) -> list[str]:
+    """Return the nodes whose turn has not come."""
+    listed = [each for each in writer.items("/api/v1/nodes", metadata_only=True) if _is_linux(writer, each)]
+    return [each["metadata"]["name"] for each in listed if (each["metadata"].get("labels") or {}).get(turn.key) == turn.waiting]
 
 
 def _is_linux(writer: Writer, node: Json) -> bool:

@@ -72,6 +72,8 @@ class ObjectStep:
             if look.before in known and look.after == saved[-1]["digest_after"]:
                 return None
         content = {name: look.content.get(name) for name in ("before", "after", "base")}
+        if (applied := look.content.get("applied")) != look.content.get("after"):
+            content["applied"] = applied
         return content | {"digest_before": look.before, "digest_after": look.after}
 
     def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
@@ -138,11 +140,11 @@ class ObjectStep:
         content = {"before": None, "after": after, "base": None}
         return Look(False, changes=_CREATED, before=digest(None), after=digest(after), content=content)
 
-    def _change(self, live: Json, saved: Sequence[Json]) -> Look:
-        names, base = self._writer.names, self._base(live, saved)
+    def _change(self, live: Json, saved: Sequence[Json]) -> Look:  # noqa: ARG002  # a Secret needs it
+        names, base = self._writer.names, self._base(live)
         applied = self._writer.dry_apply(self._document)
         edits = list(find_edits(live, applied, base))
-        document = without_carried(self._document, edits)
+        document, own = without_carried(self._document, edits), essence(applied, names)
         if document != self._document:
             applied = self._writer.dry_apply(document)
         if rest := adoption.leftovers(live, applied):
@@ -157,24 +159,26 @@ class ObjectStep:
             changes=shown(before, after),
             before=digest(before),
             after=digest(after),
-            content={"before": live, "after": after, "base": base, "document": document},
+            content={"before": live, "after": after, "applied": own, "base": base, "document": document},
         )
 
     def _notes(self, live: Json, edits: Sequence[Edit]) -> list[str]:
         found = [f"{self.name}: {edit}" for edit in edits if edit.is_carried]
         return [*found, *(blocking_budgets(self._writer, live) if self.place.kind in WORKLOADS else ())]
 
-    def _base(self, live: Json, saved: Sequence[Json]) -> Json | None:
-        """Return the object of the former manifest; None if it is not known."""
-        if text := (live["metadata"].get("annotations") or {}).get(last_applied(self._writer.names)):
-            found: Json | None = json.loads(text)
+    def _base(self, live: Json) -> Json | None:
+        """Return the object of the former manifest; None if it is not known. A damaged annotation does not count."""
+        text = (live["metadata"].get("annotations") or {}).get(last_applied(self._writer.names))
+        with suppress(ValueError):
+            found: Json | None = json.loads(text or "")
             return found
-        former: Json | None = saved[-1]["base"] if saved else self._former(self.name)
-        return former
+        return self._former(self.name)
 
     def _namespace(self) -> tuple[tuple[str, ...], bool]:
         """Return what forbids objects in the namespace, and whether it is yet to be made."""
-        name = self.place.namespace
+        name, served = self.place.namespace, self._writer.served(self.place)
+        if served is not None and served.is_namespaced != bool(name):
+            return (f"{self.name}: metadata.namespace is {'missing' if not name else 'given, and its kind has none'}",), False
         if not name:
             return (), False
         found = self._writer.find(Place("v1", NAMESPACE, "", name))

@@ -20,7 +20,7 @@ def overridden(writer: Writer, installation: Json, live: Json | None, operator: 
 
     `live` is the operator in the cluster, and `operator` the one of the manifest."""
     if writer.names.operator == writer.names.controllers:  # else the operator is another product's
-        yield from _written_over(writer, installation)
+        yield from _written_over(writer, installation, operator["metadata"]["namespace"])
     for field, value in _leaves(installation.get("spec") or {}):
         yield f"Installation/default: spec.{field} = {_shown(value)}, set by the user"
     wanted = _variables(operator)
@@ -31,11 +31,11 @@ def overridden(writer: Writer, installation: Json, live: Json | None, operator: 
             yield f"variable {name} of the operator = {_shown(value)}; the manifest has {_shown(wanted[name])}"
 
 
-def _written_over(writer: Writer, installation: Json) -> Iterator[str]:
-    """Yield the fields that are not as the Installation says."""
+def _written_over(writer: Writer, installation: Json, namespace: str) -> Iterator[str]:
+    """Yield the fields of the deployment in a namespace that are not as the Installation says."""
     try:
         with closing(OrchStore({"kubeconfig": writer.helm.kubeconfig}, writer.names)) as store:
-            cluster = reconcile.Cluster(writer.client, store, {"kind": "orch"}, writer.names)
+            cluster = reconcile.Cluster(writer.client, store, {"kind": "orch"}, writer.names, namespace=namespace)
             outcomes = reconcile.show(cluster, reconcile.plan(cluster, installation.get("spec") or {}))
     except SvcError as error:
         yield f"what the operator writes over is not known: {error}"

@@ -4,17 +4,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from svc.admin.version_check import comparable
 from svc.admin.version_order import order_of
 from svc.model.installation import KIND as INSTALLATION
 from svc.model.installation import NAME as DEFAULT_NAME
 from svc.names import Names
 from svc.upgrade.bundle import Bundle, container_of, version_of
-from svc.upgrade.client_versions import installed, older
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.manifest_procedure import pattern_of
 from svc.upgrade.object_step import Former, ObjectStep
 from svc.upgrade.operator_overrides import overridden
-from svc.upgrade.places import Place
+from svc.upgrade.places import Place, place_of
 from svc.upgrade.procedure import Findings
 from svc.upgrade.step import Step
 from svc.upgrade.writer import Writer, not_served
@@ -22,6 +23,7 @@ from svc.upgrade.writer import Writer, not_served
 Json = dict[str, Any]
 
 NAME: Final = "operator"
+_DEPLOYMENT: Final = "Deployment"
 _OWN_VERSION: Final = "svcctl"
 _TRUE, _FALSE = "True", "False"
 _READY: Final = {INSTALLATION: "Ready"}  # of other kinds it is Available
@@ -47,10 +49,10 @@ class OperatorProcedure:
         """Return what is found, and what forbids the upgrade. Raise StoreError."""
         names, operator = self._writer.names, self._operator()
         if operator is None:
-            wanted = _place(names)
+            wanted = Place("apps/v1", _DEPLOYMENT, names.operator_namespace, names.operator)
             return Findings(NAME, {}, (f"the manifest has no {wanted}: print it with `svcctl manifests --flavour operator`",))
         installation, state = self._installation(), read_state(self._writer)
-        live = self._find(_place(names))
+        live = self._find(place_of(operator))
         status = (installation or {}).get("status") or {}
         source = state.version or str(status.get(names.installation_version) or "") or _version_of(live)
         target = self._target(operator)
@@ -60,9 +62,9 @@ class OperatorProcedure:
             "version": source,
             "image of the operator": container_of(live)["image"] if live else "none",
             "overridden fields": list(overridden(self._writer, installation, live, operator)) if installation else [],
-            "programs on PATH": [f"{place}: {version or 'unknown'}" for place, version in installed(_path())],
+            "programs on PATH": listed(_path()),
         }
-        problems = [*self._missing(live, installation), *self._kinds_missing()]
+        problems = [*self._missing(place_of(operator), live, installation), *self._kinds_missing()]
         if state.is_locked:
             problems.append("the datastore is locked: `svcctl clusterinfo unlock`, if no migration is at work")
         problems += _version_problems(names, source, target, self._to)
@@ -82,10 +84,10 @@ class OperatorProcedure:
     def _operator_problems(self, operator: Json) -> Iterator[str]:
         """Yield why the operator is not the new one, or not content."""
         names = self._writer.names
-        live = self._find(_place(names))
+        live = self._find(place_of(operator))
         image = container_of(operator)["image"]
         if live is None or container_of(live)["image"] != image:
-            yield f"{_place(names)} does not have image {image}"
+            yield f"{place_of(operator)} does not have image {image}"
         name = DEFAULT_NAME if names.operator_status == INSTALLATION else names.plugin
         place = Place(names.operator_api_version, names.operator_status, "", name)
         found = self._find(place)
@@ -114,7 +116,7 @@ class OperatorProcedure:
     def _is_target(self, version: str, target: str) -> bool:
         if order_of(target) is None or target.count(".") < 2:  # a minor release: each of its patch releases counts
             return pattern_of(self._writer.names, self._to).match(version) is not None
-        return version.removeprefix("v") == target.removeprefix("v")
+        return comparable(version) == comparable(target)
 
     def _target(self, operator: Json) -> str:
         """Return the version to go to. The operator of another product has versions of its own."""
@@ -124,11 +126,11 @@ class OperatorProcedure:
         return version_of(container_of(operator)["image"])
 
     def _operator(self) -> Json | None:
-        """Return the operator of the manifest."""
-        wanted = _place(self._writer.names)
-        of_kind = self._bundle.of_kind(wanted.kind)
-        where = (wanted.namespace, wanted.name)
-        return next((each for each in of_kind if (each["metadata"].get("namespace"), each["metadata"]["name"]) == where), None)
+        """Return the operator of the manifest. After a move from manifests it is in another namespace than usual."""
+        names = self._writer.names
+        named = (each for each in self._bundle.of_kind(_DEPLOYMENT) if each["metadata"]["name"] == names.operator)
+        found = {str(each["metadata"]["namespace"]): each for each in named if each["metadata"].get("namespace")}
+        return found.get(names.operator_namespace) or next(iter(found.values()), None)
 
     def _installation(self) -> Json | None:
         return self._find(Place(self._writer.names.operator_api_version, INSTALLATION, "", DEFAULT_NAME))
@@ -136,11 +138,11 @@ class OperatorProcedure:
     def _find(self, place: Place) -> Json | None:
         return self._writer.find(place) if self._writer.served(place) else None
 
-    def _missing(self, live: Json | None, installation: Json | None) -> Iterator[str]:
+    def _missing(self, operator: Place, live: Json | None, installation: Json | None) -> Iterator[str]:
         names = self._writer.names
         place = Place(names.operator_api_version, INSTALLATION, "", DEFAULT_NAME)
         if live is None:
-            yield f"{_place(names)} does not exist: svc was not installed by an operator"
+            yield f"{operator} does not exist: svc was not installed by an operator, or the manifest is for another namespace"
         if self._writer.served(place) is None:
             yield not_served(place)
         elif installation is None:
@@ -152,10 +154,6 @@ class OperatorProcedure:
             assert isinstance(step, ObjectStep)
             if self._writer.served(step.place) is None and not self._bundle.brings(step.place):
                 yield not_served(step.place)
-
-
-def _place(names: Names) -> Place:
-    return Place("apps/v1", "Deployment", names.operator_namespace, names.operator)
 
 
 def _version_of(operator: Json | None) -> str:

@@ -40,6 +40,7 @@ DAEMON_SET, DEPLOYMENT, BUDGET = "DaemonSet", "Deployment", "PodDisruptionBudget
 LABEL, WAITING = "operator-node-migration", "pre-operator"
 _MARK: Final = "CNI_NETWORK_CONFIG"  # the variable that the operator gives to its agent
 _PROBE: Final = "svc-upgrade-probe"  # the name under which the server completes what a manifest says
+_MOVED: Final = ("replicas", "updateStrategy")  # of a spec, which the move changes
 _RESTARTED: Final = "restartedAt"
 
 
@@ -83,7 +84,7 @@ class OperatorView:
         """Return the settings of the operator's manifests, or of those that the cluster has."""
         live = self.deployed.former or self.deployed.new
         assert live is not None
-        names, strategy = self._writer.names, live["spec"]["updateStrategy"].get("rollingUpdate") or {}
+        names, both = self._writer.names, (self.deployed.former, self.deployed.new)  # the former one loses it during the move
         return Settings(
             flavour_of(live, names) if former else OPERATOR,
             ORCH,
@@ -94,7 +95,8 @@ class OperatorView:
             crds=NONE,
             api_version=self._api_version(),
             policy_api=self._policy_api(),
-            surges=bool(strategy.get("maxSurge")),
+            routes=any(_has_routes(each) for each in both if each),
+            surges=any((each["spec"]["updateStrategy"].get("rollingUpdate") or {}).get("maxSurge") for each in both if each),
         )
 
     def documents(self) -> list[Json]:
@@ -173,7 +175,9 @@ class OperatorView:
             live = self._writer.find(place)
             if live is not None:
                 expected = self._writer.dry_create(document | {"metadata": {**metadata, "name": _PROBE}})
-                yield from without_field(str(place), self._plain(expected), self._plain(live))
+                wanted, found = self._plain(expected), self._plain(live)
+                wanted = {field: value for field, value in wanted.items() if field in found or field not in _MOVED}
+                yield from without_field(str(place), wanted, found)
 
     def _plain(self, workload: Json) -> Json:
         """Return the spec without what the move itself changes, and without the mark of a restart."""
@@ -183,10 +187,11 @@ class OperatorView:
         if kept := {key: value for key, value in notes.items() if not key.endswith(f"/{_RESTARTED}")}:
             template["metadata"]["annotations"] = kept
         template["metadata"].pop("creationTimestamp", None)
-        spec.pop("replicas", None)
-        spec.pop("updateStrategy", None)
+        if spec.get("replicas") == 0:
+            del spec["replicas"]
         if self.turn.key in str(template["spec"].get("affinity")):
             del template["spec"]["affinity"]
+            spec.pop("updateStrategy", None)
         found: Json = spec
         return found
 
@@ -226,6 +231,10 @@ def _deployed(writer: Writer) -> Deployed:
 def _environment(workload: Json) -> list[Json]:
     spec = workload["spec"]["template"]["spec"]
     return [each for one in (*(spec.get("initContainers") or ()), *spec["containers"]) for each in one.get("env") or ()]
+
+
+def _has_routes(workload: Json) -> bool:
+    return any(each["name"] == node.ROUTES for each in workload["spec"]["template"]["spec"]["containers"])
 
 
 def _profile(workload: Json) -> str:

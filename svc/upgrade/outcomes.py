@@ -1,8 +1,10 @@
 """Exit statuses of upgrades by svcctl, and the errors that carry them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
+from svc.datastore.api import StoreError
 from svc.model.errors import PeerError
 
 DONE: Final = 0  # or nothing to do
@@ -50,3 +52,14 @@ class Unverified(Stopped):
     """All steps were carried out, but the result is not what was asked for."""
 
     status = UNVERIFIED
+
+
+@contextmanager
+def stores_blocked() -> Iterator[None]:
+    """Raise Blocked for a failure of the API server in the block."""
+    try:
+        yield
+    except Stopped:
+        raise
+    except StoreError as error:
+        raise Blocked([error.msg], details=error.details) from error

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from svc.datastore.orch.client import ApiError
-from svc.deploy.discovery import root_of
+from svc.deploy.discovery import ServedKind, root_of
 from svc.model.object_metadata import bit_reversed_uid
-from svc.upgrade.object_states import digest
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
-from svc.upgrade.step import REACHED, Between, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Between, Look, Progress
 from svc.upgrade.writer import Cluster, Writer
 from svc.values import dataclass
 
@@ -23,6 +22,7 @@ REMOVE, RESTORE = "remove-references", "restore-references"
 _MISSING: Final = 404
 _LIST: Final = "list"
 _FIELD: Final = "/metadata/ownerReferences"
+_OF_RUN: Final = "of the run"  # what is to be restored: that follows from the run, and from no plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,21 @@ def _items(cluster: Cluster, path: str) -> Iterator[Json]:
 
 
 def _kinds(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Yield API version, kind and plural of all objects that can be listed, each group in its preferred version."""
-    groups = cluster.client.get("/apis")["groups"]
-    for api_version in ("v1", *(each["preferredVersion"]["groupVersion"] for each in groups)):
-        for each in (cluster.client.get_if_served(root_of(api_version)) or {}).get("resources") or ():
-            if _LIST in each["verbs"] and "/" not in each["name"] and "get" in each["verbs"]:
-                yield api_version, each["kind"], each["name"]
+    """Yield API version, kind and plural of all objects that can be listed, if possible in the preferred version of the group.
+
+    A group may have kinds in other versions only, such as CronJob in batch/v1beta1."""
+    for versions in (["v1"], *map(_versions, cluster.client.get("/apis")["groups"])):
+        seen: set[str] = set()
+        for api_version in versions:
+            for each in (cluster.client.get_if_served(root_of(api_version)) or {}).get("resources") or ():
+                if _LIST in each["verbs"] and "/" not in each["name"] and "get" in each["verbs"] and each["name"] not in seen:
+                    seen.add(each["name"])
+                    yield api_version, each["kind"], each["name"]
+
+
+def _versions(group: Json) -> list[str]:
+    """Return the API versions of a group, the preferred one first."""
+    return list(dict.fromkeys(each["groupVersion"] for each in (group["preferredVersion"], *group["versions"])))
 
 
 class _ReferenceStep:
@@ -104,8 +113,7 @@ class _ReferenceStep:
         return Look(
             not found,
             changes=changes,
-            before=_digest(found),
-            after=_digest([]),
+            before=PARTS,
             content={"references": [each.to_json() for each in found]},
         )
 
@@ -122,27 +130,25 @@ class _ReferenceStep:
         wanted, notes = [], []
         for entry in _saved(saved):
             reference = reference_from(entry)
-            present = _present(self._writer, reference)
-            owner = self._owner(reference)
-            if present is None or owner is None:
+            present, kind = _present(self._writer, reference), _kind_of_owner(self._writer, reference)
+            owner = None if kind is None else self._owner(reference, kind)
+            if present is not None and kind is None:
+                notes.append(f"{reference} is not restored yet: the kind of its owner is not served; run again when it is")
+            elif present is None or owner is None:
                 notes.append(f"{reference} is not restored: {'its owner' if present else 'the object'} does not exist any more")
             elif not _has(present, owner["metadata"]["uid"]):
                 wanted.append(entry | {"new": owner["metadata"]["uid"]})
                 notes += _unpredicted(reference, owner["metadata"]["uid"])
         changes = tuple((str(reference_from(each)), None, each["new"]) for each in wanted)
-        state = digest({"references": [[each["place"], each["new"]] for each in wanted]})
-        return Look(not wanted, notes=tuple(notes), changes=changes, before=state, content={"references": wanted})
+        return Look(not wanted, notes=tuple(notes), changes=changes, before=_OF_RUN, content={"references": wanted})
 
     def _restore(self, look: Look) -> None:
         for entry in look.content["references"]:
             self._write(reference_from(entry), entry["new"])
 
-    def _owner(self, reference: Reference) -> Json | None:
+    def _owner(self, reference: Reference, kind: ServedKind) -> Json | None:
         """Return the owner of a reference as it is now."""
         owner = reference.owner
-        kind = self._writer.discovery.find(owner["apiVersion"], owner["kind"])
-        if kind is None:
-            return None
         namespace = reference.dependent.namespace if kind.is_namespaced else ""
         return self._writer.find(Place(owner["apiVersion"], owner["kind"], namespace, owner["name"]))
 
@@ -226,18 +232,21 @@ class RestoreReferences(_ReferenceStep):
         self._remove(look)
 
 
-def end_of(saved: Sequence[Json]) -> Json | None:
-    """Return the entry that ends a removal, after everything was restored; None if no removal is open.
+def end_of(cluster: Cluster, saved: Sequence[Json]) -> Json | None:
+    """Return the entry that ends a removal, after everything was restored; None if none ends.
 
-    References that are saved before it are not restored again: they may have been removed on purpose since."""
-    return {"references": [], "ended": True} if _saved(saved) else None
+    References that are saved before it are not restored again: they may have been removed on purpose since. It has those that
+    are not restored yet, because the kind of their owner is not served."""
+    wanted = _saved(saved)
+    left = [each for each in wanted if _kind_of_owner(cluster, reference_from(each)) is None]
+    return {"references": left, "ended": True} if left != wanted else None
 
 
 def _saved(saved: Sequence[Json]) -> list[Json]:
     """Return the references that were removed, and are to be restored."""
     found: list[Json] = []
     for each in saved:
-        found = [] if each.get("ended") else [*found, *each["references"]]
+        found = [*([] if each.get("ended") else found), *each["references"]]
     return found
 
 
@@ -246,6 +255,14 @@ def _new(look: Look, saved: Sequence[Json]) -> Json | None:
     known = _saved(saved)
     new = [each for each in look.content["references"] if each not in known]
     return {"references": new} if new else None
+
+
+def _kind_of_owner(cluster: Cluster, reference: Reference) -> ServedKind | None:
+    """Return the kind of an owner; None if it is not served, also not since the last look."""
+    version, kind = reference.owner["apiVersion"], reference.owner["kind"]
+    if cluster.discovery.find(version, kind) is None:
+        cluster.discovery.forget(version)
+    return cluster.discovery.find(version, kind)
 
 
 def _present(cluster: Cluster, reference: Reference) -> Json | None:
@@ -273,7 +290,3 @@ def _same_owner(one: Json, other: Json) -> bool:
 
 def _is_of(owner: Json, group: str) -> bool:
     return str(owner["apiVersion"]).partition("/")[0] == group
-
-
-def _digest(found: Sequence[Reference]) -> str:
-    return digest({"references": sorted(str(each) for each in found)})

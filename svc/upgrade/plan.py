@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from svc.upgrade.procedure import Findings
-from svc.upgrade.step import Look, Step
+from svc.upgrade.step import PARTS, Look, Step
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -57,13 +57,20 @@ def changes_since(plan: Json, now: Json) -> Iterator[str]:
         before = planned.pop(step["name"], None)
         if before is None:
             yield f"step {step['name']} is not in the plan"
-        elif _is_open(step) and not before.get("unverified") and step["before"] not in (before["before"], before["after"]):
+        elif _is_open(step) and not before.get("unverified") and not _is_as_planned(step, before):
             yield f"{step['name']} was changed since the plan was made"
     yield from (f"step {name} is only in the plan" for name in planned)
 
 
 def _is_open(step: Json) -> bool:
     return bool(step["state"] != _DONE)
+
+
+def _is_as_planned(step: Json, before: Json) -> bool:
+    """Return whether a step finds what the plan found, or a part of it if an interrupted run has done the rest."""
+    if step["before"] == PARTS:
+        return all(each in before["changes"] for each in step["changes"])
+    return step["before"] in (before["before"], before["after"])
 
 
 def _step(step: Step, look: Look) -> Json:

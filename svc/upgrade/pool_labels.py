@@ -8,10 +8,10 @@ from svc.admin.resources import POOL
 from svc.model.custom_resources import CustomResourceCodec
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
-from svc.upgrade.object_states import digest
+from svc.upgrade.object_states import essence
 from svc.upgrade.places import Place
 from svc.upgrade.small_step import SmallStep
-from svc.upgrade.step import Look
+from svc.upgrade.step import PARTS, Look
 from svc.upgrade.writer import Changed, Writer
 
 Json = dict[str, Any]
@@ -31,14 +31,13 @@ class PoolLabels(SmallStep):
         key, value = pool_label(self._writer.names)
         bare = [name for name in self._pools if (pool := self._read(name)) and pool[1].labels.get(key) != value]
         changes = tuple((f"{POOL}/{name}: metadata.labels[{key}]", None, value) for name in bare)
-        return Look(
-            not bare, changes=changes, before=digest({"bare": bare}), after=digest({"bare": []}), content={"pools": bare}
-        )
+        return Look(not bare, changes=changes, before=PARTS, content={"pools": bare})
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the pools that the step will label, as they are: the operator also writes their defaults."""
-        known = {name for each in saved for name in each["pools"]}
-        found = {name: pool[0] for name in look.content["pools"] if name not in known and (pool := self._read(name))}
+        """Return the pools that the step will label, unless they are saved as they are: the operator also writes defaults."""
+        known, names = _saved_pools(saved), self._writer.names
+        live = {name: pool[0] for name in look.content["pools"] if (pool := self._read(name))}
+        found = {name: each for name, each in live.items() if essence(known.get(name), names) != essence(each, names)}
         return {"pools": found} if found else None
 
     def act(self, look: Look) -> None:
@@ -50,7 +49,7 @@ class PoolLabels(SmallStep):
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Look for pools that have the label from this run."""
         key, value = pool_label(self._writer.names)
-        pools = {name: document for each in saved for name, document in each["pools"].items()}
+        pools = _saved_pools(saved)
         left = {name: pools[name] for name in pools if (pool := self._read(name)) and pool[1].labels.get(key) == value}
         return Look(not left, changes=tuple((f"{POOL}/{name}", value, None) for name in left), content={"pools": left})
 
@@ -94,6 +93,11 @@ class PoolLabels(SmallStep):
 
     def _codec(self, place: Place) -> CustomResourceCodec:
         return CustomResourceCodec(ApiGroup(self._writer.names, place.api_version))
+
+
+def _saved_pools(saved: Sequence[Json]) -> dict[str, Json]:
+    """Return the pools as they are saved last."""
+    return {name: document for each in saved for name, document in each["pools"].items()}
 
 
 def _merged(live: Json, encoded: Json) -> Json:

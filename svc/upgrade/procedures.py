@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from svc.admin.version_order import order_of
 from svc.model.errors import CallerError
 from svc.upgrade import chart_steps, datastore_procedure, host_endpoint_steps, release_step
 from svc.upgrade.chart_procedure import NAME as CHART
@@ -22,6 +23,7 @@ from svc.upgrade.manifest_source import read_manifest
 from svc.upgrade.move_steps import move_steps
 from svc.upgrade.operator_procedure import NAME as OPERATOR
 from svc.upgrade.operator_procedure import OperatorProcedure
+from svc.upgrade.outcomes import stores_blocked
 from svc.upgrade.procedure import Procedure
 from svc.upgrade.request import Request
 from svc.upgrade.sidecar_procedure import NAME as SIDECARS
@@ -46,7 +48,10 @@ def procedure_of(name: str, writer: Writer, request: Request) -> Procedure:
     """Return a procedure by its name; without one, that of what is found in the cluster.
 
     Raise Blocked if the cluster contradicts the name, CallerError if the request has too much or lacks something."""
-    return _MAKERS[choose(writer, name, tuple(_MAKERS))](writer, request)
+    if request.to and order_of(request.to) is None:
+        raise CallerError(f"--to {request.to!r} is not a version", details="give one such as v1.2.3")
+    with stores_blocked():
+        return _MAKERS[choose(writer, name, tuple(_MAKERS))](writer, request)
 
 
 def special_steps(writer: Writer) -> Mapping[str, Step]:

@@ -2,19 +2,21 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from svc.upgrade.bundle import WORKLOADS
 from svc.upgrade.chart_steps import ChartStep
 from svc.upgrade.chart_view import RELEASE_NAME, RELEASE_NAMESPACE, ChartView, Situation
 from svc.upgrade.helm import HelmFailed, shown
-from svc.upgrade.object_states import Difference, differences, digest, essence
+from svc.upgrade.object_states import Difference, essence
+from svc.upgrade.object_states import shown as differences_shown
 from svc.upgrade.object_step import OF_SERVER
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.releases import DEPLOYED, Release, newest_of, place_of, read_records, read_release
 from svc.upgrade.rollouts import rollout_of
-from svc.upgrade.step import REACHED, Look, Progress
+from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Changed, Writer
 
 Json = dict[str, Any]
@@ -35,6 +37,7 @@ class HelmRelease(ChartStep):
     def __init__(self, writer: Writer, view: ChartView | None = None) -> None:
         super().__init__(writer, view)
         self._is_asked = False
+        self._is_undone = False
         self._workloads: list[Place] = []
 
     def look(self, saved: Sequence[Json]) -> Look:
@@ -43,7 +46,7 @@ class HelmRelease(ChartStep):
         if found.blockers:
             return Look(False, found.blockers)
         self._workloads = view.workloads(found)
-        is_done, current = view.is_done(found), found.current
+        is_done = view.is_done(found)
         blockers = self._blockers(found, _open_entry(saved))
         is_external = view.wish.is_external
         notes = [f"run this: {self._command(found)}"] if is_external and not is_done else []
@@ -52,8 +55,7 @@ class HelmRelease(ChartStep):
             () if is_done else blockers,
             notes=tuple(notes),
             changes=() if is_done else tuple(self._changes(found)),
-            before=digest({"revision": current and current.revision, "status": current and current.status}),
-            after=digest({"chart": view.wish.chart.digest, "values": view.config(found)}),
+            before=PARTS,  # a revision that was begun has the objects of the chart
             content={"found": found},
         )
 
@@ -69,8 +71,14 @@ class HelmRelease(ChartStep):
         wish, revision = self._view.wish, current.revision if current else 0
         made: Json = {"release": wish.release, "namespace": found.namespace, "revision": revision, "pending": []}
         made |= {"chart": str(wish.chart), "config": self._view.config(found), "workloads": _rows(self._workloads)}
-        objects = [] if revision else [[*_row(place), live] for place, live in self._view.live(found)]
-        return made | {"objects": objects}
+        return made | {"objects": [] if revision else list(self._objects(made, found, saved))}
+
+    def _objects(self, made: Json, found: Situation, saved: Sequence[Json]) -> Iterator[list[Any]]:
+        """Yield the objects of before. One of a release that does not exist is what an interrupted undoing has left."""
+        known = {Place(*row): before for *row, before in saved[-1]["objects"]} if saved else {}
+        for place, live in self._view.live(found):
+            is_left = live is not None and place in known and _is_of(live, made)
+            yield [*_row(place), known[place] if is_left else live]
 
     def act(self, look: Look) -> None:
         """Run helm. Raise Blocked with what it says if it fails."""
@@ -80,16 +88,21 @@ class HelmRelease(ChartStep):
             return
         self._remove_pending(found.current)
         values = self._view.config(found)
-        self._helm(lambda: self._writer.helm.upgrade(wish.release, wish.chart.path, found.namespace, values))
+        words = wish.release, wish.chart.path, found.namespace, values
+        self._helm(lambda: self._writer.helm.upgrade(*words, self._require))
 
     def progress(self, *, detailed: bool = False) -> Progress:
         """Return whether the release is deployed, and its workloads have rolled out."""
         reasons: list[str] = []
-        if self._is_asked and not self._view.is_done(found := self._view.situation()):
-            reasons.append(f"release {self._view.wish.release} is not made from the chart yet: {self._command(found)}")
+        if self._is_asked:
+            found = self._view.situation()
+            if self._view.is_done(found):
+                self._workloads = self._view.workloads(found)
+            else:
+                reasons.append(f"release {self._view.wish.release} is not made from the chart yet: {self._command(found)}")
         for place in self._workloads:
-            if self._find(place) is None:
-                continue
+            if self._is_undone and self._find(place) is None:
+                continue  # the chart of before need not have it
             reasons += rollout_of(self._writer, place, detailed=detailed).reasons
         return Progress(False, tuple(reasons)) if reasons else REACHED
 
@@ -104,6 +117,7 @@ class HelmRelease(ChartStep):
 
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Compare the newest revision, or without a former one the objects, with those of before."""
+        self._is_undone = True
         if not saved:
             return Look(True)
         entry = saved[-1]
@@ -114,11 +128,16 @@ class HelmRelease(ChartStep):
         return self._look_at_objects(entry, secrets, newest)
 
     def undo(self, look: Look) -> None:
-        """Let helm roll back; without a former revision, restore the objects and delete the records of the new one."""
+        """Let helm roll back; without a former revision, delete the records of the new one and restore the objects.
+
+        The records go first: a run that follows on an interrupted undoing must not find the release deployed."""
         entry = look.content["entry"]
         if entry["revision"]:
-            self._helm(lambda: self._writer.helm.roll_back(entry["release"], entry["revision"], entry["namespace"]))
+            words = entry["release"], entry["revision"], entry["namespace"]
+            self._helm(lambda: self._writer.helm.roll_back(*words, self._require))
             return
+        for secret in look.content["secrets"]:
+            self._writer.delete(place_of(secret), secret)
         for place, live, before in look.content["objects"]:
             if before is None:
                 self._writer.delete(place, live)
@@ -126,8 +145,6 @@ class HelmRelease(ChartStep):
                 self._writer.create(_body(before, None))
             else:
                 self._writer.replace(_body(before, live), live)
-        for secret in look.content["secrets"]:
-            self._writer.delete(place_of(secret), secret)
 
     def _look_at_revision(self, entry: Json, newest: Release | None) -> Look:
         former = read_release(self._writer, _secret_of(entry))
@@ -169,7 +186,7 @@ class HelmRelease(ChartStep):
         is_external = self._view.wish.is_external
         if current is None or not current.is_pending or is_external:
             return ()
-        if entry is not None and current.revision > entry["revision"]:
+        if entry is not None and current.revision > entry["revision"] and _is_own(entry, current):
             return ()
         return (f"{current} is {current.status}: helm is at work, or was killed; if it was: `helm rollback {current.name}`",)
 
@@ -182,7 +199,7 @@ class HelmRelease(ChartStep):
             if old is None or new is None:
                 yield str(place), old and "present", new and "present"
                 continue
-            yield from ((f"{place}: {field}", was, becomes) for field, was, becomes in differences(old, new))
+            yield from ((f"{place}: {field}", was, becomes) for field, was, becomes in differences_shown(old, new))
 
     def _remove_pending(self, newest: Release | None) -> None:
         if newest is not None and newest.is_pending:
@@ -197,6 +214,11 @@ class HelmRelease(ChartStep):
                 raise Changed(f"helm: {error}") from error
             raise Blocked([f"helm: {error}"], details=_AGAIN) from error
 
+    def _require(self) -> None:
+        """Raise Blocked if the run has lost its Lease. The wish to stop does not break helm off."""
+        with suppress(KeyboardInterrupt):
+            self._writer.permit()
+
     def _command(self, found: Situation) -> str:
         wish = self._view.wish
         return shown(wish.release, wish.chart.path, found.namespace, wish.values_file)
@@ -209,8 +231,14 @@ def _open_entry(saved: Sequence[Json]) -> Json | None:
 
 def _changed_since(entry: Json, newest: Release) -> tuple[str, ...]:
     """Return the sentence about a release that another program has made since. A pending or failed one may be of this run."""
-    is_own = newest.chart_name == entry["chart"] and newest.config == entry["config"]
-    return () if is_own or newest.status != DEPLOYED else (f"{newest} was made since, from chart {newest.chart_name}",)
+    if _is_own(entry, newest) or newest.status != DEPLOYED:
+        return ()
+    return (f"{newest} was made since, from chart {newest.chart_name}",)
+
+
+def _is_own(entry: Json, newest: Release) -> bool:
+    """Return whether a revision is from the chart and the values of the run."""
+    return (newest.chart_name, newest.config) == (entry["chart"], entry["config"])
 
 
 def _is_same(release: Release, other: Release) -> bool:

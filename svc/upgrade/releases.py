@@ -8,6 +8,7 @@ from base64 import b64decode
 from typing import Any, Final
 
 from svc.admin.documents import read_raw
+from svc.upgrade.chart_files import is_blank
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
@@ -128,6 +129,6 @@ def newest_of(cluster: Cluster, secrets: list[Json]) -> Release | None:
 
 def documents_of(manifest: str) -> list[Json]:
     """Return the objects of a manifest; none if it is empty."""
-    if not any(line.strip() and not line.startswith(("#", "---")) for line in manifest.splitlines()):
+    if is_blank(manifest):
         return []
     return [each.content for each in read_raw([("the manifest of the release", manifest.encode())])]

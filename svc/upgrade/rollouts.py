@@ -32,7 +32,7 @@ def rollout_of(cluster: Cluster, place: Place, *, detailed: bool = False, one_co
     stuck, number = _stuck_pods(cluster, live)
     if not missing and not stuck:
         return REACHED
-    named = [f"{_of(pod)}: {why}{_last_lines(cluster, pod, live) if detailed else ''}" for pod, why in stuck]
+    named = [f"{_of(pod)}: {why}{last_lines(cluster, pod, live) if detailed else ''}" for pod, why in stuck]
     more = [f"and {number - len(stuck)} pods more"] if number > len(stuck) else []
     return Progress(False, (*missing, *named, *more, *(blocking_budgets(cluster, live) if detailed else ())))
 
@@ -132,7 +132,7 @@ def _of(pod: Json) -> str:
     return f"node {pod['spec'].get('nodeName') or '(none yet)'}, pod {pod['metadata']['name']}"
 
 
-def _last_lines(cluster: Cluster, pod: Json, live: Json) -> str:
+def last_lines(cluster: Cluster, pod: Json, live: Json) -> str:
     """Return the last lines of the log of a pod, or why they cannot be read."""
     if not pod["spec"].get("nodeName"):
         return ""

@@ -57,9 +57,9 @@ def run_from(data: Json) -> Run:
     """Return the run of a ConfigMap's data. Raise Blocked if it is damaged."""
     try:
         name, procedure, source, target, state = (str(data[key]) for key in ("run", "procedure", "from", "to", "state"))
-        inputs, steps, noted = (json.loads(text) for text in (data["inputs"], data["steps"], data.get("noted", "{}")))
+        inputs, steps, noted = (dict(json.loads(text)) for text in (data["inputs"], data["steps"], data.get("noted", "{}")))
         return Run(name, procedure, source, target, inputs, state, steps, noted)
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise Blocked(
             [f"{RECORD} is damaged: {error!r}"], details="delete it: the next run finds out what is done from the cluster"
         ) from error

@@ -7,7 +7,8 @@ from typing import Any, Final
 from svc.admin.version_order import order_of
 from svc.upgrade.agent_pods import agent_versions
 from svc.upgrade.bundle import version_of
-from svc.upgrade.manifest_procedure import pattern_of, target_problems
+from svc.upgrade.cluster_state import read_state
+from svc.upgrade.manifest_procedure import lock_problems, pattern_of, target_problems
 from svc.upgrade.object_step import Former
 from svc.upgrade.procedure import Findings
 from svc.upgrade.sidecar_pods import SidecarPods, find_pods
@@ -50,7 +51,7 @@ class SidecarProcedure:
             "workloads with sidecars": [str(each) for each in self._pods.images],
             "pods to be started again by hand": self._pods.outdated(self._image),
         }
-        return Findings(NAME, found, tuple(self._problems(version, target)), before, target)
+        return Findings(NAME, found, (*self._problems(version, target), *_downgrade(before, target)), before, target)
 
     def steps(self, former: Former) -> list[Step]:  # noqa: ARG002
         """Return the step of the template, one for each workload, and that which undoes the template first."""
@@ -79,6 +80,7 @@ class SidecarProcedure:
         if not self._image:
             yield f"the template has no image of a container {self._writer.names.sidecar}: give the template for your mesh"
             return
+        yield from lock_problems(read_state(self._writer))
         yield from target_problems(pattern_of(self._writer.names, self._to, plain=True), target)
         yield from self._agent_problems(target)
 
@@ -92,3 +94,9 @@ class SidecarProcedure:
             if order is None or (wanted is not None and order < wanted):
                 known = version or "unknown"
                 yield f"the agent on node {node} is of version {known}, older than {target}: upgrade the agents first"
+
+
+def _downgrade(before: str, target: str) -> Iterator[str]:
+    former, wanted = order_of(before), order_of(target)
+    if former is not None and wanted is not None and wanted < former:
+        yield f"the template is of version {target}, older than {before} of the mesh"

@@ -46,9 +46,9 @@ class Template:
         )  # fmt: skip
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the template of the mesh, and the new one, unless they are saved."""
+        """Return the template of the mesh, and the new one, unless that is what was saved last."""
         entry = {"before": template_in(look.content["live"]), "after": self._template}
-        return None if look.is_done or entry in saved else entry
+        return None if look.is_done or (saved and saved[-1] == entry) else entry
 
     def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
         """Return nothing: the template is saved."""
@@ -87,11 +87,11 @@ class FormerTemplate(Template):
         return Look(True)
 
     def look_back(self, saved: Sequence[Json]) -> Look:
-        """Compare the template of the mesh with the former one."""
+        """Compare the template of the mesh with the one before the last write of the run."""
         live = self._writer.find(self.place)
         if not saved or live is None:
             return Look(True)
-        now, former = template_in(live), saved[0]["before"]
+        now, former = template_in(live), saved[-1]["before"]
         if now == former:
             return Look(True)
         changes = ((f"data.{CONFIG}", now, former),)
@@ -106,7 +106,8 @@ class FormerTemplate(Template):
 class Restart:
     """Start the pods of a workload again, so that the mesh gives them the new sidecar.
 
-    The time of the restart is saved before the write, so a repeated step does not restart twice."""
+    The time of the restart is saved before the write, so a repeated step does not restart twice. If all pods have followed, and
+    one has an old sidecar, the mesh has not read the new template in time: the next run restarts again, at a new time."""
 
     destroys = ""
     can_undo = True
@@ -125,10 +126,13 @@ class Restart:
         live = self._writer.find(self.place)
         if live is None:
             return Look(True)
-        now, at = _restarted(live, self._writer.names), saved[0]["at"] if saved else self._now
+        now, at = _restarted(live, self._writer.names), saved[-1]["at"] if saved else self._now
         self._is_told = bool(saved) and now == at
-        if not outdated_pods(self._writer, self.place, self._image):
+        has_followed = self._is_told and at != self._now and rollout_of(self._writer, self.place).is_reached
+        if not outdated_pods(self._writer, self.place, self._image):  # read after the rollout: its end removes the old ones
             return Look(True)
+        if has_followed:
+            self._is_told, at = False, self._now
         changes = ((_annotation(self._writer.names), now or None, at),)
         notes = (f"{self.place} has {_ON_DELETE}: delete its pods yourself",) if _is_manual(live) else ()
         return Look(
@@ -138,9 +142,10 @@ class Restart:
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return the annotation of before, and the time of the restart."""
-        if look.is_done or saved:
+        if look.is_done or (saved and saved[-1]["at"] == look.content["at"]):
             return None
-        return {"before": _restarted(look.content["live"], self._writer.names), "at": look.content["at"]}
+        before = saved[0]["before"] if saved else _restarted(look.content["live"], self._writer.names)
+        return {"before": before, "at": look.content["at"]}
 
     def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
         """Return nothing: what was there is saved."""
@@ -165,12 +170,12 @@ class Restart:
         return self._writer.find(self.place) is not None
 
     def look_back(self, saved: Sequence[Json]) -> Look:
-        """Look whether the workload has the annotation of the run."""
+        """Look whether the workload has the annotation of before. A later one has made pods with the new sidecar, too."""
         self._is_undone = True
         live = self._writer.find(self.place)
-        if live is None or not saved or _restarted(live, self._writer.names) != saved[0]["at"]:
+        if live is None or not saved or (now := _restarted(live, self._writer.names)) == saved[0]["before"]:
             return Look(True)
-        changes = ((_annotation(self._writer.names), saved[0]["at"], saved[0]["before"] or None),)
+        changes = ((_annotation(self._writer.names), now or None, saved[0]["before"] or None),)
         return Look(False, changes=changes, content={"live": live, "before": saved[0]["before"]})
 
     def undo(self, look: Look) -> None:

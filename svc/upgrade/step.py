@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from svc.upgrade.object_states import Difference
 from svc.values import dataclass
 
 Json = dict[str, Any]
+
+PARTS: Final = "parts"
+"""In place of a digest: each of the changes stands for itself, and an interrupted run may have done some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Look:
     notes: tuple[str, ...] = ()
     changes: tuple[Difference, ...] = ()
     unverified: bool = False
-    before: str = ""  # digest of what is there
+    before: str = ""  # digest of what is there, or PARTS
     after: str = ""  # digest of what will be there
     content: Json = field(default_factory=dict)
 

@@ -1,13 +1,16 @@
 """Procedure `takeover`: svc takes the place of another product's plugin under its names, one node after the other."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from svc.admin.version_order import order_of
 from svc.deploy.manifests.settings import CONFIG_KEY, CONFIG_MAP
 from svc.upgrade.bundle import Bundle, agent_names, container_of, version_of
 from svc.upgrade.canary import try_pod
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.node_turns import MarkNodes, UnmarkNodes, affinity, turns
 from svc.upgrade.object_step import Former, ObjectStep
@@ -72,9 +75,17 @@ class TakeoverProcedure:
         """Return what is found, and what forbids the takeover. Raise StoreError."""
         names, state, policy = self._writer.names, read_state(self._writer), self._policy_agent()
         problems = list(self._problems(policy))
+        before, floor = order_of(state.version), order_of(names.upgrade_floor)
+        if before is not None and floor is not None and before < floor:
+            problems.append(f"the cluster has version {state.version}, and takeovers begin at {names.upgrade_floor}")
         if state.is_locked:
             problems.append("the datastore is locked: `svcctl clusterinfo unlock`, if no migration is at work")
-        facts: Json = {"names": names.plugin, "version of the other product": state.version or "unknown"}
+        facts: Json = {
+            "method": self.name,
+            "names": names.plugin,
+            "version of the other product": state.version or "unknown",
+            "programs on PATH": listed(os.environ.get("PATH", "")),
+        }
         if policy is not None:
             facts["policy agent"] = f"{place_of(policy)}: {container_of(policy)['image']}"
         agent = self._agent()
@@ -82,8 +93,8 @@ class TakeoverProcedure:
         return Findings(self.name, facts, tuple(problems), state.svc_version or state.version, target)
 
     def unverified(self) -> list[str]:
-        """Return nothing: each step has waited for its result."""
-        return []
+        """Return older programs on PATH: each step has waited for its result."""
+        return older(os.environ.get("PATH", ""))
 
     def prove(self, pause: Callable[[float], None]) -> list[str]:
         """Start a pod on a node of the agent, and delete it."""

@@ -10,7 +10,7 @@ from svc.names import Names
 from svc.upgrade.bundle import container_of
 from svc.upgrade.former_steps import RemoveFormer
 from svc.upgrade.node_turns import Turn, affinity
-from svc.upgrade.object_states import digest
+from svc.upgrade.object_states import differences, digest
 from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.places import Place
 from svc.upgrade.rollouts import rollout_of
@@ -70,10 +70,14 @@ class PolicyAgent(SmallStep):
         )
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return its containers."""
-        if saved or look.is_done or self._place is None:
+        """Return its containers, unless they are saved. Without the container that installs they are of this step in part."""
+        if look.is_done or self._place is None:
             return None
-        return {"place": place_to(self._place), "parts": _parts(look.content["live"]), "after": look.after}
+        parts = _parts(look.content["live"])
+        is_whole = any(each["name"] == self._writer.names.cni_installer for each in parts[_PARTS[0]])
+        if saved and (not is_whole or saved[-1]["parts"] == parts):
+            return None
+        return {"place": place_to(self._place), "parts": parts, "after": look.after}
 
     def act(self, look: Look) -> None:
         """Write them."""
@@ -91,12 +95,12 @@ class PolicyAgent(SmallStep):
         """Look whether it has the containers of before. Stop if they were changed since."""
         if not saved:
             return Look(True)
-        self._place, parts = Place(*saved[0]["place"]), saved[0]["parts"]
+        self._place, parts = Place(*saved[-1]["place"]), saved[-1]["parts"]
         live = self._find(self._place)
         if live is None or _parts(live) == parts:
             return Look(True)
-        blockers = () if digest(_parts(live)) == saved[0]["after"] else (f"{self._place} was changed since",)
-        return Look(False, blockers, content={"live": live, "parts": parts})
+        blockers = () if digest(_parts(live)) == saved[-1]["after"] else (f"{self._place} was changed since",)
+        return Look(False, blockers, changes=tuple(differences(_parts(live), parts)), content={"live": live, "parts": parts})
 
     def undo(self, look: Look) -> None:
         """Write the containers of before."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from svc.model.errors import CallerError
-from svc.upgrade.host_endpoint_view import TEMPORARY_POLICY
+from svc.upgrade.host_endpoint_view import TEMPORARY_POLICIES, TEMPORARY_POLICY
 from svc.upgrade.object_states import digest
 from svc.upgrade.places import Place, place_of
 from svc.upgrade.step import REACHED, Look, Progress
@@ -14,14 +14,13 @@ Json = dict[str, Any]
 
 _KIND: Final = "GlobalNetworkPolicy"
 _KINDS: Final = (_KIND, "NetworkPolicy")
-_NAMES: Final = (TEMPORARY_POLICY, f"default.{TEMPORARY_POLICY}")  # behind the API, a policy begins with its tier
 _KEPT: Final = ("name", "labels", "annotations")
 
 
 def require_policies(documents: Sequence[Json]) -> None:
     """Raise CallerError if the documents cannot replace the policy."""
     for each in documents:
-        if each.get("kind") not in _KINDS or (each.get("metadata") or {}).get("name") in _NAMES:
+        if each.get("kind") not in _KINDS or (each.get("metadata") or {}).get("name") in TEMPORARY_POLICIES:
             raise CallerError("--policies has something else than policies that replace it", details="give the policies alone")
     if not documents:
         raise CallerError("--policies has no policy", details=f"give those that replace {TEMPORARY_POLICY}")
@@ -85,7 +84,7 @@ class TemporaryPolicy:
     def _find(self) -> Json | None:
         names = self._writer.names
         for version in (names.crd_api_version, names.api_version):
-            for name in _NAMES:
+            for name in TEMPORARY_POLICIES:
                 place = Place(version, _KIND, "", name)
                 if self._writer.served(place) is not None and (found := self._writer.find(place)):
                     return found

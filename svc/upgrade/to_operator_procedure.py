@@ -1,6 +1,7 @@
 """Procedure `to-operator`: a deployment by manifests becomes one that an Installation describes, one node after the other."""
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -12,14 +13,15 @@ from svc.model.errors import CallerError
 from svc.model.installation import KIND
 from svc.upgrade.bundle import Bundle
 from svc.upgrade.canary import try_pod
+from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.former_steps import (
     ACCOUNTS,
-    WORKLOADS,
     FormerSubjects,
     HoldFormer,
     PauseControllers,
     RemoveFormer,
+    RemoveWorkloads,
     subjects_of,
 )
 from svc.upgrade.node_turns import MarkNodes, UnmarkNodes, affinity, turns
@@ -97,13 +99,20 @@ class ToOperatorProcedure:
         if state.is_locked:
             problems.append("the datastore is locked: `svcctl clusterinfo unlock`, if no migration is at work")
         version = state.version or version_in(live)
-        facts: Json = {"namespace of before": view.former_namespace or "none", "namespace of the operator": view.namespace}
+        facts: Json = {
+            "datastore": "Kubernetes API",
+            "method": self.name,
+            "version": version,
+            "namespace of before": view.former_namespace or "none",
+            "namespace of the operator": view.namespace,
+            "programs on PATH": listed(os.environ.get("PATH", "")),
+        }
         facts |= {"differences": added} if added else {}
         return Findings(self.name, facts, (*problems, *changed), version, version)
 
     def unverified(self) -> list[str]:
-        """Return nothing: each step has waited for its result."""
-        return []
+        """Return older programs on PATH: each step has waited for its result."""
+        return older(os.environ.get("PATH", ""))
 
     def prove(self, pause: Callable[[float], None]) -> list[str]:
         """Start a pod on a node of the agent, and delete it."""
@@ -111,8 +120,11 @@ class ToOperatorProcedure:
         return [] if live is None else try_pod(self._writer, live, pause)
 
     def _problems(self, view: OperatorView) -> Sequence[str]:
-        if view.deployed.problems or view.deployed.former is None:
+        if view.deployed.problems:
             return view.deployed.problems
+        if view.deployed.former is None:
+            missing = f"{view.installation_place} does not exist, and no deployment by manifests from which it could be derived"
+            return () if view.installation() is not None else (missing,)
         try:
             view.rendered(view.document()["spec"])
         except CallerError as error:
@@ -157,8 +169,8 @@ class ToOperatorProcedure:
         ]
         namespace = self._left_namespace(view, bindings)
         return [
-            RemoveFormer(
-                self._writer, WORKLOADS, [Place(api, kind, namespace, name) for kind, name, api in found if namespace]
+            RemoveWorkloads(
+                self._writer, [Place(api, kind, namespace, name) for kind, name, api in found if namespace], view.turn
             ),
             RemoveFormer(
                 self._writer, ACCOUNTS, [Place(api, kind, namespace, name) for kind, name, api in accounts if namespace]

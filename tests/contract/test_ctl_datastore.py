@@ -54,7 +54,10 @@ def test_a_datastore_moves_by_a_file(sites: Sites, source: Cli, target: Cli, fil
     assert "state: locked" in target.changes("datastore", "import", str(file))
     assert holdings(sites.kube.backend) == held
     assert "state: ready" in target.changes("datastore", "import", str(file), "--unlock")
-    assert "state: ready" in target.changes("datastore", "import", str(file), "--unlock")
+    for again in (("--unlock",), (), ("--dry-run",)):
+        told = target.changes("datastore", "import", str(file), *again)
+        assert "has ended" in told
+        assert "state: ready" in told
     assert holdings(sites.kube.backend) == held
     info = marks.present(sites.kube)
     assert info is not None
@@ -112,6 +115,8 @@ def test_a_datastore_that_has_moved_is_not_unlocked(sites: Sites, source: Cli, t
     assert "is being moved to" in source.fails("clusterinfo", "unlock")
     move(sites.etcd, sites.kube, "run", sites.archive)
     assert "would be assigned twice" in source.fails("clusterinfo", "unlock")
+    assert "has moved to" in source.fails("datastore", "export", str(file))
+    source.changes("datastore", "export", str(file), "--backup")
     target.changes("clusterinfo", "lock")
     assert "unlocked" in target.changes("clusterinfo", "unlock")
     assert "unlocked" in source.changes("clusterinfo", "unlock", "--although-moved")

@@ -349,6 +349,8 @@ def test_kinds_that_the_target_does_not_serve_block(sites: Sites) -> None:
 def test_unreadable_documents_block(sites: Sites, etcd_site: EtcdSite) -> None:
     etcd_site.running.put(f"{etcd_site.names.key_root}/ipam/v2/config", "[]")
     assert ("ipam-check", "IPAM settings") in found(sites)
+    unacknowledged = preflight(sites.etcd, sites.kube, "run", {"ipam-check"}, lambda _s, _c: False)
+    assert [each.id for each in unacknowledged] == ["document"]
     with pytest.raises(StoreError, match="ipam/v2/config cannot be moved"):
         move(sites.etcd, sites.kube, "run", sites.archive)
 

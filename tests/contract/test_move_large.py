@@ -45,7 +45,7 @@ class Unwired(LargeCluster):
 
 @pytest.fixture(
     params=[
-        pytest.param(50, marks=[pytest.mark.server, pytest.mark.slow]),
+        pytest.param(50, marks=[pytest.mark.server, pytest.mark.long]),
         pytest.param(500, marks=[pytest.mark.server, pytest.mark.long]),
     ],
     ids=["3000", "30000"],

@@ -1,6 +1,7 @@
 """Whether a datastore is unlocked, checked alone and by the writes that depend on it."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,9 @@ from svc.attach.datastore_ready import KEY, DatastoreLocked, DatastoreReadiness,
 from svc.datastore.api import Backend, Conflict, Create, Delete, NotFound, Update
 from svc.model.errors import Code
 from svc.model.keys import HandleKey
+from svc.model.move_mark import LEFT, STATES, Mark, annotation
 from svc.model.resource import Resource
+from svc.names import DEFAULT
 
 
 def put_ready(backend: Backend, ready: bool | None, **spec: str) -> None:
@@ -37,6 +40,19 @@ def test_locked_store_is_refused(backend: Backend, ready: bool | None) -> None:
     with pytest.raises(DatastoreLocked) as caught:
         DatastoreReadiness(backend).require()
     assert caught.value.code == Code.DATASTORE_LOCKED
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_lock_of_a_move_says_whether_the_content_has_left(backend: Backend, state: str) -> None:
+    """A CHECK then reads no old content. Until then, it may answer."""
+    put_ready(backend, False)
+    entry = backend.get(KEY)
+    notes = {annotation(DEFAULT): Mark("run", state, "there").text()}
+    backend.write([Update(KEY, replace(entry.value, metadata=entry.value.metadata | {"annotations": notes}), entry.revision)])
+    with pytest.raises(DatastoreLocked) as caught:
+        DatastoreReadiness(backend).require()
+    assert caught.value.has_left is (state == LEFT)
+    assert ("has moved to there" in caught.value.msg) is (state == LEFT)
 
 
 def test_store_without_the_flag_is_refused(backend: Backend) -> None:

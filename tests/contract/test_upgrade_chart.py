@@ -398,11 +398,12 @@ def test_helm_that_is_cut_off(site: ChartSite, proxy: ApiProxy) -> None:
 @pytest.mark.parametrize(
     ("layout", "verb", "step"),
     [
-        pytest.param("old", "apply", 9, marks=pytest.mark.slow),
-        pytest.param("old", "undo", 9, marks=pytest.mark.slow),
-        *(pytest.param(layout, verb, 1, marks=pytest.mark.long) for layout in ("old", "own") for verb in ("apply", "undo")),
+        ("old", "apply", 9),
+        ("old", "undo", 9),
+        *((layout, verb, 1) for layout in ("old", "own") for verb in ("apply", "undo")),
     ],
 )
+@pytest.mark.long
 def test_kill_at_each_write(site: ChartSite, killer: Killer, layout: str, verb: str, step: int) -> None:
     """The next call completes what was written, and the end is the same. With a larger step only some writes are tried."""
     words = site.chart_words(verb, *(ACK if verb == "apply" else ()))
@@ -455,7 +456,7 @@ def run_with_fault(site: ChartSite, proxy: ApiProxy, number: int, name: str) -> 
     return first.exit_code
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [4, 14, 27])
 def test_some_faults(site: ChartSite, proxy: ApiProxy, number: int) -> None:
     assert run_with_fault(site, proxy, number, list(FAULTS)[number % len(FAULTS)]) is not None

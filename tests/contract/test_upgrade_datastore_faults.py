@@ -87,7 +87,8 @@ def number_of_writes(fresh: Site, killer: Killer, *, back: bool) -> int:
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
-@pytest.mark.parametrize("part", [pytest.param(0, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("part", [pytest.param(0, id="some"), pytest.param(1, id="all")])
 def test_killed_at_each_write(fresh: Site, killer: Killer, part: int, *, back: bool) -> None:
     """All resume to the same end. A kill before a write leaves what a kill after the one before it leaves."""
     total = number_of_writes(fresh, killer, back=back)
@@ -99,9 +100,8 @@ def test_killed_at_each_write(fresh: Site, killer: Killer, part: int, *, back: b
     assert total > 20
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "reply lost" else pytest.mark.long) for name in FAULTS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAULTS)
 def test_each_write_fails_once(fresh: Site, orch_site: OrchSite, name: str) -> None:
     """Every write to the API server gets this answer at first. The runs end clean or blocked, and the last one is done."""
     with fresh(False) as procedure, ApiProxy(orch_site.kube) as proxy:

@@ -342,7 +342,8 @@ def _ended(site: UpgradeSite, client: dict[str, str]) -> Callable[[], None]:
     return check
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("step", [1, 8])
 def test_kill_at_each_write(site: UpgradeSite, secured: Cluster, client: dict[str, str], killer: Killer, step: int) -> None:
     words = site.words("apply", documents=newer(secured))
     print(kill_at_writes(killer, words, _fresh(site, secured, client), _ended(site, client), step))

@@ -168,15 +168,8 @@ def test_operator_that_is_not_content(site: OperatorSite, monkeypatch: pytest.Mo
     upgrades(site, "apply")
 
 
-@pytest.mark.parametrize(
-    ("verb", "step"),
-    [
-        pytest.param("apply", 6, marks=pytest.mark.slow),
-        pytest.param("undo", 6, marks=pytest.mark.slow),
-        pytest.param("apply", 1, marks=pytest.mark.long),
-        pytest.param("undo", 1, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("verb", "step"), [("apply", 6), ("undo", 6), ("apply", 1), ("undo", 1)])
 def test_kill_at_each_write(site: OperatorSite, killer: Killer, verb: str, step: int) -> None:
     """The next call completes what was written, and the end is the same. With a larger step only some writes are tried."""
 
@@ -225,7 +218,7 @@ def run_with_fault(site: OperatorSite, proxy: ApiProxy, number: int, name: str) 
     return first.exit_code
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_some_faults(site: OperatorSite, proxy: ApiProxy) -> None:
     for number, name in ((3, "conflict"), (6, "reply lost"), (9, "forbidden")):
         assert run_with_fault(site, proxy, number, name) is not None

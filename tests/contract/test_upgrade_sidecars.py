@@ -193,7 +193,8 @@ def _check(mesh: MeshSite) -> None:
     assert record["state"] == "done"
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 9])
+@pytest.mark.long
+@pytest.mark.parametrize("step", [1, 9])
 def test_kill_at_each_write(mesh: MeshSite, killer: Killer, step: int) -> None:
     """No kill makes a workload restart twice."""
     words = mesh.site.words("apply", *PROCEDURE, documents=[manifest("0.1.1")])

@@ -162,7 +162,8 @@ def test_agent_of_an_operator_is_refused(installed: TakeoverSite) -> None:
 
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
-@pytest.mark.parametrize("stride", [pytest.param(8, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("stride", [8, 20])
 def test_killed_again_and_again(installed: TakeoverSite, killer: Killer, verb: str, stride: int) -> None:
     """Each run goes on where the one before was killed."""
     before = installed.state()
@@ -186,7 +187,8 @@ def test_kill_at_each_write(site: TakeoverSite, killer: Killer, verb: str) -> No
     assert kill_each(site, killer, verb, ready, 1) > 60
 
 
-@pytest.mark.parametrize("start", [pytest.param(1, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("start", [1, 20])
 def test_fault_at_writes(site: TakeoverSite, proxy: ApiProxy, start: int) -> None:
     """Each write gets one of the faults; without `long`, some writes."""
     numbers = itertools.count(1) if start == 1 else iter(range(start, 200, 25))

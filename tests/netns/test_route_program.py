@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,55 @@ def test_a_wiped_datastore_keeps_the_routes(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(safety, "HOLD_SECONDS", 0.0)
     with world.running():
         assert eventually(lambda: world.own_routes() == {})
+
+
+def test_a_datastore_without_pools_keeps_the_routes(world: World) -> None:
+    """Its other parts may be read a moment later, as in a datastore that is wiped."""
+    world.add_node("n1", "198.18.0.2")
+    world.add_blocks(30)
+    with world.running():
+        assert eventually(lambda: len(world.own_routes()) == 30)
+        remove(world.store, ResourceKey("IPPool", "pool"))
+        assert eventually(lambda: world.telemetry.report.held == 30)
+        assert len(world.own_routes()) == 30
+
+
+def announced(world: World) -> object:
+    """Return the address of the tunnel in the Node of this node."""
+    found = world.store.find(ResourceKey("Node", "own"))
+    assert found is not None
+    return found.value.spec.get("ipv4VXLANTunnelAddr")
+
+
+def test_tunnels_survive_a_restart(world: World) -> None:
+    """Before IPAM has answered, the new process uses the address that the device has: device and routes stay.
+
+    A Node that is made again gets its announcement. The address is released when the device is gone."""
+    put_pool(world.store, "pool", "10.0.0.0/8", vxlanMode="Always")
+    world.add_node("n1", "198.18.0.2")
+    node = Resource("Node", {"name": "n1", "uid": "n1"}, {"addresses": [{"address": "198.18.0.2", "type": "InternalIP"}]})
+    put(world.store, ResourceKey("Node", "n1"), replace(node, spec={**node.spec, "ipv4VXLANTunnelAddr": "10.0.0.1"}))
+    world.add_blocks(3)
+    with world.program() as program:
+        assert program.run_once() == 0
+    assert (world.folder / "mtu").read_text() == "1450\n"
+    links, routes, address = world.netns.ip("link"), world.own_routes(), announced(world)
+    assert len(routes) >= 3
+    assert address
+    with world.program() as program:
+        program._copies.start()
+        assert eventually(lambda: program._copies.is_complete)
+        program.step()
+        program._close()
+        assert world.netns.ip("link") == links
+        assert routes.items() <= world.own_routes().items()  # the blackhole of the own block may come later
+    with world.running():
+        assert eventually(lambda: world.telemetry.report.state == "working")
+        world.add_node("own", "198.18.0.1")
+        assert eventually(lambda: announced(world) == address)
+        put_pool(world.store, "pool", "10.0.0.0/8")
+        assert eventually(lambda: announced(world) is None)
+    assert "vxlan.svc" not in world.netns.links()
 
 
 def test_a_large_cluster(world: World) -> None:

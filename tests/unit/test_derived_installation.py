@@ -66,12 +66,30 @@ def test_fields_without_an_equivalent_are_named(field: Json) -> None:
     assert next(iter(field)) in text
 
 
+@pytest.mark.parametrize("field", [{"disableCheck": True}, {"cniVersion": "1.1.0"}])
+def test_fields_of_the_list_itself_are_named(field: Json) -> None:
+    _, found = moved(network() | field, pool(**IPIP))
+    (text,) = found.changed
+    assert next(iter(field)) in text
+
+
 def test_bgp_is_on_where_pools_need_it() -> None:
     assert moved(network(), pool(**VXLAN))[0]["svcNetwork"]["bgp"] == "Disabled"
     assert moved(network(), pool(**IPIP))[0]["svcNetwork"]["bgp"] == "Enabled"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"plugins": [{"type": "other"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"plugins": [{"type": "other"}]}',
+        '{"plugins": [{"type": "svc"}, "portmap"]}',
+        '{"plugins": [{"type": "svc", "ipam": "svc-ipam"}]}',
+        '{"plugins": [{"type": "svc"}, {"type": "tuning", "sysctl": ["net.core.somaxconn"]}]}',
+    ],
+)
 def test_unreadable_network_list(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         network_of(text, DEFAULT)

@@ -137,6 +137,24 @@ def test_only_what_moves_is_copied() -> None:
     assert not convert.moves(NodeClaimKey("a"))
 
 
+def test_settings_of_nodes_get_the_names_of_their_nodes() -> None:
+    """Their programs would not find them otherwise."""
+
+    def moved(form: Form, kind: str, name: str, **spec: str) -> list[tuple[str, str, object]]:
+        found = converted(form, {ResourceKey(kind, name): Resource(kind, {"name": name}, dict(spec))})
+        resources = ((key, value) for key, value in found.items() if isinstance(value, Resource))
+        return [(key.name, value.name, value.spec.get("node")) for key, value in resources if isinstance(key, ResourceKey)]
+
+    for kind in ("FelixConfiguration", "BGPConfiguration"):
+        assert moved(TO_API, kind, "node.a.etcd") == [("node.a", "node.a", None)]
+        assert moved(TO_KEYS, kind, "node.a") == [("node.a.etcd", "node.a.etcd", None)]
+        assert moved(TO_API, kind, "node.unknown") == [("node.unknown", "node.unknown", None)]
+        assert moved(TO_API, kind, "a.etcd") == [("a.etcd", "a.etcd", None)]
+    for kind in ("HostEndpoint", "BGPPeer"):
+        assert moved(TO_API, kind, "node.b", node="b") == [("node.b", "node.b", "c")]
+    assert moved(TO_API, "Tier", "node.b", node="b") == [("node.b", "node.b", "b")]
+
+
 def test_pools_are_disabled_and_other_values_are_not() -> None:
     pool = Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/24"})
     assert convert.disabled(pool) == Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/24", "disabled": True})

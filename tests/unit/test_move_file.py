@@ -42,6 +42,16 @@ def test_what_is_written_is_read_back(written: Path) -> None:
     assert stat.S_IMODE(written.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("data", [b"", b"text", b"[]", b'"text"', b'{"a": 1} {', b"\xff\n\x00", b'{"a": "\xff"}'])
+def test_what_is_not_an_object_is_kept(tmp_path: Path, data: bytes) -> None:
+    """Other programs may have stored it. The rest of the datastore can be read back."""
+    path, documents = tmp_path / "export.jsonl", {**DOCUMENTS, "/svc/ipam/v2/host/n1": data}
+    file.write(path, file.header_of(DEFAULT, "guid", "etcdv3", "7"), Snapshot("7", documents))
+    found = file.read(path, DEFAULT).snapshot.documents
+    assert found.keys() == documents.keys()
+    assert found["/svc/ipam/v2/host/n1"] == data
+
+
 def test_an_empty_datastore_has_a_file(tmp_path: Path) -> None:
     path = tmp_path / "empty.jsonl"
     digest = file.write(path, file.header_of(DEFAULT, "", "embedded", "0"), Snapshot("0", {}))
@@ -70,6 +80,10 @@ def with_twice(data: bytes) -> bytes:
     return signed([head, first, first])
 
 
+def with_value(text: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: signed([data.splitlines(keepends=True)[0], b'{"key":"/svc/x",%b}\n' % text])
+
+
 def with_version(data: bytes) -> bytes:
     head, *others = data.splitlines(keepends=True)
     return signed([head.replace(b'"version":1', b'"version":2'), *others[:-1]])
@@ -94,6 +108,9 @@ def with_count(data: bytes) -> bytes:
         (lambda data: b"\xff\xfe" + data, "is damaged"),
         (lambda data: data + data, "is damaged"),
         (with_twice, "twice"),
+        (with_value(b'"base64":"?"'), "is not a document with its key"),
+        (with_value(b'"base64":7'), "is not a document with its key"),
+        (with_value(b'"value":[]'), "is not a document with its key"),
         (with_version, "has version 2 of the format, not 1"),
         (with_count, "counts 9"),
     ],

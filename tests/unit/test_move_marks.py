@@ -4,7 +4,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,11 +66,24 @@ def test_a_lock_names_the_run_and_the_target(source: Place, target: Place) -> No
     marks.lock(source, target, "run")
     mark = mark_of(source)
     assert mark is not None
-    assert replace(mark, since=0) == Mark("run", LEAVING, target.backend.place)
-    assert abs(mark.since - time.time()) < 5
+    assert replace(mark, since=0) == Mark("run", LEAVING, target.backend.place, boot=boot())
+    assert 0 <= mark.since - uptime() < 5
     marks.lock(source, target, "run")
     assert mark_of(source) == mark
     info = marks.present(source)
+    assert info is not None
+    assert marks.is_locked(info)
+
+
+@pytest.mark.parametrize("state", [LEAVING, LEFT])
+def test_source_that_another_program_has_unlocked_is_locked_again(source: Place, target: Place, state: str) -> None:
+    """It has kept the mark. The calls in flight are waited for once more."""
+    put(source, Mark("run", state, "t", before="first", since=1), is_ready=True)
+    marks.lock(source, target, "run")
+    mark, info = mark_of(source), marks.present(source)
+    assert mark is not None
+    assert (mark.state, mark.before) == (LEAVING, "first")
+    assert (mark.since > 1, mark.boot) == (True, boot())
     assert info is not None
     assert marks.is_locked(info)
 
@@ -81,17 +96,34 @@ def test_a_lock_of_a_filled_datastore_remembers_its_run(source: Place, target: P
     assert mark.before == "first"
 
 
+def uptime() -> int:
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def test_the_wait_goes_on_after_a_kill(source: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lasts until the calls have ended that had begun before the lock, also if the clock was set back."""
+    """It lasts until the calls have ended that had begun before the lock."""
     monkeypatch.setattr(marks, "IN_FLIGHT_SECONDS", 0.2)
-    put(source, Mark("run", LEAVING, "t", since=int(time.time()) - 10), is_ready=False)
+    put(source, Mark("run", LEAVING, "t", since=uptime() - 10, boot=boot()), is_ready=False)
     assert waits(source) == []
-    put(source, Mark("run", LEAVING, "t", since=int(time.time()) + 1000), is_ready=False)
     begin = time.monotonic()
+    put(source, Mark("run", LEAVING, "t", since=uptime() + 1, boot=boot()), is_ready=False)
     assert waits(source)
     assert 0.15 < time.monotonic() - begin < 5
-    put(source, Mark("run", LEFT, "t", since=int(time.time()) + 1000), is_ready=False)
+    put(source, Mark("run", LEFT, "t", since=uptime() + 1, boot=boot()), is_ready=False)
     assert waits(source) == []
+
+
+def test_another_machine_waits_for_the_whole_time(source: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock may be ahead, and its boot later."""
+    monkeypatch.setattr(marks, "IN_FLIGHT_SECONDS", 0.2)
+    begin = time.monotonic()
+    put(source, Mark("run", LEAVING, "t", since=1, boot="another"), is_ready=False)
+    assert waits(source)
+    assert 0.15 < time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize("mark", [None, Mark("other", LEAVING, "t"), Mark("run", ARRIVED, "t")])
@@ -112,6 +144,27 @@ def test_only_the_own_target_is_unlocked(source: Place, target: Place) -> None:
     marks.arrive(source, target, "run")
     assert marks.has_arrived(target, "run")
     assert mark_of(target) == Mark("run", ARRIVED, source.backend.place)
+
+
+def test_source_that_is_unlocked_during_the_write_is_not_left(
+    source: Place, target: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock is compared with each attempt of the write, not only before."""
+    marks.lock(source, target, "run")
+    find = source.backend.find
+    reads: list[object] = []
+
+    def unlocked_then(key: Any) -> Any:
+        if not reads:
+            reads.append(key)
+            entry = find(key)
+            set_ready(source.backend, ready=True)
+            return entry
+        return find(key)
+
+    monkeypatch.setattr(source.backend, "find", unlocked_then)
+    with pytest.raises(StoreError, match="is not locked by run 'run'"):
+        marks.leave(source, "run")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +214,9 @@ def test_a_mark_that_cannot_be_read_is_that_of_another_run(source: Place, target
 )
 def test_a_datastore_that_moves_is_not_unlocked(source: Place, mark: Mark, expected: str) -> None:
     put(source, mark, is_ready=False)
-    with pytest.raises(CallerError, match=expected):
-        marks.permit_unlock(source, although_moved=False)
+    for refusing in (partial(marks.permit_unlock, although_moved=False), marks.permit_export):
+        with pytest.raises(CallerError, match=expected):
+            refusing(source)
     marks.permit_unlock(source, although_moved=True)
     assert mark_of(source) is None
 
@@ -171,4 +225,12 @@ def test_a_datastore_that_moves_is_not_unlocked(source: Place, mark: Mark, expec
 def test_any_other_datastore_is_unlocked(source: Place, mark: Mark | None) -> None:
     put(source, mark, is_ready=False)
     marks.permit_unlock(source, although_moved=False)
+    marks.permit_export(source)
     assert mark_of(source) == mark
+
+
+@pytest.mark.parametrize("mark", [None, Mark("1", ARRIVED, "there")])
+def test_lock_after_a_move_is_not_that_of_its_run(source: Place, target: Place, mark: Mark | None) -> None:
+    put(source, mark, is_ready=False)
+    with pytest.raises(CallerError, match="is locked by another program or a person"):
+        marks.lock(source, target, "2")

@@ -187,6 +187,12 @@ def test_pod_cidrs_replace_blocks() -> None:
     assert found.wanted.routes == {near: Direct(Address(V4[NEAR])), own: Blackhole()}
 
 
+def test_a_pod_cidr_of_two_nodes_has_no_route() -> None:
+    both = Cidr("10.5.1.0/24")
+    found = plan(inputs(nodes={name: facts(name, ranges=(both,)) for name in (NEAR, OWN)}), local(use_pod_cidr=True), connected)
+    assert found.rows == {both: Row(f"{NEAR}, {OWN}", Reason.DISPUTED)}
+
+
 def test_macs_are_those_of_other_programs() -> None:
     """Both kinds of node can be mixed: `printf node1 | sha1sum`."""
     assert tunnel_mac("node1", VXLAN_V4).hex(":") == "66:f9:37:c3:7e:94"

@@ -1,21 +1,26 @@
 """Rules of svc-routes without kernel and datastore: deletions, retries, modes, options, reports and the MTU file."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from svc._core import rtnl
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
+from svc.atomic_file import File, write
 from svc.metrics import StoreMeter
 from svc.model.errors import CallerError
 from svc.model.ipam import Attribute, Block
 from svc.model.resource import Resource
 from svc.names import DEFAULT
+from svc.routes import mtu_file
 from svc.routes.applied import Applied, Failure, Foreign
 from svc.routes.inputs import Inputs, borrowed_addresses, node_facts, routed_pool
 from svc.routes.interfaces import Interface
-from svc.routes.local import addresses_of_node, local_of, pod_mtu
+from svc.routes.kernel_routes import key_of
+from svc.routes.local import addresses_of_node, local_of, pod_mtu, underlay_problems
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import remove_mtu, write_mtu
 from svc.routes.planning import Row
@@ -24,6 +29,7 @@ from svc.routes.report import WORKING, Report, as_table
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings, parse, settings_of
 from svc.routes.telemetry import Telemetry
+from svc.routes.traces import of_routes
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Blackhole, Direct, Way
 
 NETWORK = Cidr("10.0.0.0/26")
@@ -53,9 +59,9 @@ def test_a_refused_route_waits_longer_each_time() -> None:
     delays = []
     now = 0.0
     for _ in range(8):
-        assert refusals.due_routes(wanted, {}, now) == wanted
+        assert refusals.due_routes(wanted, now) == wanted
         refusals.record(wanted, Applied(failures={NETWORK: REFUSED}), now)
-        assert refusals.due_routes(wanted, {}, now) == {}
+        assert refusals.due_routes(wanted, now) == {}
         assert refusals.next_due is not None
         delays.append(refusals.next_due - now)
         now = refusals.next_due
@@ -66,11 +72,10 @@ def test_a_refused_route_waits_longer_each_time() -> None:
 
 
 def test_a_new_way_is_tried_at_once() -> None:
-    """Until it is due, the old way stays in the kernel."""
     refusals = Refusals()
     refusals.record({NETWORK: VIA}, Applied(failures={NETWORK: REFUSED}), 0.0)
-    assert refusals.due_routes({NETWORK: VIA}, {NETWORK: ELSEWHERE}, 0.1) == {NETWORK: ELSEWHERE}
-    assert refusals.due_routes({NETWORK: ELSEWHERE}, {}, 0.1) == {NETWORK: ELSEWHERE}
+    assert refusals.due_routes({NETWORK: VIA}, 0.1) == {}
+    assert refusals.due_routes({NETWORK: ELSEWHERE}, 0.1) == {NETWORK: ELSEWHERE}
 
 
 def test_auto_works_after_five_quiet_minutes() -> None:
@@ -101,6 +106,8 @@ def test_options_have_an_order(tmp_path: Path) -> None:
     found = parse(["run", "--config", str(config), "--mtu", "1300"], {"SVC_ROUTES_MODE": "auto", "SVC_ROUTES_MTU": "1350"})
     assert (found.mode, found.mtu, found.nat, found.tunnels) == ("auto", 1300, "off", "on")
     assert parse(["run"], {}).mode == "off"
+    assert [parse(["run", *given], {}).once for given in ([], ["--once"])] == ["off", "on"]
+    assert parse(["run"], {"SVC_ROUTES_ONCE": "on"}).once == "on"
     assert parse(["show"], {"SVC_ROUTES_MODE": "auto", "SVC_ROUTES_RUN_DIR": "/x"}).run_dir == Path("/x")
 
 
@@ -128,6 +135,25 @@ def test_an_embedded_store_is_refused(tmp_path: Path) -> None:
     options = parse(["run", "--netconf", str(netconf)], {})
     with pytest.raises(CallerError, match="the store of one node, which needs no routes"):
         settings_of(options, {})
+
+
+@pytest.mark.parametrize(("given", "folder"), [([], "/var/lib/calico"), (["--state-dir", "/x"], "/x")])
+def test_the_mtu_file_is_where_calls_look_for_it(tmp_path: Path, given: list[str], folder: str) -> None:
+    """The names profile says where, unless the option does."""
+    netconf = tmp_path / "netconf.json"
+    document = {"name": "n", "cniVersion": "1.0.0", "type": "calico", "datastore_type": "etcdv3", "nodename": "n"}
+    netconf.write_text(json.dumps({**document, "etcd_endpoints": "http://127.0.0.1:2379", "ipam": {"type": "calico-ipam"}}))
+    options = parse(["run", "--netconf", str(netconf), "--names", "calico", *given], {})
+    assert settings_of(options, {}).state_dir == Path(folder)
+
+
+def test_a_pod_that_comes_during_a_check_is_no_trace() -> None:
+    """Its link was not there when the links were read."""
+    route = {"type": rtnl.RTN_UNICAST, "protocol": 3, "gateway": b"", "metric": 0}
+    links = {"eth0": {"index": 2, "kind": "", "mac": b"", "alias": ""}}
+    key = key_of(NETWORK.address(1).host())
+    for index, number in ((7, 0), (2, 1), (0, 1)):
+        assert len(list(of_routes({key: [{**route, "index": index}]}, links, [NETWORK]))) == number, index
 
 
 def test_a_missing_installation_is_named(tmp_path: Path) -> None:
@@ -195,6 +221,24 @@ def test_the_mtu_file_of_another_program_stays(tmp_path: Path) -> None:
     remove_mtu(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mtu"]
     assert file.read_text() == "1400\n"
+
+
+def test_a_kill_between_mark_and_file_loses_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process knows the file as an own one."""
+    write_mtu(tmp_path, 1450)
+    for written in (1, 2):
+        files = iter([None] * written)
+
+        def write_some(file: File, files: Iterator[None] = files) -> None:
+            next(files)
+            write(file)
+
+        monkeypatch.setattr(mtu_file, "write", write_some)
+        with pytest.raises(StopIteration):
+            write_mtu(tmp_path, 1430 - written)
+        monkeypatch.undo()
+        assert write_mtu(tmp_path, 1400) == ""
+        assert (tmp_path / "mtu").read_text() == "1400\n"
 
 
 def test_own_mtu_file_is_removed(tmp_path: Path) -> None:
@@ -267,5 +311,25 @@ def test_the_interface_of_the_node_gives_the_mtu() -> None:
         own = addresses_of_node(settings, inputs, interfaces)
         local = local_of(settings, inputs, interfaces, own, tunnels)
         tunnel = local.tunnels[VXLAN_V4]
-        assert (tunnel.parent, tunnel.mtu, pod_mtu(settings, interfaces, local)) == (parent, mtu, mtu)
+        assert (tunnel.parent, tunnel.mtu, pod_mtu(settings, inputs, interfaces, own)) == (parent, mtu, mtu)
+        assert local_of(settings, inputs, interfaces, own, {}).tunnels == {}  # the address may come later
     assert local_of(Settings({}, "n", use_tunnels=False), inputs, interfaces, {}, tunnels).tunnels == {}
+
+
+@pytest.mark.parametrize(
+    ("interface", "own", "problems"),
+    [
+        ("", {4: "192.168.0.1"}, []),
+        ("", {6: "fd01::1"}, ["this node has no IPv4 address"]),
+        ("", {4: "192.168.0.2"}, ["no interface has 192.168.0.2, the address of this node"]),
+        ("eth9", {}, ["interface 'eth9' does not exist", "this node has no IPv4 address"]),
+    ],
+)
+def test_a_missing_underlay_is_named(interface: str, own: dict[int, str], problems: list[str]) -> None:
+    interfaces = (Interface("eth0", 1500, (Address("192.168.0.1"),)),)
+    pools = (routed_pool(Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/16", "vxlanMode": "Always"})),)
+    addresses = {version: Address(text) for version, text in own.items()}
+    settings = Settings({}, "n", interface=interface)
+    found = list(underlay_problems(settings, Inputs(pools=pools), interfaces, addresses))
+    assert len(found) == len(problems)
+    assert all(words in text for words, text in zip(problems, found, strict=True)), found

@@ -4,19 +4,29 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from svc.ctl.commands.upgrade import _read_plan
+from svc.model.errors import CallerError
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
 from svc.upgrade.backup import _complete_batches
 from svc.upgrade.bundle import Bundle, container_of, version_of
 from svc.upgrade.client_versions import installed, older
+from svc.upgrade.engine import _joined
+from svc.upgrade.etcd_access import accesses
 from svc.upgrade.manifest_procedure import flavour_of, pattern_of
+from svc.upgrade.manifest_source import read_manifest
 from svc.upgrade.outcomes import Blocked, Waits
 from svc.upgrade.plan import changes_since
+from svc.upgrade.procedures import procedure_of
+from svc.upgrade.request import Request
 from svc.upgrade.run_lease import is_alive, is_dead, own_identity
 from svc.upgrade.run_record import Run, run_from
+from svc.upgrade.step import PARTS
+from svc.upgrade.writer import Writer
 
 
 def test_process_of_this_machine_is_known_to_live_or_not() -> None:
@@ -45,7 +55,12 @@ def test_record_survives_a_round_trip() -> None:
     assert run_from(run.to_json()) == run
 
 
-@pytest.mark.parametrize("data", [{}, {"run": "r"}, {**Run("r", "p", "", "", {}, "done", {}).to_json(), "steps": "{"}])
+WHOLE = Run("r", "p", "", "", {}, "done", {}).to_json()
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"run": "r"}, WHOLE | {"steps": "{"}, WHOLE | {"steps": "null"}, WHOLE | {"inputs": "[1]"}]
+)
 def test_damaged_record_blocks(data: dict[str, str]) -> None:
     with pytest.raises(Blocked, match="is damaged"):
         run_from(data)
@@ -60,6 +75,29 @@ def test_plan_allows_what_it_planned() -> None:
     assert list(changes_since(plan, plan | {"steps": [step | {"before": "3", "state": "done"}]})) == []
     assert list(changes_since(plan, plan | {"steps": []})) == ["step a is only in the plan"]
     assert list(changes_since(plan | {"steps": []}, plan)) == ["step a is not in the plan"]
+
+
+def test_plan_allows_a_part_of_what_it_planned() -> None:
+    """An interrupted run has removed some references. What was added since is not planned."""
+    one, other = ({"field": name, "before": name, "after": None} for name in ("one", "other"))
+    step = {"name": "a", "state": "to do", "before": PARTS, "after": "", "changes": [one, other]}
+    plan = {"procedure": "manifests", "inputs": {}, "source": "1", "target": "2", "steps": [step]}
+    assert list(changes_since(plan, plan | {"steps": [step | {"changes": [other]}]})) == []
+    planned = plan | {"steps": [step | {"changes": [one]}]}
+    assert list(changes_since(planned, plan)) == ["a was changed since the plan was made"]
+
+
+def test_step_that_is_not_found_any_more_stays_in_its_place() -> None:
+    """A workload without pods has no restart, and undoing needs it, after that of the template."""
+    known = {"template": "done", "restart/a": "waiting", "restart/never": "pending", "former-template": "pending"}
+    states = {"template": "done", "restart/b": "pending", "former-template": "pending"}
+    assert list(_joined(known, states)) == ["template", "restart/a", "restart/b", "former-template"]
+    assert _joined({}, states) == states
+
+
+def test_target_that_is_no_version() -> None:
+    with pytest.raises(CallerError, match="--to 'latest' is not a version"):
+        procedure_of("", cast("Writer", None), Request(to="latest"))
 
 
 def test_consent_is_named() -> None:
@@ -126,10 +164,48 @@ def test_flavour_of_an_agent(agent: dict[str, object], flavour: str) -> None:
 
 def test_workloads_come_last_and_nodes_before_controllers() -> None:
     kinds = ("Deployment", "ConfigMap", "DaemonSet", "CustomResourceDefinition", "Namespace", "ClusterRole")
-    documents = [
-        {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": {"group": "g", "versions": [], "names": {}}}
-        for kind in kinds
-    ]
+    pod = {"containers": [{"name": "x", "image": "x:1"}]}
+    spec = {"group": "g", "versions": [], "names": {}, "template": {"spec": pod}}
+    documents = [{"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec} for kind in kinds]
     found = [each["kind"] for each in Bundle(documents).documents]
     assert found == ["Namespace", "CustomResourceDefinition", "ConfigMap", "ClusterRole", "DaemonSet", "Deployment"]
     assert Bundle(documents).agent(DEFAULT) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "reason"),
+    [
+        ("DaemonSet", None, "spec is missing"),
+        ("DaemonSet", {"template": {"spec": {"containers": []}}}, "DaemonSet x: list index out of range"),
+        ("Deployment", {"template": {"spec": {"containers": [{"name": "x"}]}}}, "image is missing"),
+        ("Deployment", {"template": {"spec": {"containers": [{"name": "x", "image": "x", "env": ["A=1"]}]}}}, "Deployment x: "),
+        ("CustomResourceDefinition", {"group": "g", "names": {"kind": "X"}}, "versions is missing"),
+        ("CustomResourceDefinition", "text", "CustomResourceDefinition x: "),
+    ],
+)
+def test_object_that_is_not_whole(kind: str, spec: object, reason: str) -> None:
+    """It is refused before the server sees it, and not by a traceback."""
+    document = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}} | ({} if spec is None else {"spec": spec})
+    with pytest.raises(CallerError, match=reason):
+        Bundle([document])
+
+
+@pytest.mark.parametrize("text", ["metadata: text", "kind: ConfigMap\ndata: [x]", "data: text"])
+def test_manifest_with_other_types(tmp_path: Path, text: str) -> None:
+    (tmp_path / "m.yaml").write_text(text)
+    with pytest.raises(CallerError, match=r"m\.yaml: "):
+        read_manifest(str(tmp_path / "m.yaml"), "")
+
+
+@pytest.mark.parametrize("plan", ['{"steps": 5}', '{"steps": [{"name": "a"}]}', "[]", "text"])
+def test_file_that_is_no_plan(tmp_path: Path, plan: str) -> None:
+    (tmp_path / "plan.json").write_text(plan)
+    with pytest.raises(CallerError, match="is not a plan"):
+        _read_plan(tmp_path / "plan.json")
+
+
+def test_plugins_of_another_type_name_no_servers() -> None:
+    texts = ('["etcd_endpoints"]', '{"plugins": ["etcd_endpoints"]}', '{"plugins": {"etcd_endpoints": 1}}')
+    data = {str(number): text for number, text in enumerate(texts)}
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": data}
+    assert list(accesses([document])) == []

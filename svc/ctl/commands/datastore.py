@@ -62,6 +62,7 @@ def export_command(click_context: click.Context, file: Path, backup: bool, ackno
     with listed_documents(), context.store(target) as store, place_of(target, store) as source:
         if not backup:
             _require_locked(source)
+            marks.permit_export(source)
             _stop_at(click_context, preflight.of_source(source, _wait), acknowledged)
         taken = steps.export_at_one_revision(source)
         digest = steps.write_file(source, taken, file)
@@ -128,16 +129,23 @@ def import_command(
             _undo(place, run, archive)
             echo(f"the import of {file} is undone\ndatastore: {target}")
             return
-        if not marks.has_arrived(place, run):
-            _stop_at(click_context, _blockers(place, documents, export, run), acknowledged)
-            if dry_run:
-                echo(f"nothing blocks the import\ndatastore: {target}")
-                return
-            _import(place, documents, Mark(run, ARRIVING, f"file {file}"), archive)
-            if unlock:
-                marks.open_target(place, run, f"file {file}")
+        if marks.has_arrived(place, run):
+            echo(f"the import of {file} has ended\nstate: {_state(place)}\ndatastore: {target}")
+            return
+        _stop_at(click_context, _blockers(place, documents, export, run), acknowledged)
+        if dry_run:
+            echo(f"nothing blocks the import\ndatastore: {target}")
+            return
+        _import(place, documents, Mark(run, ARRIVING, f"file {file}"), archive)
+        if unlock:
+            marks.open_target(place, run, f"file {file}")
     state = "ready" if unlock else "locked: repeat the command with --unlock when all nodes use it"
     echo(f"{len(documents)} documents of {file} are there and equal\nstate: {state}\ndatastore: {target}")
+
+
+def _state(target: "Place") -> str:
+    info = marks.present(target)
+    return "locked" if info is None or marks.is_locked(info) else "ready"
 
 
 def _undo(target: "Place", run: str, archive: Path) -> None:

@@ -76,6 +76,7 @@ _OPTIONS = (
         help="How a node gets a new pod: surge starts it before the old one ends, which needs Kubernetes 1.22.  "
         "[default: what the API server of --kubeconfig can, else replace]",
     ),
+    click.option("--routes", is_flag=True, help="Run svc-routes in another flavour than networking as well."),
     click.option("--pool", "pools", multiple=True, metavar="CIDR", help="Range of a pool to create; one of each IP version."),
     click.option("--etcd-endpoints", default="", metavar="URLS", help="Addresses of etcd, separated by commas."),
     click.option("--etcd-tls", is_flag=True, help="Read the files for etcd from the Secret PLUGIN-etcd-secrets."),

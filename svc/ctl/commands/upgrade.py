@@ -37,6 +37,7 @@ _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
 _MAX_VALUE: Final = 100  # characters of a value in a line
+_OF_STEP: Final = {"name", "state", "changes", "before", "after"}
 
 _kubeconfig_option = click.option(
     "--kubeconfig",
@@ -314,9 +315,14 @@ def _read_plan(file: Path | None) -> Json | None:
         found = json.loads(read_file(file))
     except ValueError:
         found = None
-    if not isinstance(found, dict) or "steps" not in found:
+    if not isinstance(found, dict) or not _are_steps(found.get("steps")):
         raise CallerError(f"{file} is not a plan", details="make one: `svcctl upgrade plan --out FILE`")
     return found
+
+
+def _are_steps(found: Any) -> bool:
+    """Return whether a value has what is compared of the steps of a plan."""
+    return isinstance(found, list) and all(isinstance(each, dict) and each.keys() >= _OF_STEP for each in found)
 
 
 def _seconds(text: str) -> float:

@@ -20,7 +20,7 @@ from svc.deploy.manifests.pod_parts import (
     token_volume,
     variable,
 )
-from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, CONFIG_KEY, CONFIG_MAP, NETWORKING, OPERATOR, Settings
+from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, CONFIG_KEY, CONFIG_MAP, OPERATOR, Settings
 from svc.deploy.systemd import CAPABILITIES, HOST_LOCAL_DIR
 from svc.names import DEFAULT
 from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
@@ -62,7 +62,7 @@ def _rolling_update(settings: Settings) -> Json:
 
 def _pod(settings: Settings, account: str) -> Json:
     containers = [_agent(settings), _install_watch(settings)]
-    if settings.flavour == NETWORKING:  # elsewhere other programs route
+    if settings.runs_routes:
         containers.append(_routes(settings))
     if settings.policy_agent is not None:
         containers.append(dict(settings.policy_agent))

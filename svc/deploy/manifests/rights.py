@@ -5,7 +5,7 @@ from typing import Any
 
 from svc.deploy import rbac
 from svc.deploy.manifests.controllers import controllers_of
-from svc.deploy.manifests.settings import NETWORKING, Settings
+from svc.deploy.manifests.settings import Settings
 
 Json = dict[str, Any]
 
@@ -42,7 +42,7 @@ def _of_calls(settings: Settings) -> list[Json]:
     found = [rbac.plugin_role(names, version, own_ipam=own), rbac.agent_role(names, version, own_ipam=own)]
     if not settings.is_orch:
         return found  # etcd has the claims on nodes itself, and what svc-routes needs
-    routes = [rbac.routes_role(names, version)] if settings.flavour == NETWORKING else []
+    routes = [rbac.routes_role(names, version)] if settings.runs_routes else []
     return [*found, rbac.agent_lease_role(names), *routes]
 
 

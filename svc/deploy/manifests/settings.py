@@ -59,6 +59,7 @@ class Settings:
     crds: str = WITHOUT_RULES
     api_version: str = ""  # of the custom resources; empty for the backing group
     policy_api: str = POLICY_V1
+    routes: bool = False  # svc-routes runs in this flavour as well
     surges: bool = False  # an update starts the new pod of a node first; needs Kubernetes 1.22
     etcd_endpoints: str = ""
     etcd_tls: bool = False
@@ -70,6 +71,11 @@ class Settings:
     def is_orch(self) -> bool:
         """Whether the Kubernetes API is the datastore."""
         return self.datastore == ORCH
+
+    @property
+    def runs_routes(self) -> bool:
+        """Whether nodes have svc-routes. Other flavours are for clusters in which another program routes."""
+        return self.routes or self.flavour == NETWORKING
 
     @property
     def uses_pod_cidrs(self) -> bool:

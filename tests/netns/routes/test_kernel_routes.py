@@ -126,6 +126,16 @@ def test_nothing_is_deleted_without_leave(part: KernelPart) -> None:
     assert own_routes() == {via(OTHER, "192.168.0.3")}
 
 
+def test_old_route_stays_while_the_new_one_waits(part: KernelPart) -> None:
+    """The caller names networks whose refused route is not due yet. Their routes do not count as unwanted."""
+    apply(part, {BLOCK: FIRST, OTHER: FIRST, BLOCK6: FIRST6})
+    applied = part.apply(Wanted({OTHER: FIRST}), may_delete=False, kept={BLOCK})
+    assert (dict(applied.routes), applied.unwanted) == ({OTHER: FIRST}, 1)
+    applied = part.apply(Wanted({OTHER: FIRST}), may_delete=True, kept={BLOCK})
+    assert applied.unwanted == 0
+    assert own_routes() == {via(BLOCK, "192.168.0.2"), via(OTHER, "192.168.0.2")}
+
+
 @pytest.mark.parametrize(
     "foreign",
     [

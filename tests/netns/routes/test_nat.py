@@ -7,6 +7,7 @@ import pytest
 
 from harness.netns import Netns
 from svc._core.cidr import Cidr
+from svc.names import DEFAULT
 from svc.routes.kernel_part import KernelPart
 from svc.routes.wanted import Nat, Wanted
 
@@ -48,6 +49,22 @@ def test_table_is_written_only_after_a_change(part: KernelPart, node: Netns) -> 
     apply(part, Nat(NAT.pools, frozenset()))
     assert "elements = { fd00::/64 }" in listed(node)
     assert listed(node).count("elements") == 2
+
+
+def test_no_network_is_removed_without_leave(part: KernelPart, node: Netns) -> None:
+    """A wiped datastore has no pools. The table stays in the process that has written it, and in the next one."""
+    apply(part, NAT)
+    before = listed(node)
+    assert apply(part, Nat(), may_delete=False) == ()
+    assert listed(node) == before
+    second = KernelPart(DEFAULT)
+    try:
+        assert apply(second, Nat(), may_delete=False) == ()
+        assert listed(node) == before
+        apply(second, Nat())
+    finally:
+        second.close()
+    assert "elements" not in listed(node)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +137,19 @@ def test_nft_that_fails_is_reported(part: KernelPart, monkeypatch: pytest.Monkey
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert apply(part, NAT) == ("nft failed: Error: broken",)
+
+
+def test_nft_that_fails_is_tried_again_with_the_next_check(
+    part: KernelPart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Changes of routes do not wait for it."""
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        before = apply(part, NAT)
+    assert len(before) == 1
+    assert apply(part, NAT) == before
+    part.forget()
+    assert apply(part, NAT) == ()
 
 
 # --- traces

@@ -22,7 +22,7 @@ from svc.routes import devices
 from svc.routes.applied import Applied
 from svc.routes.kernel_part import KernelPart
 from svc.routes.tunnel_values import TunnelProblem
-from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Tunnel, Tunneled, TunnelPeer, Wanted
+from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6, Direct, Tunnel, Tunneled, TunnelPeer, Wanted
 
 pytestmark = pytest.mark.root
 
@@ -208,6 +208,43 @@ def test_kernel_without_ipip(part: KernelPart) -> None:
         NOT_READY.format("ipip.svc", "this kernel has no IPIP: load its module, or choose another mode in the pools"),
     )
     assert (dict(applied.routes), set(applied.failures)) == (ROUTES, {through})
+
+
+def test_routes_of_a_tunnel_that_is_not_ready_stay(part: KernelPart, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device cannot be checked for a moment: no route through it is deleted, also by a new process."""
+    apply(part)
+
+    def refuse(*_: object) -> bool:
+        raise OSError(errno.ENOBUFS, "no room")
+
+    monkeypatch.setattr(devices, "has_settings", refuse)
+    second = KernelPart(DEFAULT)
+    try:
+        applied = apply(second)
+    finally:
+        second.close()
+    assert (len(applied.problems), set(applied.failures), applied.unwanted) == (2, {BLOCK, BLOCK6}, 0)
+    assert own_routes() == {THROUGH, THROUGH6}
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_direct_routes_become_routes_through_a_tunnel(part: KernelPart, node: Netns, *, around: bool) -> None:
+    """The kernel refuses an IPv6 route while its gateway is in a network with a route on another link, also a larger one."""
+    end = PEER6.address
+    blocks = {Cidr("fd00::900/122"): end, BLOCK6: end, end.host(): end, BLOCK: PEER.address}
+    if around:
+        node.run("ip", "-6", "route", "add", "fd00::/64", "dev", "up0", "proto", "static")
+    else:
+        direct = {cidr: Direct(PEER.underlay if cidr.version == 4 else PEER6.underlay) for cidr in blocks}
+        assert dict(part.apply(Wanted(direct), may_delete=True).routes) == direct
+    through = {cidr: Tunneled(VXLAN_V4 if cidr.version == 4 else VXLAN_V6, address) for cidr, address in blocks.items()}
+    applied = part.apply(Wanted(through, frozenset({PEER, PEER6}), (TUNNEL, TUNNEL6)), may_delete=False)
+    assert (dict(applied.routes), dict(applied.failures), applied.unwanted) == (through, {}, 0)
+    expected = {(str(cidr), "vxlan.svc" if cidr.version == 4 else "vxlan-v6.svc") for cidr in blocks}
+    assert {(route.network, route.device) for route in own_routes()} == expected
+    part.forget()
+    assert dict(part.apply(Wanted(through, frozenset({PEER, PEER6}), (TUNNEL, TUNNEL6)), may_delete=True).routes) == through
+    assert len(own_routes()) == len(blocks)
 
 
 def test_tunnel_that_no_pool_needs_is_deleted(part: KernelPart, node: Netns) -> None:
