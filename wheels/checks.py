@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 from wheels.targets import Target
 
-MAX_BYTES: Final = 1_000_000
+MAX_BYTES: Final = 1_600_000
 _MACHINES: Final = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _SOURCES: Final = (".pyx", ".pxd", ".c", ".h")
 _WANTED: Final = ("svc/py.typed", "svc/_core/bitmap.pyi", "svc/_core/cidr.pyi", "svc/_core/netns.pyi", "svc/_core/rtnl.pyi")

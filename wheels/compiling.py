@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from wheels.headers import Unavailable
-from wheels.targets import Target
+from wheels.targets import GLIBC, Target
 
 ROOT: Final = Path(__file__).parent.parent
 EXTENSIONS, SCRIPTS, METADATA = "svc/_core", "scripts", "metadata"
@@ -35,7 +35,7 @@ def compile_target(target: Target, include: Path, version: str, folder: Path) ->
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": target.machine,
         "CMAKE_C_COMPILER": str(compiler),
-        "CMAKE_MODULE_LINKER_FLAGS": "-s",
+        "CMAKE_MODULE_LINKER_FLAGS": "-s" if target.library == GLIBC else "-s -nostdlib",  # musl: the interpreter has it loaded
         "CMAKE_INSTALL_PREFIX": str(stage),
         "Python_EXECUTABLE": sys.executable,
         "SKBUILD_PROJECT_VERSION": version,
