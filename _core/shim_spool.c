@@ -122,7 +122,7 @@ static bool is_full(void) {
 }
 
 static void write_draft(const char *data, size_t size) {
-    struct header header = {.magic = "SVCS", .version = htole32(1), .size = htole32((uint32_t)size)};
+    struct header header = {.magic = {'S', 'V', 'C', 'S'}, .version = htole32(1), .size = htole32((uint32_t)size)};
     int boot = openat(AT_FDCWD, "/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (read(boot, header.boot_id, sizeof header.boot_id) != sizeof header.boot_id)
         fail_write();
