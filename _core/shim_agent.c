@@ -87,7 +87,7 @@ static void read_netconf(void) {
         fail(IO_FAILURE, TEXT("cannot read stdin: ", late ? "no end within " : strerror(cause), late ? INPUT_WAIT.text : ""),
              TEXT("the runtime has to write the network configuration there and close it"));
     if (input.size > INPUT_LIMIT)
-        fail(BAD_CONFIG, TEXT("the network configuration on stdin is larger than 1 MiB"), TEXT("make it smaller; nothing was done"));
+        fail(BAD_CONFIG, TEXT("the network configuration on stdin is larger than 1 MiB"), TEXT("make it smaller"));
 }
 
 // Packs what precedes stdin and returns its end.

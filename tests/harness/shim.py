@@ -51,7 +51,8 @@ def compile_shim(target: Path, *extra: str) -> Path:
     assert recipe, "CMakeLists.txt does not contain the command line of the build any more"
     flags = shlex.split(recipe[1].replace("${SKBUILD_PROJECT_VERSION}", "1.2.3"))
     flags = [flag for flag in flags if flag not in ("-static", "-s")] + sanitizers if sanitizers else flags
-    subprocess.run([compiler, *flags, *extra, "-o", target, *(ROOT / "_core").glob("shim*.c")], check=True)
+    sources = [*sorted((ROOT / "_core").glob("shim_*.c")), ROOT / "_core/shim.c"]  # the build's order: the size depends on it
+    subprocess.run([compiler, *flags, *extra, "-o", target, *sources], check=True)
     return target
 
 
