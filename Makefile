@@ -106,8 +106,9 @@ helm: ## build helm for tests, once: some minutes, needs Go
 	@sh tests/harness/helm-build.sh "$(TEST_CACHE)/helm" || { [ $$? -eq 2 ] && echo "tests with helm will be skipped"; }
 
 wheels: $(VENV)/.system ## build the wheels of all Pythons, C libraries and machines in wheelhouse/; TARGETS="cp312 musllinux": those alone
-	$(BIN)/pip install --quiet --group wheels
-	$(BIN)/python -m wheels.build $(TARGETS)
+	$(PYTHON) -m venv build/wheels-venv
+	build/wheels-venv/bin/pip install --quiet --require-hashes -r requirements/wheels.txt
+	build/wheels-venv/bin/python -m wheels.build $(TARGETS)
 
 deploy-folders: $(VENV)/.installed ## write the generated folders in deploy/ from the model
 	$(BIN)/python tools/deploy_folders.py
