@@ -21,7 +21,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image deploy-folders clean FORCE
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image wheels deploy-folders clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -105,11 +105,16 @@ image: $(VENV)/.installed ## build the image of svc, without a container engine 
 helm: ## build helm for tests, once: some minutes, needs Go
 	@sh tests/harness/helm-build.sh "$(TEST_CACHE)/helm" || { [ $$? -eq 2 ] && echo "tests with helm will be skipped"; }
 
+wheels: $(VENV)/.system ## build the wheels of all Pythons, C libraries and machines in wheelhouse/; TARGETS="cp312 musllinux": those alone
+	$(PYTHON) -m venv build/wheels-venv
+	build/wheels-venv/bin/pip install --quiet --require-hashes -r requirements/wheels.txt
+	build/wheels-venv/bin/python -m wheels.build $(TARGETS)
+
 deploy-folders: $(VENV)/.installed ## write the generated folders in deploy/ from the model
 	$(BIN)/python tools/deploy_folders.py
 
 clean: ## remove the virtual environment and everything that was built
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist wheelhouse
 
 # The file has the list that was installed: a checkout gets packages that the list has gained since.
 ifneq ($(strip $(file <$(VENV)/.system)),$(strip $(SYSTEM_PACKAGES)))

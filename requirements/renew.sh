@@ -16,3 +16,4 @@ compile node-etcd.txt --extra etcd
 compile node-orch.txt --extra orch
 compile node-routes.txt --extra routes
 compile ci.txt --group test --group lint --group bench
+compile wheels.txt --group wheels

@@ -1,0 +1,67 @@
+"""The matrix of wheels, and how they are put together."""
+
+import importlib
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def wheels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a function that imports a module of the scripts, which are not installed."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    yield lambda name: importlib.import_module(f"wheels.{name}")
+    for name in [each for each in sys.modules if each.partition(".")[0] == "wheels"]:
+        del sys.modules[name]
+
+
+def test_there_is_a_target_for_each_python_library_and_machine(wheels: Any) -> None:
+    targets = wheels("targets")
+    assert len(targets.ALL) == 20
+    assert len({(each.tag, each.platform) for each in targets.ALL}) == 20
+
+
+def test_tags_of_a_target(wheels: Any) -> None:
+    (target,) = wheels("targets").targets_of(["cp312-musllinux-aarch64"])
+    assert (target.tag, target.platform) == ("cp312", "musllinux_1_2_aarch64")
+    assert target.suffix == ".cpython-312-aarch64-linux-musl.so"
+
+
+def test_unknown_target_is_refused_with_the_known_ones(wheels: Any) -> None:
+    with pytest.raises(ValueError, match=r"'cp39' .*cp310-manylinux-x86_64"):
+        wheels("targets").targets_of(["cp39"])
+
+
+def test_equal_parts_make_equal_wheels(wheels: Any, tmp_path: Path) -> None:
+    assembly = wheels("assembly")
+    (target,) = wheels("targets").targets_of(["cp312-manylinux-x86_64"])
+    members = {
+        "svc_cni-1.0.dist-info/METADATA": assembly.Member(b"Name: svc-cni\n"),
+        "svc_cni-1.0.data/scripts/svc": assembly.Member(b"program", is_program=True),
+        "svc/__init__.py": assembly.Member(b""),
+    }
+    made = []
+    for folder, order in ((tmp_path / "a", members), (tmp_path / "b", dict(reversed(members.items())))):
+        folder.mkdir()
+        made.append(assembly.write_wheel(order, target, folder, 1_700_000_000))
+    assert made[0].name == "svc_cni-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"
+    assert made[0].read_bytes() == made[1].read_bytes()
+    with zipfile.ZipFile(made[0]) as archive:
+        assert archive.getinfo("svc_cni-1.0.data/scripts/svc").external_attr >> 16 == 0o100755
+        record = archive.read("svc_cni-1.0.dist-info/RECORD").decode().splitlines()
+    assert len(record) == len(archive.namelist())
+    assert record[-1] == "svc_cni-1.0.dist-info/RECORD,,"
+
+
+def test_python_part_has_nothing_of_a_machine(wheels: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("svc/a.py", "svc/_core/a.so", "x-1.data/scripts/svc", "x-1.dist-info/WHEEL", "x-1.dist-info/METADATA"):
+            archive.writestr(name, "")
+    assert set(wheels("assembly").python_part(path)) == {"svc/a.py", "x-1.dist-info/METADATA"}

@@ -1,0 +1,1 @@
+"""Scripts of packagers: the wheels of svc."""

@@ -1,0 +1,97 @@
+"""Build the wheels and the sdist: python -m wheels.build [TARGET ...] [--out FOLDER].
+
+A TARGET is a part of a wheel's name, such as cp312, musllinux or cp311-manylinux-aarch64; without one, all wheels and the
+sdist are built. Exit status: 0 all that was asked for is there, 1 a wheel failed or, if its name was given, cannot be built on
+this machine, 2 wrong use.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from scikit_build_core.build import build_sdist
+
+from wheels.assembly import Member, compiled_part, information_folder, python_part, write_wheel
+from wheels.checks import problems
+from wheels.compiling import ROOT, compile_target, zig_folder
+from wheels.headers import Unavailable, headers_of
+from wheels.targets import Target, targets_of
+
+
+def main() -> int:
+    """Build what the command line asks for. Return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m wheels.build", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET")
+    parser.add_argument("--out", type=Path, default=ROOT / "wheelhouse", help="folder of the wheels [wheelhouse]")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build/headers", help="folder of fetched headers [build/headers]")
+    given = parser.parse_args()
+    try:
+        wanted = targets_of(given.targets)
+    except ValueError as error:
+        parser.error(str(error))
+    given.out.mkdir(parents=True, exist_ok=True)
+    given.out, given.cache = given.out.resolve(), given.cache.resolve()
+    epoch = int(os.environ.setdefault("SOURCE_DATE_EPOCH", _last_commit()))
+    if not given.targets:
+        os.chdir(ROOT)
+        _tell(build_sdist(str(given.out)))
+    with tempfile.TemporaryDirectory() as name:
+        base = python_part(_base_wheel(Path(name)))
+        results = [_build(each, base, given, Path(name) / str(each), epoch) for each in wanted]
+    missing = [text for text in results if text]
+    print(f"{len(results) - len(missing)} of {len(results)} wheels are in {given.out}")
+    is_failed = any("cannot be built here" not in text for text in missing)
+    return 1 if is_failed or (missing and given.targets) else 0
+
+
+def _build(target: Target, base: dict[str, Member], given: argparse.Namespace, folder: Path, epoch: int) -> str:
+    """Build a wheel and check it. Return why that failed; empty if it did not."""
+    information = information_folder(base)
+    version = information.split("-")[1].removesuffix(".dist-info")
+    try:
+        stage = compile_target(target, headers_of(target.python, given.cache), version, folder)
+    except Unavailable as error:
+        return _tell(f"{target}: cannot be built here: {error}")
+    except subprocess.CalledProcessError as error:
+        return _tell(f"{target}: {error}\n{error.stdout}{error.stderr}")
+    members = base | dict(compiled_part(stage, information)) | dict(_licenses(information))
+    wheel = write_wheel(members, target, given.out, epoch)
+    shutil.rmtree(folder)
+    if found := list(problems(wheel, target)):
+        wheel.unlink()
+        return _tell("\n".join([f"{target}: the wheel is wrong:", *found]))
+    _tell(f"{wheel.name}: {wheel.stat().st_size} bytes")
+    return ""
+
+
+def _licenses(information: str) -> Iterator[tuple[str, Member]]:
+    """Yield the licence of the C library that the executable has."""
+    yield f"{information}/licenses/COPYRIGHT.musl", Member((zig_folder() / "lib/libc/musl/COPYRIGHT").read_bytes())
+
+
+def _base_wheel(folder: Path) -> Path:
+    """Return a wheel for this Python, whose Python part all wheels share."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)]
+    subprocess.run(command, check=True)
+    return next(folder.glob("*.whl"))
+
+
+def _last_commit() -> str:
+    """Return the date of the last commit (Unix time); that of the first ZIP files outside of a repository."""
+    done = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "315532800"
+
+
+def _tell(text: str) -> str:
+    print(text, flush=True)
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
