@@ -11,6 +11,7 @@ import pytest
 from contract.test_watch import eventually
 from harness.datastores import OrchSite, Site, session
 from harness.ipam import put, put_affinity, put_block, put_pool, put_settings, remove
+from harness.skips import OTHER_STORES
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, StoreError
@@ -146,7 +147,7 @@ def test_pod_cidrs_need_no_blocks(clean_site: Site) -> None:
 
 def test_a_pool_that_becomes_unreadable_keeps_its_routes(clean_site: Site) -> None:
     if isinstance(clean_site, OrchSite):
-        pytest.skip("the API server refuses such a pool")
+        pytest.skip(OTHER_STORES + "the API server refuses such a pool")
     with session(clean_site) as store:
         put_pool(store, "pool", "10.0.0.0/16", vxlanMode="Always")
         with copied(clean_site) as copies:
@@ -233,7 +234,7 @@ def test_a_locked_datastore_gets_no_write(clean_site: Site) -> None:
 def test_an_own_address_is_registered_once(clean_site: Site) -> None:
     """Only on etcd: nodes of Kubernetes have their addresses."""
     if isinstance(clean_site, OrchSite):
-        pytest.skip("the kubelet writes them")
+        pytest.skip(OTHER_STORES + "the kubelet writes them")
     with session(clean_site) as store:
         node = OwnNode(store, clean_site.names, "node1")
         assert node.register({4: Address("192.168.0.1")})
@@ -245,7 +246,7 @@ def test_an_own_address_is_registered_once(clean_site: Site) -> None:
 
 def test_other_changes_of_a_kubernetes_node_are_refused(clean_site: Site) -> None:
     if not isinstance(clean_site, OrchSite):
-        pytest.skip("etcd keeps nodes itself")
+        pytest.skip(OTHER_STORES + "etcd keeps nodes itself")
     add_node(clean_site, "node1")
     key = ResourceKey("Node", "node1")
     with closing(plugin_store(clean_site)) as store, pytest.raises(StoreError, match="belongs to Kubernetes"):

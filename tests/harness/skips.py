@@ -13,6 +13,7 @@ NO_CGROUP2 = "control groups of version 2 are not writable"
 OLD_KERNEL = "the kernel is older than 6.9: it does not activate the queue of a link when it is asked for the link"
 NO_HELM = "needs helm: `make helm` builds it"
 NO_KUBECTL = "kubectl is not installed"
+HAS_IPIP = "this kernel has IPIP"
 ONE_PROCESSOR = "this machine has one processor"
 OTHER_STORES = "a case of other datastores: "  # the text that follows says why
 
@@ -27,6 +28,7 @@ EXPECTED: dict[str, str] = {
     NO_CGROUP2: "containers may not write the control groups of their host",
     OLD_KERNEL: "Debian 12 has Linux 6.1, where the first packets to a pod can be lost",
     OTHER_STORES: "a suite that runs over every datastore has cases that only some have",
+    HAS_IPIP: "what happens without it needs a kernel that has none",
     ONE_PROCESSOR: "what spreads threads over processors, or gathers them, has nothing to do there",
 }
 

@@ -15,6 +15,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg  # type: ignore[import-untyp
 from harness.enter_netns import entered
 from harness.netns import Netns
 from harness.route_reader import SeenDevice, SeenRoute, device, fdb, neighbours, own_routes
+from harness.skips import HAS_IPIP
 from svc._core import rtnl
 from svc._core.cidr import Address, Cidr
 from svc.names import DEFAULT
@@ -203,7 +204,7 @@ def test_kernel_without_ipip(part: KernelPart) -> None:
     routes = {**ROUTES, through: Tunneled(IPIP, Address("192.168.0.2"))}
     applied = part.apply(Wanted(routes, frozenset({PEER, PEER6}), (TUNNEL, TUNNEL6, ipip)), may_delete=True)
     if not applied.problems:
-        pytest.skip("this kernel has IPIP")
+        pytest.skip(HAS_IPIP)
     assert applied.problems == (
         NOT_READY.format("ipip.svc", "this kernel has no IPIP: load its module, or choose another mode in the pools"),
     )
