@@ -50,8 +50,8 @@ class Socket:
         Messages after a refused create_veth are not sent: another link may have their index. After any other refusal the
         remaining messages are sent."""
     def execute_each(self, batch: Batch) -> list[NetlinkError]:
-        """As `execute`, but return an error for each refused message, and send all others. Raise NetlinkError only if there
-        was no exchange (ENOBUFS: acks were lost, so that the outcome is unknown), TimeoutError if the kernel does not answer."""
+        """As `execute`, but return an error for each refused message, and send all others. Raise NetlinkError only if the
+        exchange failed (ENOBUFS: acks were lost, so that the outcome is unknown), TimeoutError if the kernel does not answer."""
     def query(self, batch: Batch) -> list[bytes]:
         """Send one GET or dump (batch of one) and returns its reply messages, headers included; NetlinkError as `execute`
         (also for a dump that the kernel marks as interrupted: errno EINTR, so that the caller can repeat it). The dump of a

@@ -78,7 +78,7 @@ class Batch:
         """ip route add DST/LEN [via GW] dev INDEX scope S metric M proto P [onlink]: main table, unicast; CREATE|EXCL, or
         CREATE|REPLACE. The protocol is boot unless given. With index 0 the kernel finds the link of the gateway.
 
-        A replacement replaces the route with this metric, whatever its protocol."""
+        A replacement replaces the route with this metric, also one of another protocol."""
     def add_blackhole(self, destination: bytes, length: int, *, metric: int = 0, protocol: int = ...) -> None:
         """ip route add blackhole DST/LEN metric M proto P: CREATE|EXCL."""
     def delete_route(

@@ -94,7 +94,7 @@ cdef extern from "<linux/rtnetlink.h>" nogil:
     enum: RTN_UNICAST
     enum: RTN_LOCAL
     enum: RTN_BLACKHOLE
-    enum: RTNH_F_ONLINK         # the gateway is on the link, whatever the routes to it say
+    enum: RTNH_F_ONLINK         # the gateway is on the link, also without a route to it
     enum: RTA_DST
     enum: RTA_OIF
     enum: RTA_GATEWAY

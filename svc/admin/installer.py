@@ -91,7 +91,7 @@ def install(
     listed = install_records.known_digests(bin_dir, names)
     record = settings.record(listed | written)
     known = install_records.known_files(settings.state_dir, own) | listed
-    if any(map(install_records.damage_of, record_paths(bin_dir, names))):  # what it no longer lists is no original
+    if any(map(install_records.damage_of, record_paths(bin_dir, names))):  # originals are listed
         known = {file.path: NO_DIGEST for file in files} | known
     # records before executables: an executable must never run with the record of another installation
     records = [File(path, record, 0o644) for path in record_paths(bin_dir, names)]

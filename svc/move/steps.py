@@ -282,7 +282,7 @@ def empty(target: Place, run: str, archive: Path) -> None:
 
 
 def _without_run(names: Names, mark: Mark, info: Resource | None) -> Resource | None:
-    """Return ClusterInformation as it was before the run with this mark; None if there was none."""
+    """Return ClusterInformation as it was before the run with this mark; None if it did not exist."""
     if info is None or marks.mark_of(names, info) != mark:
         return info
     return marks.with_mark(names, replace(info, spec=orjson.loads(mark.former)), None, {}) if mark.former else None

@@ -19,7 +19,7 @@ def clean_node(settings: Settings, kernel: KernelPart) -> None:
 def clean_datastore(settings: Settings, backend: Backend, kernel: KernelPart) -> list[str]:
     """Release the addresses of tunnels, whose devices are gone. Return sentences about what stays. Raise SvcError.
 
-    Where another program routes, the addresses of tunnels may be its own: they stay."""
+    The addresses of tunnels stay if another program routes: they may be its own."""
     traces = kernel.traces([pool.cidr for pool in read_pools(backend).all if LOAD_BALANCER not in pool.allowed_uses])
     if traces:
         return [f"the addresses of tunnels stay assigned, because another program routes: {traces[0]}"]

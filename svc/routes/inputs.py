@@ -1,4 +1,4 @@
-"""What the datastore says, as far as routes follow from it: nodes, pools, claims of blocks, and borrowed addresses."""
+"""The content of the datastore from which routes follow: nodes, pools, claims of blocks, and borrowed addresses."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -103,7 +103,7 @@ class OwnNode:
         return found is not None and kind in node_facts(found.value, self._names).tunnels
 
     def _announce(self, kind: str, address: Address | None) -> None:
-        """Write the address of a tunnel, or that there is none, to the Node. A missing Node has nothing to be removed."""
+        """Write the address of a tunnel, or that it does not exist, to the Node. Nothing is removed from a missing Node."""
         section, address_field, mac_field = TUNNEL_FIELDS[kind]
         texts: dict[str, Any] = {address_field: None if address is None else str(address)}
         if mac_field:

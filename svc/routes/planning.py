@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is wanted, and a row for each network."""
+    """The wanted state, and a row for each network."""
 
     wanted: Wanted
     rows: Mapping[Cidr, Row]

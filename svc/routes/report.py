@@ -86,7 +86,7 @@ class Report:
 
 
 def next_hop(way: Way | None) -> str:
-    """Return a way in words; empty if there is none."""
+    """Return a way in words; empty without a way."""
     if way is None:
         return ""
     if isinstance(way, Blackhole):

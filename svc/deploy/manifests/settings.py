@@ -14,7 +14,7 @@ from svc.values import dataclass
 
 Json = dict[str, Any]
 Problem = tuple[str, str]
-"""What is wrong, and what to do."""
+"""A problem, and its remedy."""
 
 SUBJECT: Final = "the options"
 NETWORKING, OVERLAY, POLICY_ONLY, OPERATOR = "networking", "overlay", "policy-only", "operator"
