@@ -14,7 +14,7 @@ from svc.upgrade.chart_view import ChartView, Situation, Wish
 from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.helm import HelmFailed, missing
-from svc.upgrade.manifest_procedure import pattern_of
+from svc.upgrade.manifest_procedure import pattern_of, version_problems
 from svc.upgrade.manifest_source import read_manifest
 from svc.upgrade.object_step import Former, ObjectStep
 from svc.upgrade.places import Place
@@ -149,15 +149,9 @@ def _definitions_of(writer: Writer, request: Request) -> list[Json]:
 
 def _version_problems(writer: Writer, source: str, target: str, to: str) -> Iterator[str]:
     names = writer.names
-    before, after, floor, wanted = order_of(source), order_of(target), order_of(names.upgrade_floor), pattern_of(names, to)
-    if after is None:
+    wanted = pattern_of(names, to)
+    if order_of(target) is None:
         yield f"the chart does not tell its version: it says {target!r}"
     elif not wanted.match(f"{target}."):
         yield f"the chart is of version {target}, which does not match {wanted.pattern}: give its version with --to"
-    if before is None:
-        yield f"the version of the cluster is not known: it says {source!r}"
-        return
-    if floor is not None and before < floor:
-        yield f"the cluster has version {source}, and upgrades begin at {names.upgrade_floor}"
-    if after is not None and after < before:
-        yield f"the chart is of version {target}, older than {source} of the cluster"
+    yield from version_problems(names, source, target, "the chart")

@@ -71,7 +71,7 @@ class ManifestProcedure:
             "version": source,
             "programs on PATH": listed(_path()),
         }
-        problems += [*lock_problems(state), *_version_problems(self._pattern(), names, source, target)]
+        problems += [*lock_problems(state), *target_problems(self._pattern(), target), *version_problems(names, source, target)]
         return Findings(self.name, found, tuple(problems), source, target, noted)
 
     def unverified(self) -> list[str]:
@@ -190,16 +190,20 @@ def target_problems(wanted: "re.Pattern[str]", target: str) -> Iterator[str]:
         yield f"the manifest is of version {target}, which does not match {wanted.pattern}: give its version with --to"
 
 
-def _version_problems(wanted: "re.Pattern[str]", names: Names, source: str, target: str) -> Iterator[str]:
+def version_problems(
+    names: Names, source: str, target: str, what: str = "the manifest", *, reached: bool = False
+) -> Iterator[str]:
+    """Yield why an upgrade from one version to another is refused. `what` has the target.
+
+    With `reached`, the source counts as a patch release of the target, and is not newer."""
     before, after, floor = order_of(source), order_of(target), order_of(names.upgrade_floor)
-    yield from target_problems(wanted, target)
     if before is None:
         yield f"the version of the cluster is not known: it says {source!r}"
         return
     if floor is not None and before < floor:
         yield f"the cluster has version {source}, and upgrades begin at {names.upgrade_floor}"
-    if after is not None and after < before:
-        yield f"the manifest is of version {target}, older than {source} of the cluster"
+    if after is not None and after < before and not reached:
+        yield f"{what} is of version {target}, older than {source} of the cluster"
 
 
 def _path() -> str:

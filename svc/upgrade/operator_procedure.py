@@ -12,7 +12,7 @@ from svc.names import Names
 from svc.upgrade.bundle import Bundle, container_of, version_of
 from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
-from svc.upgrade.manifest_procedure import pattern_of
+from svc.upgrade.manifest_procedure import pattern_of, version_problems
 from svc.upgrade.object_step import Former, ObjectStep
 from svc.upgrade.operator_overrides import overridden
 from svc.upgrade.places import Place, place_of
@@ -161,18 +161,13 @@ def _version_of(operator: Json | None) -> str:
 
 
 def _version_problems(names: Names, source: str, target: str, to: str) -> Iterator[str]:
-    before, after, floor, wanted = order_of(source), order_of(target), order_of(names.upgrade_floor), pattern_of(names, to)
-    if after is None:
+    wanted = pattern_of(names, to)
+    if order_of(target) is None:
         yield f"the manifest does not tell its version: the image of the operator has the tag {target!r}"
     elif not wanted.match(f"{target}."):
         yield f"the manifest is of version {target}, which does not match {wanted.pattern}: give its version with --to"
-    if before is None:
-        yield f"the version of the cluster is not known: it says {source!r}"
-        return
-    if floor is not None and before < floor:
-        yield f"the cluster has version {source}, and upgrades begin at {names.upgrade_floor}"
-    if after is not None and after < before and not (target.count(".") < 2 and wanted.match(source)):
-        yield f"the manifest is of version {target}, older than {source} of the cluster"
+    reached = target.count(".") < 2 and wanted.match(source) is not None
+    yield from version_problems(names, source, target, reached=reached)
 
 
 def _path() -> str:
