@@ -255,7 +255,7 @@ def test_stuck_node_is_named(site: UpgradeSite, kubelets: FakeKubelets) -> None:
 def test_stuck_node_is_named_with_the_end_of_its_log(site: UpgradeSite, kubelets: FakeKubelets, proxy: ApiProxy) -> None:
     """Kubelets of tests serve no logs: the proxy answers in their place."""
     kubelets.stuck["node2"] = ("CrashLoopBackOff", "back-off 10s")
-    proxy.arm(Order(Fate.ANSWERED, r"GET .*/log", status=200, body=b"starting\ncannot read /etc/x\n"))
+    proxy.arm(Order(Fate.ANSWERED, r"GET .*/log", times=99, status=200, body=b"starting\ncannot read /etc/x\n"))
     late = site.run("apply", "--timeout", "3s", server=proxy.url)
     proxy.disarm()
     kubelets.stuck.clear()

@@ -94,6 +94,6 @@ class OperatorSite(UpgradeSite):
             if process is not None:
                 process.kill()
                 kube.uproot(f"leases/{SYSTEM}/svc-controllers")
-            process, running = start(program=(sys.executable, "-c", _PROGRAM, version, "run")), version
             with suppress(Refused):  # an agent writes the version when it starts
                 kube.call("PATCH", f"{INFORMATION}/default", {"spec": {"svcVersion": version}}, MERGE)
+            process, running = start(program=(sys.executable, "-c", _PROGRAM, version, "run")), version

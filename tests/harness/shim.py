@@ -47,9 +47,14 @@ def compile_shim(target: Path, *extra: str) -> Path:
     compiler = (not sanitizers and shutil.which("musl-gcc")) or shutil.which("gcc")
     if not compiler:
         pytest.skip("no C compiler")
-    recipe = re.search(r"COMMAND \$\{shim_cc\}(.*?)-o svc\b", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
-    assert recipe, "CMakeLists.txt does not contain the command line of the build any more"
-    flags = shlex.split(recipe[1].replace("${SKBUILD_PROJECT_VERSION}", "1.2.3"))
+    text = (ROOT / "CMakeLists.txt").read_text()
+    recipe = re.search(r"COMMAND \$\{shim_cc\}(.*?)-o svc\b", text, re.DOTALL)
+    links = re.search(r'set\(shim_links "(.*?)"\)', text)
+    gcc_only = re.search(r'string\(APPEND shim_links "(.*?)"\)', text)
+    if not (recipe and links and gcc_only):
+        pytest.fail("CMakeLists.txt does not contain the command line of the build any more")
+    command = recipe[1].replace("${shim_links}", links[1] + gcc_only[1]).replace("${SKBUILD_PROJECT_VERSION}", "1.2.3")
+    flags = shlex.split(command)
     flags = [flag for flag in flags if flag not in ("-static", "-s")] + sanitizers if sanitizers else flags
     sources = [*sorted((ROOT / "_core").glob("shim_*.c")), ROOT / "_core/shim.c"]  # the build's order: the size depends on it
     subprocess.run([compiler, *flags, *extra, "-o", target, *sources], check=True)
