@@ -97,6 +97,9 @@ class PoolSource(AddressSource):
             return ""
         return f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}"
 
+    def plan_release(self, held: Holdings, extra_write: Delete | None) -> None:
+        pool_release.plan(held, extra_write, held.record.address_list())
+
     def release(self, held: Holdings, extra_write: Delete | None) -> bool:
         return pool_release.release(held, extra_write, held.record.address_list())
 
