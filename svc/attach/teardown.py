@@ -49,7 +49,7 @@ def tear_down(
         if isinstance(held, DatastoreLocked):
             raise held
     with trace.phase("unwire"):
-        existed = unwire(context, record, meanwhile=lambda: _plan_release(held))
+        existed = unwire(context, record, meantime=lambda: _plan_release(held))
         if not existed and sandbox is not None and record.peer_index:
             pair = record.peer_index, record.host_index
             existed = remove_inside(sandbox, record.id.ifname, lambda link: (link["index"], link["peer_index"]) == pair)
@@ -75,15 +75,15 @@ def tear_down(
     return None
 
 
-def unwire(context: Context, record: Record, *, meanwhile: Callable[[], object] = lambda: None) -> bool:
+def unwire(context: Context, record: Record, *, meantime: Callable[[], object] = lambda: None) -> bool:
     """Remove the pair with its routes, unless the row is of an earlier boot. Return whether it existed. Raise PeerError.
 
-    `meanwhile` is called while the kernel removes it, if that is the only removal.
+    `meantime` is called while the kernel removes it, if that is the only removal.
     """
     if not record.is_wired or record.boot_id != context.boot_id:
         return False
     index = record.host_index or _unrecorded_index(context, record)
-    return bool(index) and context.reaper.remove(index, record.host_name, peer_index=record.peer_index, meanwhile=meanwhile)
+    return bool(index) and context.reaper.remove(index, record.host_name, peer_index=record.peer_index, meantime=meantime)
 
 
 def remove_inside(sandbox: Sandbox, ifname: str, is_own: Callable[[dict[str, Any]], bool]) -> bool:

@@ -76,12 +76,12 @@ class Reaper:
         self._watcher.start()
 
     def remove(
-        self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0, meanwhile: Callable[[], object] = _nothing
+        self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0, meantime: Callable[[], object] = _nothing
     ) -> bool:
         """Wait until the host's link does not exist. Return whether it existed. Raise PeerError.
 
         The link has this index and name. With `peer_index`, it may be renamed if it is a host side of svc with that peer.
-        `meanwhile` is called while the kernel removes the link, unless it removes others too.
+        `meantime` is called while the kernel removes the link, unless it removes others too.
         """
         if _name_of(index) != name:
             link = self._kernel.find_link(index=index)
@@ -89,7 +89,7 @@ class Reaper:
                 return False
         removal = self._ask(index)
         if len(self._pending) == 1:
-            meanwhile()
+            meantime()
         timeout = deadline.remaining(timeout)
         if not removal.wait(timeout):
             raise PeerError(

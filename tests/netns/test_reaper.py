@@ -265,16 +265,16 @@ def test_wait_of_a_caller_has_a_timeout(reaper: Reaper, kernel: WatchedKernel, m
     wait_for(lambda: kernel.find_link(index=index) is None)
 
 
-def test_caller_works_meanwhile(reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks) -> None:
+def test_caller_works_in_the_meantime(reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks) -> None:
     """The deletion has been asked for, and does not wait for the work."""
     (link,) = make_links(1)
     deleted = threading.Event()
     kernel.after = deleted.set
-    assert reaper.remove(*link, meanwhile=lambda: deleted.wait(TIMEOUT_SECONDS))
+    assert reaper.remove(*link, meantime=lambda: deleted.wait(TIMEOUT_SECONDS))
     assert deleted.is_set()
 
 
-def test_caller_beside_others_does_not_work_meanwhile(
+def test_caller_beside_others_does_not_work_in_the_meantime(
     reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor
 ) -> None:
     """Many releases share a write, and each would make the plans of the others useless."""
@@ -283,7 +283,7 @@ def test_caller_beside_others_does_not_work_meanwhile(
     kernel.before = lambda: may_delete.wait(TIMEOUT_SECONDS)
     removals = [callers.submit(reaper.remove, *first)]
     wait_for(lambda: len(reaper._pending) == 1)
-    removals.append(callers.submit(reaper.remove, *second, meanwhile=lambda: work.append(1)))
+    removals.append(callers.submit(reaper.remove, *second, meantime=lambda: work.append(1)))
     wait_for(lambda: len(reaper._pending) == 2)
     may_delete.set()
     wait_for_results(removals)

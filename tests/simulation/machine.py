@@ -97,12 +97,12 @@ class ModelReaper:
         *,
         peer_index: int = 0,
         timeout: float = 20.0,
-        meanwhile: Callable[[], object] = lambda: None,
+        meantime: Callable[[], object] = lambda: None,
     ) -> bool:
         link = self._kernel.find_link(index=index)
         if link is None or link["name"] != name:
             return False
-        meanwhile()
+        meantime()
         _kernel_step(f"delete link {index} {name}")
         self._kernel.machine.delete(index)
         return True
