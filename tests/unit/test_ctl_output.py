@@ -40,7 +40,7 @@ def test_full_device_does_not_hide_a_change(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, FULL)
     done = svcctl(*words, to="/dev/full")
     assert (done.returncode, done.stderr) == (1, FULL.rstrip() + "; written all the same: ippool/pods\n")
-    assert "unchanged" in cli.run("apply", "-f", str(tmp_path / "pool.json")).stdout
+    assert "unchanged" in cli.prints("apply", "-f", str(tmp_path / "pool.json"))
 
 
 @pytest.mark.parametrize("words", ["-h", "pool", "--nothing", "--state-dir /none pool get"])
