@@ -1,4 +1,4 @@
-"""Releases that are planned first and carried out later have the effect of plain ones, also if the datastore changes between."""
+"""Releases that are planned first and carried out later have the effect of plain ones, also if the datastore changes."""
 
 import random
 from collections.abc import Callable
