@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
@@ -25,6 +24,7 @@ from svc.metrics import GET, LIST, WRITE, StoreMeter
 from svc.model.errors import Code, SvcError
 from svc.model.shortage import shortage_remedy
 from svc.retry import Backoff
+from svc.values import replace
 
 _log = logging.getLogger(__name__)
 
