@@ -117,6 +117,8 @@ def _listed(cls):
         if annotation is ClassVar or getattr(annotation, "__origin__", None) is ClassVar:
             continue
         default = own.get(name, MISSING)
+        if type(default).__module__ == "dataclasses":
+            raise TypeError(f"{cls.__qualname__}.{name}: describe the field by svc.values.field")
         if isinstance(default, Field):
             default.name = name
             listed[name] = default
