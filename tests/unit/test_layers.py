@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # lowest first: a part imports only itself and parts of the rows before its own
+    ("light_dataclasses",),
     ("values",),
     (
         "",
@@ -22,6 +23,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
         "deadline",
         "end_request",
         "heap",
+        "lazy_modules",
         "names",
         "private_directory",
         "retry",
