@@ -4,6 +4,7 @@ Other packages import modules that they need in few cases: `dataclasses` imports
 """
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -14,10 +15,10 @@ class _Postponed(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        return getattr(__import__(self.__name__), name)
+        return getattr(import_module(self.__name__), name)
 
 
 def postpone(*names: str) -> None:
-    """Have these modules, which are in no package, imported when something of them is used, unless that was done already."""
+    """Have these modules imported when something of them is used, unless that was done already."""
     for name in names:
         sys.modules.setdefault(name, _Postponed(name))

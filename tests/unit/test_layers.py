@@ -51,7 +51,7 @@ KEPT_APART = {
 ONLY_IN = {
     "pyroute2": "svc/routes/devices.py",
     "kubernetes": "svc/datastore/orch/client_access.py",
-    "grpc": "svc/datastore/etcd/connection.py",
+    "grpc": "svc/datastore/etcd/sync_grpc.py",
     "etcd3": "svc/datastore/etcd/messages.py",
 }  # the one module that may import it, if any
 COMPILED = ("bitmap", "cidr", "cidr_table", "cidr_text", "netlink", "netns", "rtnl", "syscalls")

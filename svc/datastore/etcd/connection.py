@@ -12,14 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import grpc
-
 from svc import deadline
 from svc.call_trace import explain
 from svc.datastore.api import Forbidden, Position, StoreError
 from svc.datastore.etcd.error_hints import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import Cluster, Endpoint, Tls
+from svc.datastore.etcd.sync_grpc import grpc
 from svc.metrics import GET, LIST, WRITE, StoreMeter
 from svc.model.errors import Code, SvcError
 from svc.model.shortage import shortage_remedy
