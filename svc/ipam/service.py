@@ -6,7 +6,6 @@ read and planned again. A request is refused only after the cache was reloaded.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 
 from svc._core.cidr import Address, Cidr
 from svc.batching import Batcher
@@ -33,7 +32,7 @@ from svc.ipam.selection import BlockFinder
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import NODE, AffinityKey, AffinityQuery, BlockKey, HandleKey, HandleQuery, Host
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 MAX_BATCH = (MAX_WRITES - 1) // 4  # requests of one write: each changes a handle, one block per family, and one extra object
 MAX_BATCH_NOT_ATOMIC = MAX_WRITES // 3  # the same for stores without atomic writes, which get no extra write
