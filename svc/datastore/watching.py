@@ -37,6 +37,7 @@ class Reconnecting(Generic[Step]):
         self._lock = threading.Lock()
         self._close_stream: Callable[[], None] | None = None
         self._closed = threading.Event()
+        self.failure = ""  # of the last attempt; empty once a server has answered since
 
     @property
     def is_closed(self) -> bool:
@@ -52,7 +53,7 @@ class Reconnecting(Generic[Step]):
                     if self.is_contact(step):  # other steps come before the server has answered
                         if interrupted:
                             _log.info("the watch of %s continues", self._what)
-                        interrupted = False
+                        interrupted, self.failure = False, ""
                         backoff.reset()
                     yield step
             except SvcError as failure:
@@ -110,6 +111,7 @@ class Reconnecting(Generic[Step]):
         """Log the first failure of an outage, or raise a refusal. Log text only, because the traceback references sockets."""
         if self._closed.is_set():
             return
+        self.failure = str(failure)
         if self.raises_refusals and self._is_refusal(failure):
             raise failure
         if not interrupted:
@@ -148,6 +150,11 @@ class EventStream(Watch):
             since = self.interrupted_since = now if self.interrupted_since is None else self.interrupted_since
             if now - since >= self.longest_gap:
                 watch.list_again()
+
+    @property
+    def failure(self) -> str:
+        """Why the watch is interrupted; empty if it is not."""
+        return self._watch.failure
 
     def __next__(self) -> Event:
         if self._watch.is_closed:

@@ -82,6 +82,10 @@ class KernelPart:
         """Return the number of own routes in the kernel. Raise PeerError."""
         return sum(map(len, self._routes.table().own.values()))
 
+    def is_tunneled(self, network: Cidr) -> bool:
+        """Return whether the network has an own route through a tunnel. Raise PeerError."""
+        return any(entry.onlink for entry in self._routes.table().own.get(key_of(network), ()))
+
     def own_tunnels(self) -> dict[str, int]:
         """Return the indexes of the own tunnel devices, by kind. Raise PeerError."""
         kinds = {device_name(self._names, kind): kind for kind in OVERHEAD}
@@ -212,7 +216,8 @@ class KernelPart:
 
     def _delete_tunnels(self, wanted: Wanted) -> list[str]:
         links = self._read_links()
-        names = {tunnel.name for tunnel in wanted.tunnels}
+        used = {entry.link for entries in self._routes.table().own.values() for entry in entries if entry.onlink}
+        names = {tunnel.name for tunnel in wanted.tunnels} | {name for name, link in links.items() if link["index"] in used}
         if all(name in names or link["alias"] != ALIAS for name, link in links.items()):
             return []
         self._links = None

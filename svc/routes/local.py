@@ -22,6 +22,16 @@ def addresses_of_node(settings: Settings, inputs: Inputs, interfaces: tuple[Inte
     return found if settings.interface else {**found, **facts.addresses}
 
 
+def moved_addresses(
+    settings: Settings, interfaces: tuple[Interface, ...], own: Mapping[int, Address], registered: Mapping[int, Address]
+) -> dict[int, Address]:
+    """Return the present addresses in place of those that svc-routes has registered and that no interface has any more."""
+    lost = [version for version, address in registered.items() if own.get(version) == address]
+    lost = [version for version in lost if interface_with(interfaces, registered[version]) is None]
+    found = own_addresses(interfaces, settings.interface) if lost else {}
+    return {version: found[version] for version in lost if version in found}
+
+
 def local_of(
     settings: Settings,
     inputs: Inputs,

@@ -21,7 +21,6 @@ from svc.model.errors import CallerError, SvcError, reason_of
 from svc.model.shortage import shortage
 from svc.private_directory import create_directories, make_private
 from svc.routes import settings as options_of
-from svc.routes.cleaning import clean_datastore, clean_node
 from svc.routes.kernel_part import KernelPart
 from svc.routes.program import Program
 from svc.routes.report import as_json, as_table
@@ -78,6 +77,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
+    from svc.routes.cleaning import clean_datastore, clean_node  # loads IPAM, for which `run` does not wait
+
     settings = options_of.settings_of(options, os.environ)
     with ExitStack() as stack:
         stack.enter_context(_only_instance(settings))

@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from svc._core.cidr import Address
+from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.end_request import EndRequest
 from svc.model.errors import PeerError, SvcError
@@ -18,13 +19,13 @@ from svc.retry import Backoff
 from svc.routes import planning
 from svc.routes.applied import Applied
 from svc.routes.copies import Copies
-from svc.routes.inputs import Inputs, needed_tunnels, pod_networks
+from svc.routes.inputs import HANDLES, Inputs, needed_tunnels, pod_networks
 from svc.routes.interfaces import Interface, read_interfaces
 from svc.routes.kernel_part import KernelPart
-from svc.routes.local import addresses_of_node, local_of, pod_mtu, underlay_problems
+from svc.routes.local import addresses_of_node, local_of, moved_addresses, pod_mtu, underlay_problems
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
-from svc.routes.own_node import HANDLES, OwnNode
+from svc.routes.own_marks import OwnMarks
 from svc.routes.report import IDLE, WAITING, WORKING, Report
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings
@@ -32,12 +33,16 @@ from svc.routes.telemetry import Telemetry
 from svc.routes.tunnel_addresses import TunnelAddresses
 from svc.routes.wanted import Wanted
 
+if TYPE_CHECKING:
+    from svc.routes.own_node import OwnNode
+
 BATCH_SECONDS: Final = 0.05
 COMPARE_SECONDS: Final = 60.0
 KERNEL_SECONDS: Final = 1.0  # at least between comparisons after changes of the kernel, which pods cause as well
 ONCE_SECONDS: Final = 30.0  # for the datastore to be read
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 _POLL_SECONDS: Final = 0.5
+_PATIENCE_SECONDS: Final = 5.0  # before the log says for what the program waits
 
 log = logging.getLogger("svc.routes")
 
@@ -51,10 +56,14 @@ class Program:
         self._telemetry = telemetry
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
-        self._copies = Copies(backend, settings.names, self._on_change, use_pod_cidr=settings.use_pod_cidr)
+        self._copies = Copies(
+            backend, settings.names, self._on_change, own=settings.node, use_pod_cidr=settings.use_pod_cidr
+        )
         self._registers = backend.atomic  # nodes of Kubernetes have their addresses there
-        node = OwnNode(backend, settings.names, settings.node)
-        self._tunnels = TunnelAddresses(node, self._on_change, kernel.tunnel_addresses())
+        self._marks = OwnMarks(settings.state_dir)
+        self._tunnels = TunnelAddresses(
+            partial(_own_node, backend, settings), self._on_change, kernel.tunnel_addresses(), self._marks
+        )
         self._mode = Mode(settings.mode)
         self._guard = DeletionGuard()
         self._refusals = Refusals()
@@ -68,6 +77,8 @@ class Program:
         self._own: dict[int, Address] = {}  # addresses of this node
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
+        self._withholds = False  # deletions, until everything is known
+        self._started = time.monotonic()
         self._ended = threading.Event()
         self._shown = ""
         telemetry.report = Report(WAITING)
@@ -94,10 +105,12 @@ class Program:
         """Bring the node to what it needs. Return 1 if something remains to be done. Raise SvcError."""
         self._copies.start()
         try:
+            self._copies.read_blocks()
             until = time.monotonic() + ONCE_SECONDS
             while not self._copies.is_complete:
                 if time.monotonic() > until:
-                    raise PeerError("the datastore was not read completely in time", details="see whether its server answers")
+                    causes = "; ".join(self._copies.problems()) or "see whether its server answers"
+                    raise PeerError("the datastore was not read completely in time", details=causes)
                 time.sleep(BATCH_SECONDS)
             self.step()
             if self._telemetry.report.state == WORKING:
@@ -166,7 +179,8 @@ class Program:
 
     def _round(self, *, is_full: bool, changed_at: float | None) -> float:
         """Plan and apply. Return the seconds until the next full comparison."""
-        if not self._copies.is_complete:
+        if not self._copies.can_plan:
+            self._wait()
             return _POLL_SECONDS
         inputs = self._copies.inputs()
         if not self._may_work(inputs):
@@ -178,12 +192,20 @@ class Program:
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
         plan = planning.plan(inputs, local, self._kernel.connected_device)
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
-            self._apply(plan.wanted, changed_at, is_full=is_full)
+            self._apply(plan, changed_at, is_full=is_full)
+        self._copies.read_blocks()
         self._want_tunnels(inputs, own)
         problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
-        problems += [*self._tunnels.problems.values(), *self._copies.unreadable.values()]
+        problems += [*self._tunnels.problems.values(), *self._copies.problems()]
         self._show(plan, tuple(problems))
         return COMPARE_SECONDS
+
+    def _wait(self) -> None:
+        """Report what is not read yet, and why."""
+        causes = tuple(self._copies.problems())
+        self._telemetry.report = replace(self._telemetry.report, problems=causes)
+        if time.monotonic() - self._started >= _PATIENCE_SECONDS:
+            self._log(f"the datastore is not read completely yet: {'; '.join(causes)}")
 
     def _own_addresses(self, inputs: Inputs) -> dict[int, Address]:
         """Return the addresses of this node. Those of its Node stay while the Node is gone, so that no tunnel moves."""
@@ -196,11 +218,12 @@ class Program:
         """Have addresses assigned, and released if no device has them. Those of another program are not known from own ones."""
         kept = frozenset(HANDLES) if self._mode.traces else frozenset(self._kernel.own_tunnels())
         facts = inputs.nodes.get(self._settings.node)
-        self._tunnels.want(self._needed(inputs), own if self._registers else {}, kept, facts)
+        moved = moved_addresses(self._settings, self._interfaces, own, self._marks.registered)
+        self._tunnels.want(self._needed(inputs), {**own, **moved} if self._registers else {}, kept, facts)
 
     def _is_due(self, now: float) -> bool:
         due = self._refusals.next_due
-        return due is not None and due <= now
+        return (due is not None and due <= now) or (self._withholds and self._is_known())
 
     def _may_work(self, inputs: Inputs) -> bool:
         """Look for traces of another program, if that is due. Return whether this one may change anything."""
@@ -221,10 +244,13 @@ class Program:
             return {}
         return {kind: tuple(pool.name for pool in pools) for kind, pools in needed_tunnels(inputs.pools).items()}
 
-    def _apply(self, wanted: Wanted, changed_at: float | None, *, is_full: bool) -> None:
+    def _apply(self, plan: planning.Plan, changed_at: float | None, *, is_full: bool) -> None:
         """Have the kernel part add, then delete what may be deleted."""
-        now = time.monotonic()
+        now, wanted = time.monotonic(), plan.wanted
+        staying = self._staying(plan)
         routes = self._refusals.due_routes(wanted.routes, now)
+        if staying:
+            routes = {network: way for network, way in routes.items() if network not in staying}
         tried, kept = replace(wanted, routes=routes), wanted.routes.keys() - routes.keys()
         applied = self._kernel.apply(tried, may_delete=False, kept=kept)
         self._refusals.record(routes, applied, now)
@@ -238,8 +264,19 @@ class Program:
         self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
 
+    def _staying(self, plan: planning.Plan) -> set[Cidr]:
+        """Return the networks of no pool that have a route through a tunnel: nothing says that it is wrong."""
+        found = [network for network, row in plan.rows.items() if not row.pool and row.way is not None]
+        return {network for network in found if self._kernel.is_tunneled(network)}
+
+    def _is_known(self) -> bool:
+        """Return whether everything is known that has to be known before a deletion."""
+        copies = self._copies
+        return copies.is_complete and copies.interrupted_since is None and not copies.is_lacking
+
     def _may_delete(self, own: int, doomed: int, now: float) -> bool:
-        if self._copies.interrupted_since is not None or self._copies.lacks_pools:
+        self._withholds = not self._is_known()
+        if self._withholds:
             return False
         before = self._guard.held
         is_allowed = self._guard.allows(own, doomed, now)
@@ -268,3 +305,9 @@ class Program:
         if text != self._shown:
             log.info("%s", text)
         self._shown = text
+
+
+def _own_node(backend: Backend, settings: Settings) -> "OwnNode":
+    from svc.routes.own_node import OwnNode  # loads IPAM, for which no first route waits
+
+    return OwnNode(backend, settings.names, settings.node)

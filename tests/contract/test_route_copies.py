@@ -46,6 +46,7 @@ def copied(site: Site, **options: Any) -> Iterator[Copies]:
     with session(site) as store:
         copies = Copies(store, site.names, lambda: None, **options)
         copies.start()
+        copies.read_blocks()
         try:
             assert eventually(lambda: copies.is_complete)
             yield copies
@@ -152,7 +153,7 @@ def test_a_pool_that_becomes_unreadable_keeps_its_routes(clean_site: Site) -> No
         put_pool(store, "pool", "10.0.0.0/16", vxlanMode="Always")
         with copied(clean_site) as copies:
             put_pool(store, "pool", "10.0.0.0/16", blockSize=99, nodeSelector="(")
-            assert eventually(lambda: "pool" in copies.unreadable)
+            assert eventually(lambda: ResourceKey("IPPool", "pool") in copies.unreadable)
             assert [pool.kind for pool in copies.inputs().pools] == [VXLAN_V4]
 
 
