@@ -18,6 +18,7 @@ from svc.routes.settings import SOCKET
 from svc.routes.showing import read_report
 
 _STOP_SECONDS = 20.0
+_QUIET_SECONDS = 2.0
 
 
 class RoutesProcess:
@@ -56,6 +57,13 @@ class RoutesProcess:
             if time.monotonic() > until or self._process.poll() is not None:
                 raise Failed(f"svc-routes has {sorted(found)}: {self.log.read_text()[-2000:]}")
             time.sleep(0.1)
+
+    def await_settled(self) -> None:
+        """Wait until it uses no processor time, at the end of what follows the start."""
+        until, used = time.monotonic() + READY_SECONDS, -1.0
+        while (present := self.cpu_seconds()) != used and time.monotonic() < until:
+            used = present
+            time.sleep(_QUIET_SECONDS)
 
     def end(self, number: int = signal.SIGTERM) -> None:
         if self._process.poll() is None:

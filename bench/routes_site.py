@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,9 @@ def node_of(number: int) -> str:
     return f"node{number // BLOCKS_OF_NODE}"
 
 
-def affinity(number: int) -> Document:
-    return AffinityKey(node_of(number), network(number)), Affinity()
+def affinity(number: int, claimed: Cidr | None = None) -> Document:
+    """Return the affinity of the node that has a block to this block, or to another network."""
+    return AffinityKey(node_of(number), claimed or network(number)), Affinity()
 
 
 def block(number: int, pods: int = PODS_OF_BLOCK) -> Document:
@@ -90,6 +91,16 @@ class RoutedSite:
         self.store = store
         self._port = port
         self._path = path
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the settings of a session of svc-routes."""
+        if isinstance(self.site, OrchSite):
+            return {"kind": "orch", "kubeconfig": str(self.site.administrator)}
+        return {"kind": "etcdv3", "etcd_endpoints": str(self.site.config["etcd_endpoints"])}
+
+    def set_strict(self, *, strict: bool) -> None:
+        put_settings(self.store, strict_affinity=strict)
 
     def set_pools(self, **spec: Any) -> None:
         put_pool(self.store, "pool", str(POOL), natOutgoing=True, **spec)
@@ -129,7 +140,7 @@ class Writer:
 @contextmanager
 def etcd_site(folder: Path) -> Iterator[RoutedSite]:
     codec = Codec(DEFAULT)
-    with _required(), etcd.cluster(folder, durable=True) as member, closing(EtcdSite(member).open()) as store:
+    with required(), etcd.cluster(folder, durable=True) as member, closing(EtcdSite(member).open()) as store:
         found = RoutedSite(
             EtcdSite(member), store, member.members[0].ports[0], lambda each: (codec.path(each[0]), codec.encode(each[1]))
         )
@@ -143,7 +154,7 @@ def orch_site(folder: Path) -> Iterator[RoutedSite]:
         key, body = planted(document)
         return f"/registry/{key}", orjson.dumps(body)
 
-    with _required(), running(folder) as kube:
+    with required(), running(folder) as kube:
         site = OrchSite(kube, folder)
         with closing(site.open()) as store:
             plant(kube, _kube_nodes(kube))
@@ -158,14 +169,17 @@ SITES = {"orch": orch_site, "etcd": etcd_site}
 @contextmanager
 def routed_node() -> Iterator[Netns]:
     """Make the node: a namespace with an uplink in the network of all nodes. The thread is inside."""
-    with ExitStack() as stack:
-        node = stack.enter_context(Netns("routes"))
-        for command in ("link set lo up", "link add up0 type veth peer name up1", "link set up0 up", "link set up1 up"):
-            node.run("ip", *command.split())
-        node.run("ip", "address", "add", f"{_address(0)}/{LAN.length}", "dev", "up0")
-        node.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-        stack.enter_context(entered(node))
+    with Netns("routes") as node, entered(node):
+        connect(node)
         yield node
+
+
+def connect(node: Netns) -> None:
+    """Give a namespace an interface in the network of all nodes, with the address of the own one."""
+    for command in ("link set lo up", "link add up0 type veth peer name up1", "link set up0 up", "link set up1 up"):
+        node.run("ip", *command.split())
+    node.run("ip", "address", "add", f"{_address(0)}/{LAN.length}", "dev", "up0")
+    node.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
 
 
 class RouteMonitor:
@@ -221,7 +235,7 @@ def folder() -> Iterator[Path]:
 
 def _fill(found: RoutedSite, nodes: Iterator[Document]) -> None:
     set_ready(found.store)
-    put_settings(found.store, strict_affinity=True)
+    found.set_strict(strict=True)
     found.set_pools()
     with found.writer() as writer:
         writer.put_all(nodes)
@@ -260,7 +274,7 @@ def _kube_nodes(kube: Kube) -> Iterator[tuple[str, Json]]:
 
 
 @contextmanager
-def _required() -> Iterator[None]:
+def required() -> Iterator[None]:
     try:
         yield
     except pytest.skip.Exception as what:

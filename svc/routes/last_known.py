@@ -76,9 +76,7 @@ class LastPools:
             return []
         present = [pool.cidr for pool in pools.values()]
         orphans = [network for network in networks if not any(network in cidr for cidr in present)]
-        used = {
-            name: pool for name, pool in self._deleted.items() if any(network in pool.cidr for network in orphans)
-        }
+        used = {name: pool for name, pool in self._deleted.items() if any(network in pool.cidr for network in orphans)}
         self._deleted = used
         return list(used.values())
 

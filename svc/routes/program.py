@@ -56,9 +56,7 @@ class Program:
         self._telemetry = telemetry
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
-        self._copies = Copies(
-            backend, settings.names, self._on_change, own=settings.node, use_pod_cidr=settings.use_pod_cidr
-        )
+        self._copies = Copies(backend, settings.names, self._on_change, own=settings.node, use_pod_cidr=settings.use_pod_cidr)
         self._registers = backend.atomic  # nodes of Kubernetes have their addresses there
         self._marks = OwnMarks(settings.state_dir)
         self._tunnels = TunnelAddresses(

@@ -23,8 +23,8 @@ from svc.model.keys import AffinityKey, BlockKey, IpamConfigKey, ResourceKey
 from svc.model.resource import Resource
 from svc.routes import copies as copying
 from svc.routes.copies import Copies
-from svc.routes.inputs import Inputs, NodeFacts
-from svc.routes.own_node import HANDLES, OwnNode
+from svc.routes.inputs import HANDLES, Inputs, NodeFacts
+from svc.routes.own_node import OwnNode
 from svc.routes.planning import tunnel_mac
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
 

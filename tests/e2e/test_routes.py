@@ -16,7 +16,7 @@ from harness.pod import Pod
 from harness.routed_node import Fabric, RoutedNode, addresses_of, ping, transfer
 from svc._core.cidr import Cidr
 from svc.ipam.service import IpamService
-from svc.routes.own_node import HANDLES
+from svc.routes.inputs import HANDLES
 from svc.routes.wanted import VXLAN_V4
 
 pytestmark = [pytest.mark.root, pytest.mark.server]

@@ -17,7 +17,7 @@ from svc.names import DEFAULT
 from svc.routes import copies as copying
 from svc.routes import follower, last_known
 from svc.routes.copies import Copies
-from svc.routes.inputs import NodeFacts
+from svc.routes.inputs import NodeFacts, node_facts
 
 SECONDS = 10.0
 BLOCK = Cidr("10.0.0.64/26")
@@ -183,12 +183,11 @@ def test_waiting_has_its_reason() -> None:
 def test_an_object_that_cannot_be_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays as it was. Without an earlier copy, nothing may be deleted."""
     store = MemoryStore()
-    facts = copying.node_facts
 
     def failing(resource: Resource, *others: Any) -> NodeFacts:
         if resource.spec.get("broken"):
             raise RecursionError("too deep")
-        return facts(resource, *others)
+        return node_facts(resource, *others)
 
     monkeypatch.setattr(copying, "node_facts", failing)
     store.entries[ResourceKey("Node", "n0")] = Resource("Node", {"name": "n0"}, {"broken": True})
@@ -216,7 +215,7 @@ def test_a_deleted_node_stays_for_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
             store.remove(ResourceKey("Node", name))
         assert eventually(lambda: list(copies.inputs().nodes) == ["n1"])  # the node itself knows its own addresses
         assert node(copies) == before
-        assert any("node 'n1' does not exist any more: its routes stay for 10 more minutes" in text for text in copies.problems())
+        assert any("does not exist any more: its routes stay for 10 more minutes" in text for text in copies.problems())
         store.node("n1", None)
         assert eventually(lambda: any("has lost an address" in text for text in copies.problems()))
         assert node(copies) == before
