@@ -103,7 +103,7 @@ class _Nodes:
                 self._processes[name].await_reasons("TUNNEL", "OWN")
 
     def _be_away(self, seconds: float) -> None:
-        """Take the datastore away. One of the processes is restarted meanwhile."""
+        """Take the datastore away. One of the processes is restarted in this time."""
         for forward in self._forwards.values():
             forward.close()
         time.sleep(seconds / 2)

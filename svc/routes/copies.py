@@ -37,7 +37,7 @@ log = logging.getLogger("svc.routes")
 class Copies:
     """The copies. `changed` is called, in any thread, after each change that routes may follow from. Thread-safe.
 
-    What nodes and pools have lost stays for a time, see `last_known`; not what this node itself, `own`, has lost."""
+    Nodes and pools that vanish stay for a time (see `last_known`), except this node itself, `own`."""
 
     def __init__(
         self, backend: Backend, names: Names, changed: Callable[[], None], *, own: str = "", use_pod_cidr: bool = False

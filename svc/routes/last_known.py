@@ -1,4 +1,4 @@
-"""What nodes and pools had before it vanished from the datastore, so that their routes do not change at once.
+"""Nodes and pools as they were before they vanished from the datastore, so that their routes do not change at once.
 
 A Node that is deleted comes back, as a rule: with its addresses after a moment, and with those of its tunnels when svc-routes
 there has announced them again. A pool that is deleted while nodes have blocks of it says nothing about their ways any more.
@@ -82,7 +82,7 @@ class LastPools:
 
 
 def _lacks(before: NodeFacts, present: NodeFacts | None) -> bool:
-    """Return whether a node had something that it has not any more. Another value is no loss."""
+    """Return whether a node has lost an address or a tunnel. Another value is no loss."""
     if present is None:
         return True
     return not (before.addresses.keys() <= present.addresses.keys() and before.tunnels.keys() <= present.tunnels.keys())

@@ -133,8 +133,14 @@ class Program:
                 self._compared_at, self._compare_at = now, now + seconds
         except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
-            self._telemetry.report = replace(self._telemetry.report, problems=(str(failure),))
-            self._compare_at = self._not_before = time.monotonic() + self._backoff.next()
+            self._retry(str(failure))
+        except Exception as failure:  # an error of svc: routes of which it knows nothing stay as they are
+            log.exception("cannot compare because of an error of svc, and will try again")
+            self._retry(f"an error of svc, {type(failure).__name__}: {failure}")
+
+    def _retry(self, problem: str) -> None:
+        self._telemetry.report = replace(self._telemetry.report, problems=(problem,))
+        self._compare_at = self._not_before = time.monotonic() + self._backoff.next()
 
     def _close(self) -> None:
         self._copies.close()

@@ -14,7 +14,7 @@ from svc._core.cidr import Cidr
 from svc.model.ipam import PENDING, Attribute, Block
 from svc.model.keys import AffinityKey, BlockKey, ResourceKey
 from svc.model.resource import Resource
-from svc.routes import last_known, tunnel_addresses
+from svc.routes import last_known, planning, tunnel_addresses
 
 __all__ = ["world"]  # a fixture
 
@@ -226,3 +226,21 @@ def test_a_malformed_node_hides_no_other(world: World) -> None:
         put_affinity(world.store, OTHER, node="n2")
         assert eventually(lambda: gateway(world, OTHER) == "198.18.0.9")
         assert gateway(world) == "198.18.0.2"
+
+
+def test_an_error_of_svc_is_reported_and_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.add_node("n1", "198.18.0.2")
+    put_affinity(world.store, BLOCK, node="n1")
+    with world.running():
+        assert eventually(lambda: gateway(world) == "198.18.0.2")
+
+        def fail(*_: object) -> planning.Plan:
+            raise RuntimeError("broken")
+
+        monkeypatch.setattr(planning, "plan", fail)
+        put_affinity(world.store, OTHER, node="n1")
+        assert eventually(lambda: has_problem(world, "an error of svc, RuntimeError: broken"))
+        assert gateway(world) == "198.18.0.2"
+        monkeypatch.undo()
+        assert eventually(lambda: gateway(world, OTHER) == "198.18.0.2")
+        assert not has_problem(world, "broken")

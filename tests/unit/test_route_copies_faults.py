@@ -157,7 +157,7 @@ def test_an_unexpected_error_of_a_watch_is_reported_and_retried() -> None:
 
 
 def test_a_watch_that_stays_broken_is_named() -> None:
-    """Nothing is deleted meanwhile: what it has missed is not known."""
+    """Nothing is deleted: what it has missed is not known."""
     store = MemoryStore()
     with copied(store) as copies:
         store.refusal = RuntimeError("broken")
