@@ -1,6 +1,7 @@
 """svc-routes: routes, tunnels and NAT between the nodes of a cluster."""
 
 import argparse
+import gc
 import logging
 import os
 import socket
@@ -29,6 +30,7 @@ from svc.routes.showing import read_report
 from svc.routes.telemetry import Telemetry
 
 ARENAS = 2  # of malloc
+THRESHOLDS = (20_000, 20, 20)  # of garbage collections: what is read from the datastore has no cycles
 RIGHT_REMEDY = "grant it to the user of svc-routes: docs/routes.md, section Rights, lists what it needs"
 _LOCK_POLL_SECONDS = 0.5
 
@@ -39,6 +41,8 @@ def main() -> int:
     """Carry out a command. Return the exit status."""
     options = options_of.parse(sys.argv[1:], os.environ)
     limit_arenas(ARENAS)
+    gc.freeze()  # the collector need not traverse loaded modules, which stay
+    gc.set_threshold(*THRESHOLDS)
     log_to_stderr(options.log_level)
     try:
         return _COMMANDS[options.command](options)

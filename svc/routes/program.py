@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.end_request import EndRequest
+from svc.heap import return_free_memory
 from svc.model.errors import PeerError, SvcError
 from svc.retry import Backoff
 from svc.routes import planning
@@ -131,6 +132,7 @@ class Program:
             self._backoff.reset()
             if is_full:
                 self._compared_at, self._compare_at = now, now + seconds
+                return_free_memory()
         except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
             self._retry(str(failure))

@@ -215,7 +215,8 @@ def test_routes_survive_kill_and_outage(world: World) -> None:
     node.stop_routes(signal.SIGKILL)
     with node.cut_off():
         node.start_routes()
-        node.await_report(lambda report: report.get("state") == "waiting")
+        report = node.await_report(lambda report: report.get("state") == "waiting" and report["problems"])
+        assert all("not read completely yet: " in text for text in report["problems"])
         assert ping(world.pods["node1"].netns, target, count=5)
         assert node.own_routes() == before
     node.await_report(lambda report: report.get("state") == "working")

@@ -79,7 +79,7 @@ def test_nodes_without_an_address_and_with_two(world: World) -> None:
     put_affinity(world.store, OTHER, node=name)
     with world.running():
         assert eventually(lambda: gateway(world, OTHER) == "198.18.0.5")
-        assert reason(world) == "NO_ADDRESS"
+        assert eventually(lambda: reason(world) == "NO_ADDRESS")
         world.add_node("n1", "198.18.0.2")
         assert eventually(lambda: gateway(world) == "198.18.0.2")
 
@@ -243,4 +243,4 @@ def test_an_error_of_svc_is_reported_and_tried_again(world: World, monkeypatch: 
         assert gateway(world) == "198.18.0.2"
         monkeypatch.undo()
         assert eventually(lambda: gateway(world, OTHER) == "198.18.0.2")
-        assert not has_problem(world, "broken")
+        assert eventually(lambda: not has_problem(world, "broken"))
