@@ -77,6 +77,7 @@ class Program:
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
         self._withholds = False  # deletions, until everything is known
+        self._was_known = False
         self._started = time.monotonic()
         self._ended = threading.Event()
         self._shown = ""
@@ -132,13 +133,20 @@ class Program:
             self._backoff.reset()
             if is_full:
                 self._compared_at, self._compare_at = now, now + seconds
-                return_free_memory()
+            self._return_memory(is_full=is_full)
         except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
             self._retry(str(failure))
         except Exception as failure:  # an error of svc: routes of which it knows nothing stay as they are
             log.exception("cannot compare because of an error of svc, and will try again")
             self._retry(f"an error of svc, {type(failure).__name__}: {failure}")
+
+    def _return_memory(self, *, is_full: bool) -> None:
+        """Return to the system what the listings have freed, when everything is read, and with each full comparison."""
+        is_known = self._copies.is_complete
+        if is_full or is_known != self._was_known:
+            return_free_memory()
+        self._was_known = is_known
 
     def _retry(self, problem: str) -> None:
         self._telemetry.report = replace(self._telemetry.report, problems=(problem,))
