@@ -1,5 +1,6 @@
 """Copies of what the datastore has about routes, kept current by watches. A thread for each kind of objects."""
 
+import gc
 import logging
 import threading
 import time
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Entry, Event
+from svc.heap import return_free_memory
 from svc.model.errors import SvcError, reason_of
 from svc.model.ipam import Affinity, Block
 from svc.model.keys import (
@@ -29,6 +31,7 @@ from svc.routes.last_known import LastNodes, LastPools
 
 NODE_KIND, POOL_KIND = "Node", "IPPool"
 SETTINGS_SECONDS: Final = 2.0  # between checks whether the IPAM settings have changed, which sends no request
+_SHARED_CLAIMS: Final = 10_000
 _JOIN_SECONDS: Final = 5.0
 
 log = logging.getLogger("svc.routes")
@@ -49,7 +52,8 @@ class Copies:
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeFacts] = {}
         self._pools: dict[str, RoutedPool] = {}
-        self._claims: dict[Cidr, dict[str, bool]] = {}
+        self._claims: dict[Cidr, dict[str, bool]] = {}  # a value is never changed, only replaced
+        self._alone: dict[str, dict[str, bool]] = {}  # the claims of blocks that one node has confirmed, by node
         self._borrowed: dict[Cidr, dict[Address, str]] = {}  # by block
         self._owners: dict[Cidr, str] = {}
         self._found_owners: dict[Cidr, str] = {}  # of disputed blocks that are not watched
@@ -231,6 +235,10 @@ class Copies:
         changed = {name: is_confirmed for name, is_confirmed in hosts.items() if name != host}
         if present is not None:
             changed[host] = present
+        if changed == {host: True}:
+            if len(self._alone) > _SHARED_CLAIMS:
+                self._alone.clear()  # names of nodes that are gone
+            changed = self._alone.setdefault(host, changed)  # a node has several blocks, and most have one node
         return _put(self._claims, cidr, changed or None)
 
     def _apply_block(self, cidr: Cidr, block: Block | None) -> bool:
@@ -276,6 +284,9 @@ class Copies:
             self._blocks = None
             with self._lock:
                 self._owners.clear()
+            del blocks
+            gc.collect()  # of what the listing of the largest part has left
+            return_free_memory()
 
     def _blocks_listed(self) -> None:
         self._blocks_are_known = True
