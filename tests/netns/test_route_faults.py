@@ -1,5 +1,7 @@
 """Faults of nodes, pools and clocks, with the program over a real kernel and a store that needs no server."""
 
+import errno
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +11,15 @@ import pytest
 
 from harness.ipam import put, put_affinity, put_pool, remove
 from netns.test_route_program import World, eventually, world
+from svc._core import netns, rtnl
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
+from svc.dataplane.kernel import kernel_error
+from svc.dataplane.kernel import query as kernel_query
 from svc.model.ipam import PENDING, Attribute, Block
 from svc.model.keys import AffinityKey, BlockKey, ResourceKey
 from svc.model.resource import Resource
-from svc.routes import last_known, planning, tunnel_addresses
+from svc.routes import kernel_routes, last_known, planning, tunnel_addresses
 
 __all__ = ["world"]  # a fixture
 
@@ -244,3 +249,46 @@ def test_an_error_of_svc_is_reported_and_tried_again(world: World, monkeypatch: 
         monkeypatch.undo()
         assert eventually(lambda: gateway(world, OTHER) == "198.18.0.2")
         assert eventually(lambda: not has_problem(world, "broken"))
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOBUFS, errno.ENOMEM])
+def test_a_kernel_that_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Nothing is changed on a guess. The problem is named, and the next attempt succeeds."""
+    world.add_node("n1", "198.18.0.2")
+    put_affinity(world.store, BLOCK, node="n1")
+    with world.running():
+        assert eventually(lambda: gateway(world) == "198.18.0.2")
+
+        def refuse(*_: object) -> list[bytes]:
+            raise kernel_error(OSError(number, os.strerror(number)))
+
+        monkeypatch.setattr(kernel_routes, "query", refuse)
+        world.netns.ip("route", "flush", "proto", "83")
+        assert eventually(lambda: has_problem(world, os.strerror(number)))
+        monkeypatch.undo()
+        assert eventually(lambda: gateway(world) == "198.18.0.2")
+        assert eventually(lambda: world.telemetry.report.problems == ())
+
+
+def test_an_interrupted_dump_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lack routes: of half a table, the program would add what is there, and delete nothing."""
+    world.add_node("n1", "198.18.0.2")
+    put_affinity(world.store, BLOCK, node="n1")
+    attempts = iter([errno.EINTR] * 3)
+
+    class Interrupted:
+        """A socket whose first answers are interrupted."""
+
+        def __init__(self, socket: netns.Socket) -> None:
+            self._socket = socket
+
+        def query(self, request: rtnl.Batch) -> list[bytes]:
+            if number := next(attempts, 0):
+                raise rtnl.NetlinkError(number, "the tables changed during the dump")
+            return self._socket.query(request)
+
+    monkeypatch.setattr(kernel_routes, "query", lambda socket, request: kernel_query(Interrupted(socket), request))  # type: ignore[arg-type]
+    with world.running():
+        assert eventually(lambda: gateway(world) == "198.18.0.2")
+    assert next(attempts, None) is None
+    assert world.telemetry.report.problems == ()
