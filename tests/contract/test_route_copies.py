@@ -101,6 +101,7 @@ def test_copies_follow_the_datastore(clean_site: Site) -> None:
         assert sees(copies, lambda inputs: inputs.claims == {BLOCK: {"node1": True, "node2": True}})
         remove(store, AffinityKey("node1", BLOCK))
         assert sees(copies, lambda inputs: inputs.claims == {BLOCK: {"node2": True}})
+        remove(store, AffinityKey("node2", BLOCK))
         remove(store, ResourceKey("IPPool", "pool"))
         assert sees(copies, lambda inputs: inputs.pools == ())
 
@@ -167,7 +168,7 @@ def test_the_address_of_a_tunnel(clean_site: Site, kind: str) -> None:
         put_pool(store, "pool", cidr, **{mode: "Always"})
         put_pool(store, "other", "10.9.0.0/16")
         put_pool(store, "other6", "fd09::/64")
-    with closing(plugin_store(clean_site)) as store, copied(clean_site) as copies:
+    with closing(plugin_store(clean_site)) as store, copied(clean_site, own="node1") as copies:
         node, ipam, handle = OwnNode(store, clean_site.names, "node1"), IpamService(store, "node1"), f"{HANDLES[kind]}node1"
         address = node.assign(kind, ["pool"])
         assert address in Cidr(cidr)
