@@ -119,7 +119,7 @@ class Copies:
         yield from filter(None, (follower.problem for follower in self._all_followers()))
         if self._blocks_problem:
             yield self._blocks_problem
-        elif not self._blocks_are_known and self._blocks is None:
+        elif not self._blocks_are_known and self._blocks is None and self.can_plan:
             yield "blocks are not read completely yet"
         yield from tuple(self.unreadable.values())
         with self._lock:
