@@ -128,10 +128,7 @@ class Watch(Iterator[Event], Protocol):
 
     interrupted_since: float | None = None
     longest_gap: float = math.inf
-
-    @property
-    def failure(self) -> str:
-        return ""
+    failure: str = ""
 
     def close(self) -> None: ...
 

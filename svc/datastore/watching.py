@@ -37,7 +37,7 @@ class Reconnecting(Generic[Step]):
         self._lock = threading.Lock()
         self._close_stream: Callable[[], None] | None = None
         self._closed = threading.Event()
-        self.failure = ""  # of the last attempt; empty once a server has answered since
+        self.failure = ""  # of the last attempt that failed
 
     @property
     def is_closed(self) -> bool:
@@ -53,7 +53,7 @@ class Reconnecting(Generic[Step]):
                     if self.is_contact(step):  # other steps come before the server has answered
                         if interrupted:
                             _log.info("the watch of %s continues", self._what)
-                        interrupted, self.failure = False, ""
+                        interrupted = False
                         backoff.reset()
                     yield step
             except SvcError as failure:
@@ -144,17 +144,13 @@ class EventStream(Watch):
             if step is not None:
                 yield step
                 if watch.is_contact(step):
-                    self.interrupted_since = None
+                    self.interrupted_since, self.failure = None, ""
                 continue
+            self.failure = watch.failure
             now = time.monotonic()
             since = self.interrupted_since = now if self.interrupted_since is None else self.interrupted_since
             if now - since >= self.longest_gap:
                 watch.list_again()
-
-    @property
-    def failure(self) -> str:
-        """Why the watch is interrupted; empty if it is not."""
-        return self._watch.failure
 
     def __next__(self) -> Event:
         if self._watch.is_closed:
