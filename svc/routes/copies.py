@@ -291,6 +291,7 @@ class Copies:
     def _blocks_listed(self) -> None:
         self._blocks_are_known = True
         self._changed()
+        return_free_memory()
 
 
 def _put(copies: dict[Any, Any], key: Any, value: Any) -> bool:

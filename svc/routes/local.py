@@ -52,6 +52,12 @@ def local_of(
     )
 
 
+def pools_by_tunnel(settings: Settings, inputs: Inputs) -> dict[str, tuple[str, ...]]:
+    """Return the names of the pools that need each kind of tunnel."""
+    kinds = needed_tunnels(inputs.pools) if settings.use_tunnels else {}
+    return {kind: tuple(pool.name for pool in pools) for kind, pools in kinds.items()}
+
+
 def underlay_problems(
     settings: Settings, inputs: Inputs, interfaces: tuple[Interface, ...], own: Mapping[int, Address]
 ) -> Iterator[str]:

@@ -8,8 +8,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
@@ -20,10 +19,10 @@ from svc.retry import Backoff
 from svc.routes import planning
 from svc.routes.applied import Applied
 from svc.routes.copies import Copies
-from svc.routes.inputs import HANDLES, Inputs, needed_tunnels, pod_networks
+from svc.routes.inputs import HANDLES, Inputs, pod_networks
 from svc.routes.interfaces import Interface, read_interfaces
 from svc.routes.kernel_part import KernelPart
-from svc.routes.local import addresses_of_node, local_of, moved_addresses, pod_mtu, underlay_problems
+from svc.routes.local import addresses_of_node, local_of, moved_addresses, pod_mtu, pools_by_tunnel, underlay_problems
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
 from svc.routes.own_marks import OwnMarks
@@ -31,11 +30,8 @@ from svc.routes.report import IDLE, WAITING, WORKING, Report
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings
 from svc.routes.telemetry import Telemetry
-from svc.routes.tunnel_addresses import TunnelAddresses
+from svc.routes.tunnel_addresses import TunnelAddresses, node_maker
 from svc.routes.wanted import Wanted
-
-if TYPE_CHECKING:
-    from svc.routes.own_node import OwnNode
 
 BATCH_SECONDS: Final = 0.05
 COMPARE_SECONDS: Final = 60.0
@@ -60,9 +56,8 @@ class Program:
         self._copies = Copies(backend, settings.names, self._on_change, own=settings.node, use_pod_cidr=settings.use_pod_cidr)
         self._registers = backend.atomic  # nodes of Kubernetes have their addresses there
         self._marks = OwnMarks(settings.state_dir)
-        self._tunnels = TunnelAddresses(
-            partial(_own_node, backend, settings), self._on_change, kernel.tunnel_addresses(), self._marks
-        )
+        node = node_maker(backend, settings)
+        self._tunnels = TunnelAddresses(node, self._on_change, kernel.tunnel_addresses(), self._marks)
         self._mode = Mode(settings.mode)
         self._guard = DeletionGuard()
         self._refusals = Refusals()
@@ -77,7 +72,6 @@ class Program:
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
         self._withholds = False  # deletions, until everything is known
-        self._was_known = False
         self._started = time.monotonic()
         self._ended = threading.Event()
         self._shown = ""
@@ -133,20 +127,15 @@ class Program:
             self._backoff.reset()
             if is_full:
                 self._compared_at, self._compare_at = now, now + seconds
-            self._return_memory(is_full=is_full)
+                return_free_memory()
+            if self._telemetry.report.state != WAITING:
+                self._copies.read_blocks()  # the largest part, after the first routes
         except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
             self._retry(str(failure))
         except Exception as failure:  # an error of svc: routes of which it knows nothing stay as they are
             log.exception("cannot compare because of an error of svc, and will try again")
             self._retry(f"an error of svc, {type(failure).__name__}: {failure}")
-
-    def _return_memory(self, *, is_full: bool) -> None:
-        """Return to the system what the listings have freed, when everything is read, and with each full comparison."""
-        is_known = self._copies.is_complete
-        if is_full or is_known != self._was_known:
-            return_free_memory()
-        self._was_known = is_known
 
     def _retry(self, problem: str) -> None:
         self._telemetry.report = replace(self._telemetry.report, problems=(problem,))
@@ -207,7 +196,6 @@ class Program:
         plan = planning.plan(inputs, local, self._kernel.connected_device)
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
             self._apply(plan, changed_at, is_full=is_full)
-        self._copies.read_blocks()
         self._want_tunnels(inputs, own)
         problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
         problems += [*self._tunnels.problems.values(), *self._copies.problems()]
@@ -233,7 +221,7 @@ class Program:
         kept = frozenset(HANDLES) if self._mode.traces else frozenset(self._kernel.own_tunnels())
         facts = inputs.nodes.get(self._settings.node)
         moved = moved_addresses(self._settings, self._interfaces, own, self._marks.registered)
-        self._tunnels.want(self._needed(inputs), {**own, **moved} if self._registers else {}, kept, facts)
+        self._tunnels.want(pools_by_tunnel(self._settings, inputs), {**own, **moved} if self._registers else {}, kept, facts)
 
     def _is_due(self, now: float) -> bool:
         due = self._refusals.next_due
@@ -252,11 +240,6 @@ class Program:
         self._telemetry.report = Report(IDLE, traces=self._mode.traces)
         self._log("another program routes: nothing is changed")
         return False
-
-    def _needed(self, inputs: Inputs) -> dict[str, tuple[str, ...]]:
-        if not self._settings.use_tunnels:
-            return {}
-        return {kind: tuple(pool.name for pool in pools) for kind, pools in needed_tunnels(inputs.pools).items()}
 
     def _apply(self, plan: planning.Plan, changed_at: float | None, *, is_full: bool) -> None:
         """Have the kernel part add, then delete what may be deleted."""
@@ -319,9 +302,3 @@ class Program:
         if text != self._shown:
             log.info("%s", text)
         self._shown = text
-
-
-def _own_node(backend: Backend, settings: Settings) -> "OwnNode":
-    from svc.routes.own_node import OwnNode  # loads IPAM, for which no first route waits
-
-    return OwnNode(backend, settings.names, settings.node)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from svc._core.cidr import Address
+from svc.datastore.api import Backend
 from svc.model.errors import SvcError, reason_of
 from svc.retry import Backoff
 from svc.routes.inputs import HANDLES, NodeFacts
 from svc.routes.own_marks import OwnMarks
+from svc.routes.settings import Settings
 
 if TYPE_CHECKING:
     from svc.routes.own_node import OwnNode
@@ -153,3 +155,14 @@ def _sentence(failure: Exception) -> str:
         return reason_of(failure)
     log.warning("an error of svc", exc_info=failure)
     return f"an error of svc, {type(failure).__name__}: {failure}"
+
+
+def node_maker(backend: Backend, settings: Settings) -> "Callable[[], OwnNode]":
+    """Return what makes the Node of this machine, which loads IPAM: no first route waits for it."""
+
+    def make() -> "OwnNode":
+        from svc.routes.own_node import OwnNode
+
+        return OwnNode(backend, settings.names, settings.node)
+
+    return make
