@@ -82,6 +82,10 @@ class KernelPart:
         """Return the number of own routes in the kernel. Raise PeerError."""
         return sum(map(len, self._routes.table().own.values()))
 
+    def has_route(self, network: Cidr) -> bool:
+        """Return whether the network has an own route. Raise PeerError."""
+        return key_of(network) in self._routes.table().own
+
     def is_tunneled(self, network: Cidr) -> bool:
         """Return whether the network has an own route through a tunnel. Raise PeerError."""
         return any(entry.onlink for entry in self._routes.table().own.get(key_of(network), ()))

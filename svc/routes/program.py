@@ -262,9 +262,12 @@ class Program:
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
 
     def _staying(self, plan: planning.Plan) -> set[Cidr]:
-        """Return the networks of no pool that have a route through a tunnel: nothing says that it is wrong."""
+        """Return the networks of no pool whose routes stay as they are: without the pool, their way is not known.
+
+        Those are the ones with a route through a tunnel, and those without a route while a pool may be unreadable."""
         found = [network for network, row in plan.rows.items() if not row.pool and row.way is not None]
-        return {network for network in found if self._kernel.is_tunneled(network)}
+        lacks_pool = self._copies.is_lacking and not self._settings.use_pod_cidr
+        return {each for each in found if self._kernel.is_tunneled(each) or (lacks_pool and not self._kernel.has_route(each))}
 
     def _is_known(self) -> bool:
         """Return whether everything is known that has to be known before a deletion."""

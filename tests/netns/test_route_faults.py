@@ -143,6 +143,24 @@ def test_a_pool_that_vanishes_leaves_the_tunnel(world: World) -> None:
         assert eventually(lambda: "vxlan.svc" not in world.netns.links())
 
 
+def test_an_unreadable_pool_gives_no_direct_route(world: World) -> None:
+    """Its blocks may need a tunnel. Routes that are there stay, and nothing is deleted."""
+    world.add_node("n1", "198.18.0.2")
+    put_affinity(world.store, BLOCK, node="n1")
+    with world.running():
+        assert eventually(lambda: gateway(world) == "198.18.0.2")
+    put_pool(world.store, "pool", "x")
+    put_affinity(world.store, OTHER, node="n1")
+    with world.running():
+        assert eventually(lambda: reason(world, OTHER) == "NOT_YET")
+        remove(world.store, AffinityKey("n1", Cidr(BLOCK)))
+        assert eventually(lambda: reason(world) == "")
+        assert (gateway(world), gateway(world, OTHER)) == ("198.18.0.2", None)
+        assert has_problem(world, "IPPool 'pool' is left out")
+        put_pool(world.store, "pool", "10.0.0.0/8")
+        assert eventually(lambda: (gateway(world), gateway(world, OTHER)) == (None, "198.18.0.2"))
+
+
 def test_a_full_tunnel_pool_is_a_problem(world: World) -> None:
     """Routes that need no tunnel are there. After an address is free, the tunnel follows."""
     put_pool(world.store, "tunnels", "10.200.0.0/30", vxlanMode="Always", blockSize=30)
