@@ -39,7 +39,6 @@ KERNEL_SECONDS: Final = 1.0  # at least between comparisons after changes of the
 ONCE_SECONDS: Final = 30.0  # for the datastore to be read
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 _POLL_SECONDS: Final = 0.5
-_PATIENCE_SECONDS: Final = 5.0  # before the log says for what the program waits
 
 log = logging.getLogger("svc.routes")
 
@@ -72,7 +71,7 @@ class Program:
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
         self._withholds = False  # deletions, until everything is known
-        self._started = time.monotonic()
+        self._stays: set[Cidr] = set()  # networks whose routes stay as they are
         self._ended = threading.Event()
         self._shown = ""
         telemetry.report = Report(WAITING)
@@ -183,7 +182,7 @@ class Program:
     def _round(self, *, is_full: bool, changed_at: float | None) -> float:
         """Plan and apply. Return the seconds until the next full comparison."""
         if not self._copies.can_plan:
-            self._wait()
+            self._telemetry.report = replace(self._telemetry.report, problems=tuple(self._copies.problems()))
             return _POLL_SECONDS
         inputs = self._copies.inputs()
         if not self._may_work(inputs):
@@ -199,15 +198,11 @@ class Program:
         self._want_tunnels(inputs, own)
         problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
         problems += [*self._tunnels.problems.values(), *self._copies.problems()]
+        if self._stays:
+            example = min(self._stays)
+            problems.append(f"{len(self._stays)} networks, such as {example}, are in no pool: their routes stay as they are")
         self._show(plan, tuple(problems))
         return COMPARE_SECONDS
-
-    def _wait(self) -> None:
-        """Report what is not read yet, and why."""
-        causes = tuple(self._copies.problems())
-        self._telemetry.report = replace(self._telemetry.report, problems=causes)
-        if time.monotonic() - self._started >= _PATIENCE_SECONDS:
-            self._log(f"the datastore is not read completely yet: {'; '.join(causes)}")
 
     def _own_addresses(self, inputs: Inputs) -> dict[int, Address]:
         """Return the addresses of this node. Those of its Node stay while the Node is gone, so that no tunnel moves."""
@@ -244,10 +239,10 @@ class Program:
     def _apply(self, plan: planning.Plan, changed_at: float | None, *, is_full: bool) -> None:
         """Have the kernel part add, then delete what may be deleted."""
         now, wanted = time.monotonic(), plan.wanted
-        staying = self._staying(plan)
+        self._stays = self._staying(plan)
         routes = self._refusals.due_routes(wanted.routes, now)
-        if staying:
-            routes = {network: way for network, way in routes.items() if network not in staying}
+        if self._stays:
+            routes = {network: way for network, way in routes.items() if network not in self._stays}
         tried, kept = replace(wanted, routes=routes), wanted.routes.keys() - routes.keys()
         applied = self._kernel.apply(tried, may_delete=False, kept=kept)
         self._refusals.record(routes, applied, now)

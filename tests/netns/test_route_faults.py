@@ -138,6 +138,7 @@ def test_a_pool_that_vanishes_leaves_the_tunnel(world: World) -> None:
         assert eventually(lambda: gateway(world, OTHER) == "198.18.0.2")
         assert gateway(world) == "10.9.0.1"
         assert world.netns.ip("address", "show", "dev", "vxlan.svc") == address
+        assert eventually(lambda: has_problem(world, f"1 networks, such as {BLOCK}, are in no pool"))
         put_pool(world.store, "pool", "10.0.0.0/8")
         assert eventually(lambda: gateway(world) == "198.18.0.2")
         assert eventually(lambda: "vxlan.svc" not in world.netns.links())
