@@ -82,7 +82,7 @@ class LastPools:
 
 
 def _lacks(before: NodeFacts, present: NodeFacts | None) -> bool:
-    """Return whether a node has lost an address or a tunnel. Another value is no loss."""
+    """Return whether a node has lost an address or a tunnel. A changed one counts as present."""
     if present is None:
         return True
     return not (before.addresses.keys() <= present.addresses.keys() and before.tunnels.keys() <= present.tunnels.keys())

@@ -86,7 +86,9 @@ class Program:
                 selector.register(self._kernel.fileno(), selectors.EVENT_READ)
                 selector.register(self._wake_read, selectors.EVENT_READ)
                 while not self._ended.is_set():
-                    selector.select(max(0.0, self._due() - time.monotonic()))
+                    ready = selector.select(max(0.0, self._due() - time.monotonic()))
+                    if any(key.fileobj == self._kernel.fileno() for key, _ in ready):
+                        self._ended.wait(BATCH_SECONDS)  # a pod causes several notifications, while its ADD needs the processor
                     self._drain()
                     if not self._ended.is_set() and self._due() <= time.monotonic():
                         self.step()
