@@ -246,14 +246,16 @@ class Program:
         if self._stays:
             routes = {network: way for network, way in routes.items() if network not in self._stays}
         tried, kept = replace(wanted, routes=routes), wanted.routes.keys() - routes.keys()
-        applied = self._kernel.apply(tried, may_delete=False, kept=kept)
-        self._refusals.record(routes, applied, now)
-        own = self._kernel.own_routes()
         is_wiped = not self._settings.use_pod_cidr and not self._copies.has_pools  # other parts may be read a moment later
-        doomed = own if is_wiped else applied.unwanted
         rest = (wanted.peers, wanted.tunnels, wanted.nat)
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
-        if self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
+        is_settled = not has_rest and not is_wiped and not self._kernel.surplus(routes, kept)
+        at_once = is_settled and self._may_delete(self._kernel.own_routes(), 0, now)
+        applied = self._kernel.apply(tried, may_delete=at_once, kept=kept)
+        self._refusals.record(routes, applied, now)
+        own = self._kernel.own_routes()
+        doomed = own if is_wiped else applied.unwanted
+        if not at_once and self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
             applied = self._kernel.apply(tried, may_delete=True, kept=kept)
         self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
@@ -264,7 +266,8 @@ class Program:
         Those are the ones with a route through a tunnel, and those without a route while a pool may be unreadable."""
         found = [network for network, row in plan.rows.items() if not row.pool and row.way is not None]
         lacks_pool = self._copies.is_lacking and not self._settings.use_pod_cidr
-        return {each for each in found if self._kernel.is_tunneled(each) or (lacks_pool and not self._kernel.has_route(each))}
+        staying = (True, None) if lacks_pool else (True,)
+        return {network for network in found if self._kernel.uses_tunnel(network) in staying}
 
     def _is_known(self) -> bool:
         """Return whether everything is known that has to be known before a deletion."""
