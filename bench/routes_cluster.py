@@ -61,7 +61,7 @@ class _Measured:
     def figures(self) -> Iterator[Figure]:
         yield from self._starts()
         yield self._comparison()
-        with self._process() as (process, monitor):
+        with self._process(awaited=False) as (process, monitor):
             process.await_settled()
             yield self._figure("rss", "MiB", [rss_mib(process.pid)], at_most(60), f"peak {rss_mib(process.pid, 'VmHWM'):.0f}")
             yield self._rest(process)

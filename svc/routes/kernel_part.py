@@ -233,11 +233,15 @@ class KernelPart:
         """Return the routes as the kernel has them, and those that it cannot have."""
         entries: dict[Cidr, Entry] = {}
         failures: dict[Cidr, Failure] = {}
+        direct: dict[Address, Entry] = {}  # one for all networks of a node, because there are many
         for network, way in routes.items():
             if network.version == 6 and not self._has_ipv6:
                 failures[network] = _NO_IPV6
             elif isinstance(way, Direct):
-                entries[network] = unicast(network, way.gateway, self._reach(way.gateway))
+                entry = direct.get(way.gateway)
+                if entry is None:
+                    entry = direct[way.gateway] = unicast(network, way.gateway, self._reach(way.gateway))
+                entries[network] = entry
             elif isinstance(way, Blackhole):
                 entries[network] = BLACKHOLE
             elif way.kind in devices:
