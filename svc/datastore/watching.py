@@ -37,7 +37,7 @@ class Reconnecting(Generic[Step]):
         self._lock = threading.Lock()
         self._close_stream: Callable[[], None] | None = None
         self._closed = threading.Event()
-        self.failure = ""  # of the last attempt that failed
+        self.failure = ""  # of the last attempt; empty once a server has answered since
 
     @property
     def is_closed(self) -> bool:
@@ -53,7 +53,7 @@ class Reconnecting(Generic[Step]):
                     if self.is_contact(step):  # other steps come before the server has answered
                         if interrupted:
                             _log.info("the watch of %s continues", self._what)
-                        interrupted = False
+                        interrupted, self.failure = False, ""
                         backoff.reset()
                     yield step
             except SvcError as failure:

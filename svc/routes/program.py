@@ -214,8 +214,9 @@ class Program:
         return found if self._settings.interface else self._own or found
 
     def _want_tunnels(self, inputs: Inputs, own: dict[int, Address]) -> None:
-        """Have addresses assigned, and released if no device has them. Those of another program are not known from own ones."""
-        kept = frozenset(HANDLES) if self._mode.traces else frozenset(self._kernel.own_tunnels())
+        """Have addresses assigned, and released if no device has them, no other program routes, and all pools are known."""
+        is_unsure = bool(self._mode.traces) or not self._is_known() or not self._copies.has_pools
+        kept = frozenset(HANDLES) if is_unsure else frozenset(self._kernel.own_tunnels())
         facts = inputs.nodes.get(self._settings.node)
         moved = moved_addresses(self._settings, self._interfaces, own, self._marks.registered)
         self._tunnels.want(pools_by_tunnel(self._settings, inputs), {**own, **moved} if self._registers else {}, kept, facts)

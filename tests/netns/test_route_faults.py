@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.ipam import put, put_affinity, put_pool, remove
-from netns.test_route_program import World, eventually, world
+from netns.test_route_program import World, announced, eventually, world
 from svc._core import netns, rtnl
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
@@ -20,6 +20,7 @@ from svc.model.ipam import PENDING, Attribute, Block
 from svc.model.keys import AffinityKey, BlockKey, ResourceKey
 from svc.model.resource import Resource
 from svc.routes import kernel_routes, last_known, planning, tunnel_addresses
+from svc.routes.own_node import OwnNode
 
 __all__ = ["world"]  # a fixture
 
@@ -160,6 +161,27 @@ def test_an_unreadable_pool_gives_no_direct_route(world: World) -> None:
         assert has_problem(world, "IPPool 'pool' is left out")
         put_pool(world.store, "pool", "10.0.0.0/8")
         assert eventually(lambda: (gateway(world), gateway(world, OTHER)) == (None, "198.18.0.2"))
+
+
+def test_a_tunnel_keeps_its_address_over_a_boot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its device is gone, and its pool is unreadable at first."""
+    released: list[str] = []
+    monkeypatch.setattr(OwnNode, "release", lambda _, kind: released.append(kind))
+    put_pool(world.store, "pool", "10.0.0.0/8", vxlanMode="Always")
+    put_tunnel_node(world)
+    put_affinity(world.store, BLOCK, node="n1")
+    with world.running():
+        assert eventually(lambda: reason(world) == "TUNNEL")
+    before = announced(world)
+    world.netns.ip("link", "del", "vxlan.svc")
+    put_pool(world.store, "pool", "x")
+    with world.running():
+        assert eventually(lambda: has_problem(world, "IPPool 'pool' is left out"))
+        assert eventually(lambda: not has_problem(world, "blocks are not read"))
+        put_pool(world.store, "pool", "10.0.0.0/8", vxlanMode="Always")
+        assert eventually(lambda: reason(world) == "TUNNEL")
+    assert (announced(world), released) == (before, [])
+    assert before is not None
 
 
 def test_a_full_tunnel_pool_is_a_problem(world: World) -> None:
