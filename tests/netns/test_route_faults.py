@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from svc.model.keys import AffinityKey, BlockKey, ResourceKey
 from svc.model.resource import Resource
 from svc.routes import kernel_routes, last_known, planning, tunnel_addresses
 from svc.routes.own_node import OwnNode
+from svc.values import replace
 
 __all__ = ["world"]  # a fixture
 
