@@ -57,7 +57,7 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "soak": soak.run,
     "scale": scale.run,
 }
-ON_REQUEST = {"attachments", "beside", "restarts", "kills", "soak", "scale"}  # not among the phases of a run without --only
+ON_REQUEST = {"attachments", "beside", "restarts", "kills", "routes", "soak", "scale"}  # only with --only
 NEED_NO_ROOT = {"check", "core", "scale"}
 
 

@@ -20,6 +20,8 @@ TUNNEL_FIELDS: Final = {
     IPIP: ("bgp", "ipv4IPIPTunnelAddr", ""),
 }
 """Section and fields of a Node with the address and the MAC address of each kind of tunnel."""
+HANDLES: Final = {VXLAN_V4: "vxlan-tunnel-addr-", VXLAN_V6: "vxlan-v6-tunnel-addr-", IPIP: "ipip-tunnel-addr-"}
+"""The beginning of the handle of each kind of tunnel; the name of the node follows."""
 
 _LINK_LOCAL: Final = (Cidr("169.254.0.0/16"), Cidr("fe80::/10"), Cidr("127.0.0.0/8"), Cidr("::1/128"))
 _MAC_BYTES: Final = 6

@@ -13,6 +13,7 @@ from svc.model.errors import Code, PeerError
 from svc.names import Names
 from svc.routes import nft, peers, traces
 from svc.routes.applied import Applied, Failure
+from svc.routes.forwarding import forwarding_problems
 from svc.routes.kernel_routes import BLACKHOLE, Entry, KernelRoutes, Outcome, foreign_route, key_of, unicast
 from svc.routes.local import device_name
 from svc.routes.nat import NatTable, drop_policies
@@ -23,7 +24,6 @@ from svc.routes.tunnels import Tunnels
 from svc.routes.wanted import Blackhole, Direct, Nat, TunnelPeer, Wanted, Way
 
 _IPV6: Final = Path("/proc/sys/net/ipv6")
-_FORWARDING: Final = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _NO_TUNNEL: Final = Failure(errno.ENODEV, "the tunnel is not ready")
 _NO_IPV6: Final = Failure(errno.EAFNOSUPPORT, "this kernel has no IPv6")
 _ATTEMPTS: Final = 3
@@ -75,12 +75,22 @@ class KernelPart:
         self._bring_nat(wanted.nat, may_delete=may_delete)
         self._networks = {key_of(network) for network in wanted.routes}
         self._is_full = False
-        problems += [*self._nat_problem, *self._policies, *_forwarding_problems(wanted)]
+        problems += [*self._nat_problem, *self._policies, *forwarding_problems(wanted)]
         return self._applied(wanted, outcome, failures, problems)
 
     def own_routes(self) -> int:
         """Return the number of own routes in the kernel. Raise PeerError."""
         return sum(map(len, self._routes.table().own.values()))
+
+    def surplus(self, wanted: Collection[Cidr], kept: Collection[Cidr]) -> int:
+        """Return the number of own routes to networks that are neither wanted nor kept. Raise PeerError."""
+        keys = {key_of(network) for network in (*wanted, *kept)}
+        return sum(len(entries) for key, entries in self._routes.table().own.items() if key not in keys)
+
+    def uses_tunnel(self, network: Cidr) -> bool | None:
+        """Return whether the own route to a network goes through a tunnel; None without an own route. Raise PeerError."""
+        entries = self._routes.table().own.get(key_of(network))
+        return None if entries is None else any(entry.onlink for entry in entries)
 
     def own_tunnels(self) -> dict[str, int]:
         """Return the indexes of the own tunnel devices, by kind. Raise PeerError."""
@@ -212,7 +222,8 @@ class KernelPart:
 
     def _delete_tunnels(self, wanted: Wanted) -> list[str]:
         links = self._read_links()
-        names = {tunnel.name for tunnel in wanted.tunnels}
+        used = {entry.link for entries in self._routes.table().own.values() for entry in entries if entry.onlink}
+        names = {tunnel.name for tunnel in wanted.tunnels} | {name for name, link in links.items() if link["index"] in used}
         if all(name in names or link["alias"] != ALIAS for name, link in links.items()):
             return []
         self._links = None
@@ -222,11 +233,15 @@ class KernelPart:
         """Return the routes as the kernel has them, and those that it cannot have."""
         entries: dict[Cidr, Entry] = {}
         failures: dict[Cidr, Failure] = {}
+        direct: dict[Address, Entry] = {}  # one for all networks of a node, because there are many
         for network, way in routes.items():
             if network.version == 6 and not self._has_ipv6:
                 failures[network] = _NO_IPV6
             elif isinstance(way, Direct):
-                entries[network] = unicast(network, way.gateway, self._reach(way.gateway))
+                entry = direct.get(way.gateway)
+                if entry is None:
+                    entry = direct[way.gateway] = unicast(network, way.gateway, self._reach(way.gateway))
+                entries[network] = entry
             elif isinstance(way, Blackhole):
                 entries[network] = BLACKHOLE
             elif way.kind in devices:
@@ -285,24 +300,8 @@ class KernelPart:
         return True
 
 
-def _sysctl(name: str) -> str:
-    try:
-        return Path("/proc/sys", name).read_text().strip()
-    except OSError:
-        return ""
-
-
 def _undeleted(outcome: Outcome) -> list[str]:
     if not outcome.undeleted:
         return []
     network, failure = next(iter(outcome.undeleted.items()))
     return [f"{len(outcome.undeleted)} own routes cannot be deleted, such as {network}: {failure.text}"]
-
-
-def _forwarding_problems(wanted: Wanted) -> list[str]:
-    versions = sorted({network.version for network in wanted.routes})
-    return [
-        f"the kernel forwards no IPv{version} packets: set the sysctl {_FORWARDING[version].replace('/', '.')} to 1"
-        for version in versions
-        if _sysctl(_FORWARDING[version]) == "0"
-    ]
