@@ -39,6 +39,10 @@ class NatTable:
         self._listing = self._list()
         self._written = nat
 
+    def exists(self) -> bool:
+        """Return whether the table is there, as far as nft can tell."""
+        return not self._is_gone and bool(self._list())
+
     def delete(self) -> None:
         """Delete the table if it exists. Raise NftProblem."""
         self._written = None

@@ -15,7 +15,7 @@ from svc.model.errors import CallerError
 from svc.model.ipam import Attribute, Block
 from svc.model.resource import Resource
 from svc.names import DEFAULT
-from svc.routes import mtu_file
+from svc.routes import mtu_file, trace_file
 from svc.routes.applied import Applied, Failure, Foreign
 from svc.routes.inputs import Inputs, borrowed_addresses, node_facts, routed_pool
 from svc.routes.interfaces import Interface
@@ -97,6 +97,29 @@ def test_auto_works_at_once_without_a_trace() -> None:
     assert mode.works(0.0)
     assert Mode("on").works(0.0)
     assert not Mode("off").works(0.0)
+
+
+def test_auto_waits_if_an_earlier_process_has_found_a_trace() -> None:
+    """The text says that the trace is not there any more."""
+    mode = Mode("auto", ("a device",), 1000.0)
+    mode.record((), 1000.0)
+    assert not mode.works(1299.0)
+    assert mode.reasons == ("not found any more: a device",)
+    assert mode.idle_seconds(1060.0) == 60.0
+    assert mode.works(1300.0)
+    assert mode.idle_seconds(1300.0) == 0.0
+    assert Mode("on", ("a device",), 1000.0).works(1000.0)
+
+
+def test_traces_survive_the_process(tmp_path: Path) -> None:
+    """An unwritable folder is no failure: the traces are found again."""
+    assert trace_file.read(tmp_path) == ()
+    trace_file.note(tmp_path, ("a device", "a route"))
+    assert trace_file.read(tmp_path) == ("a device", "a route")
+    trace_file.remove(tmp_path)
+    trace_file.remove(tmp_path)
+    assert trace_file.read(tmp_path) == ()
+    trace_file.note(tmp_path / "missing", ("a device",))
 
 
 def test_options_have_an_order(tmp_path: Path) -> None:
