@@ -349,10 +349,12 @@ def test_slots_may_not_have_names_of_svc() -> None:
 
 
 def test_pools_are_created_on_request() -> None:
+    """With what svc-routes needs to reach other nodes and the outside."""
     pools = of_kind(objects(settings(NETWORKING, pools=("10.244.0.0/16", "fd00::/48"))), "IPPool")
+    routed = {"vxlanMode": "CrossSubnet", "natOutgoing": True}
     assert [(pool["metadata"]["name"], pool["spec"]) for pool in pools] == [
-        ("default-ipv4-ippool", {"cidr": "10.244.0.0/16"}),
-        ("default-ipv6-ippool", {"cidr": "fd00::/48"}),
+        ("default-ipv4-ippool", {"cidr": "10.244.0.0/16", **routed}),
+        ("default-ipv6-ippool", {"cidr": "fd00::/48", **routed}),
     ]
     assert of_kind(objects(settings(NETWORKING)), "IPPool") == []
 
