@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from svc.admin import units
 from svc.admin.account_access import Access, kubeconfig_name
 from svc.admin.account_token import obtain_or_keep
 from svc.admin.install_records import (
@@ -28,7 +29,6 @@ from svc.admin.install_records import (
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
 from svc.admin.netconf_tokens import completed
-from svc.admin.units import is_elsewhere, units_of
 from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
@@ -162,19 +162,21 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
         known = known_files(wanted.state_dir, record_paths(wanted.bin_dir, names)[0])
         require_own_list(wanted.network_list, known.get(wanted.network_list), names)
     log_dirs = sorted({Path(each.log_dir).parent for each in (names, *others.names())})
-    writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if is_elsewhere(settings) else [])]
-    units = [*units_of(wanted, others, settings, writable)] if wanted.systemd else []
+    writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if units.is_elsewhere(settings) else [])]
+    folder = wanted.unit_dir or units.UNIT_DIR
+    services = [units.of_agent(folder, names, settings, others, writable)] if wanted.systemd else []
+    services += [units.of_routes(folder, names, settings)] if wanted.routes else []
     network = [*_access_files(wanted, warn), *_network_list(wanted, executable, warn)]
     outcomes = install_files(
-        wanted.bin_dir, executable, names, settings, [*units, *network], prepare, lambda: [_recorded(wanted)]
+        wanted.bin_dir, executable, names, settings, [*services, *network], prepare, lambda: [_recorded(wanted)]
     )
     if earlier != wanted.state_dir:
         remove_installed(earlier, wanted.profile, str(wanted.bin_dir))
-    if units:
+    if services:
         make_directories([wanted.run_dir, *writable])
-        name, names_of_all = units[0].path.name, " ".join(file.path.name for file in units)
+        name, names_of_all = services[0].path.name, " ".join(file.path.name for file in services)
         if plugin_of(name) != names.plugin:
-            warn(f"note: {units[0].path} is the unit of the agent of these directories: it serves {names.plugin} too")
+            warn(f"note: {services[0].path} is the unit of the agent of these directories: it serves {names.plugin} too")
         start = f"systemctl daemon-reload && systemctl enable {names_of_all} && systemctl restart {names_of_all}"
         warn(f"start the agent with: {start}")
     return outcomes

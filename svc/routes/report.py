@@ -1,6 +1,7 @@
 """What the program reports: each network with its way and the reason, as JSON and as a table."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final
@@ -83,6 +84,9 @@ class Report:
             "problems": list(self.problems),
             "heldDeletions": self.held,
             "remainingRoutes": self.remaining,
+            "routes": len(self.applied.routes),
+            "conflicts": len(self.applied.foreign),
+            "missing": dict(sorted(Counter(reason.name for _, reason, _ in self.missing()).items())),
             "networks": rows,
         }
 

@@ -20,10 +20,10 @@ from harness.polling import TIMEOUT_SECONDS, wait_until
 from harness.port_forward import PortForward
 from harness.reference_plugins import REFERENCE, require_plugin
 from harness.routed_node import Fabric, addresses_of
+from svc.admin.routes_report import read_report
 from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, SYSTEM_NAMESPACE
 from svc.model.errors import PeerError
 from svc.names import DEFAULT
-from svc.routes.showing import read_report
 
 Json = dict[str, Any]
 
