@@ -13,7 +13,7 @@ log = logging.getLogger("svc.routes")
 
 
 def read(directory: Path) -> tuple[str, ...]:
-    """Return the traces that were found last; none if there were none, or if they cannot be read."""
+    """Return the traces that were found last; empty without any, and if they cannot be read."""
     try:
         return tuple((directory / _NAME).read_text().splitlines())
     except (OSError, UnicodeDecodeError):

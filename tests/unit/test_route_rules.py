@@ -25,7 +25,7 @@ from svc.routes.mode import Mode
 from svc.routes.mtu_file import remove_mtu, write_mtu
 from svc.routes.planning import Row
 from svc.routes.reasons import Reason
-from svc.routes.report import WORKING, Report, as_table
+from svc.routes.report import IDLE, STATES, WORKING, Report, as_table
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings, parse, settings_of
 from svc.routes.telemetry import Telemetry
@@ -230,6 +230,18 @@ def test_every_reason_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "routes.md").read_text()
     rows = [line.split("`")[1] for line in page.partition("## Reasons")[2].partition("\n## ")[0].splitlines() if "| `" in line]
     assert sorted(rows) == sorted(reason.name for reason in Reason)
+
+
+def test_every_state_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "routes.md").read_text()
+    rows = [line.split("`")[1] for line in page.partition("## States")[2].partition("\n## ")[0].splitlines() if "| `" in line]
+    assert sorted(rows) == sorted(STATES)
+
+
+def test_the_report_counts_routes_that_remain() -> None:
+    found = Report(IDLE, traces=("a device",), remaining=3).document()
+    assert (found["routes"], found["remainingRoutes"], found["missing"]) == (0, 3, {})
+    assert "3 own routes stay until the other program has routes there" in as_table(found)
 
 
 def test_the_mtu_file_of_another_program_stays(tmp_path: Path) -> None:
