@@ -17,8 +17,8 @@ from svc.model.errors import PeerError, SvcError
 from svc.retry import Backoff
 from svc.routes import planning, trace_file
 from svc.routes.applied import Applied
+from svc.routes.aside import Aside
 from svc.routes.copies import Copies
-from svc.routes.handover import HANDOVER_SECONDS
 from svc.routes.inputs import Inputs, needed_tunnels, pod_networks
 from svc.routes.interfaces import Interface, read_interfaces
 from svc.routes.kernel_part import KernelPart
@@ -26,9 +26,9 @@ from svc.routes.local import addresses_of_node, local_of, pod_mtu, underlay_prob
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
 from svc.routes.own_node import HANDLES, OwnNode
-from svc.routes.report import IDLE, WAITING, WORKING, Report
+from svc.routes.report import WAITING, WORKING, Report
 from svc.routes.safety import DeletionGuard, Refusals
-from svc.routes.settings import AUTO, Settings
+from svc.routes.settings import Settings
 from svc.routes.telemetry import Telemetry
 from svc.routes.tunnel_addresses import TunnelAddresses
 from svc.routes.wanted import Wanted
@@ -57,6 +57,7 @@ class Program:
         node = OwnNode(backend, settings.names, settings.node)
         self._tunnels = TunnelAddresses(node, self._on_change, kernel.tunnel_addresses())
         self._mode = Mode(settings.mode, trace_file.read(settings.state_dir), time.monotonic())
+        self._aside = Aside(settings, kernel, self._mode)
         self._guard = DeletionGuard()
         self._refusals = Refusals()
         self._lock = threading.Lock()
@@ -69,7 +70,6 @@ class Program:
         self._own: dict[int, Address] = {}  # addresses of this node
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
-        self._aside_at: float | None = None  # when way was made for another program last
         self._ended = threading.Event()
         self._shown = ""
         telemetry.report = Report(WAITING)
@@ -171,8 +171,8 @@ class Program:
         if not self._copies.is_complete:
             return _POLL_SECONDS
         inputs = self._copies.inputs()
-        works = self._may_work(inputs)
-        if not works and (seconds := self._seconds_aside(time.monotonic())):
+        is_aside = self._aside.is_needed(pod_networks(inputs.pools), time.monotonic())
+        if is_aside and (seconds := self._aside.seconds(self._compare_at, time.monotonic())):
             return seconds
         if is_full:
             self._kernel.forget()
@@ -180,7 +180,7 @@ class Program:
         own = self._own_addresses(inputs)
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
         plan = planning.plan(inputs, local, self._kernel.connected_device)
-        if not works:
+        if is_aside:
             self._stand_aside(plan.wanted, inputs)
             return COMPARE_SECONDS
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
@@ -208,52 +208,15 @@ class Program:
         due = self._refusals.next_due
         return due is not None and due <= now
 
-    def _may_work(self, inputs: Inputs) -> bool:
-        """Look for traces of another program, if that is due. Return whether this one may change anything."""
-        now = time.monotonic()
-        if self._mode.is_check_due(now):
-            self._mode.record(tuple(self._kernel.traces(pod_networks(inputs.pools))), now)
-        works = self._mode.works(now)
-        if self._settings.mode == AUTO:
-            self._note_traces(works=works)
-        return works
-
-    def _note_traces(self, *, works: bool) -> None:
-        """Keep the traces for the next process, until this one works."""
-        if self._mode.traces:
-            trace_file.note(self._settings.state_dir, self._mode.traces)
-        elif works:
-            with suppress(OSError):
-                trace_file.remove(self._settings.state_dir)
-
-    def _seconds_aside(self, now: float) -> float:
-        """Return the seconds until `_stand_aside` is due again. Changes of the kernel matter while own routes remain."""
-        if self._aside_at is None:
-            return 0.0
-        due = self._compare_at if self._telemetry.report.remaining else self._aside_at + COMPARE_SECONDS
-        return max(0.0, due - now)
-
     def _stand_aside(self, wanted: Wanted, inputs: Inputs) -> None:
         """Make way for the other program, and report why."""
-        now, pools = time.monotonic(), pod_networks(inputs.pools)
         self._tunnels.rest()
         self._wanted = self._applied = None
         self._refusals = Refusals()
-        self._aside_at = now
-        keeps_tunnels = self._mode.idle_seconds(now) < HANDOVER_SECONDS
-        applied = self._kernel.stand_aside(wanted, pools, keeps_tunnels=keeps_tunnels, may_delete=False)
-        if applied.unwanted and self._may_delete(self._kernel.own_routes(), applied.unwanted, now):
-            applied = self._kernel.stand_aside(wanted, pools, keeps_tunnels=keeps_tunnels, may_delete=True)
-        left = self._kernel.own_routes()
-        self._telemetry.report = Report(
-            IDLE,
-            applied=applied,
-            traces=self._mode.reasons,
-            problems=applied.problems,
-            held=self._guard.held,
-            remaining=left,
-        )
-        self._log(f"another program routes: {f'{left} own routes stay until it has its own' if left else 'nothing is changed'}")
+        report = self._aside.round(wanted, pod_networks(inputs.pools), self._may_delete, time.monotonic())
+        self._telemetry.report = replace(report, held=self._guard.held)
+        stays = f"{report.remaining} own routes stay until it has its own" if report.remaining else "nothing is changed"
+        self._log(f"another program routes: {stays}")
 
     def _needed(self, inputs: Inputs) -> dict[str, tuple[str, ...]]:
         if not self._settings.use_tunnels:
@@ -274,7 +237,7 @@ class Program:
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
         if self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
             applied = self._kernel.apply(tried, may_delete=True, kept=kept)
-        self._wanted, self._applied, self._aside_at = wanted, applied, None
+        self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
 
     def _may_delete(self, own: int, doomed: int, now: float) -> bool:

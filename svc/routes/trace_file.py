@@ -34,3 +34,9 @@ def remove(directory: Path) -> None:
     """Remove the file. Raise OSError."""
     with suppress(FileNotFoundError):
         (directory / _NAME).unlink()
+
+
+def forget(directory: Path) -> None:
+    """Remove the file if that is possible: otherwise the next process waits in vain, and then works."""
+    with suppress(OSError):
+        remove(directory)

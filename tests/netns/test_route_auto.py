@@ -12,7 +12,7 @@ from harness.netns import Netns, run
 from harness.route_world import World, eventually, one_world
 from svc._core.cidr import Cidr
 from svc.model.keys import AffinityKey
-from svc.routes import mode, program
+from svc.routes import aside, mode, program
 
 pytestmark = pytest.mark.root
 
@@ -32,6 +32,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let checks and comparisons follow each other at once."""
     monkeypatch.setattr(mode, "CHECK_SECONDS", 0.7)
     monkeypatch.setattr(program, "COMPARE_SECONDS", 0.3)
+    monkeypatch.setattr(aside, "ROUND_SECONDS", 0.3)
 
 
 def state(world: World) -> str:
@@ -152,7 +153,7 @@ def test_a_wiped_datastore_keeps_what_remains(world: World) -> None:
 @pytest.mark.usefixtures("short_times")
 def test_own_tunnel_ends_after_the_hand_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its address stays assigned: the other program may use the same one."""
-    monkeypatch.setattr(program, "HANDOVER_SECONDS", 2.0)
+    monkeypatch.setattr(aside, "HANDOVER_SECONDS", 2.0)
     put_pool(world.store, "pool", "10.0.0.0/8", vxlanMode="Always")
     world.add_node("n1", "198.18.0.2")
     with world.running(mode="auto"):
