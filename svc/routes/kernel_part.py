@@ -277,7 +277,7 @@ class KernelPart:
         try:
             self._nat.bring(nat, is_check=is_check, may_delete=may_delete)
             if is_check:
-                self._policies = drop_policies(nft.chains(), self._names.nat_table)
+                self._policies = drop_policies([*nft.chains(), *legacy_tables.dropping()], self._names.nat_table)
             self._nat_problem = []
         except NftProblem as problem:
             self._nat_failed = nat

@@ -117,6 +117,22 @@ def test_policy_that_drops_forwarded_packets_is_reported(part: KernelPart, node:
     assert apply(part, NAT) == ()
 
 
+@pytest.mark.parametrize(("program", "family"), [("iptables-legacy", "ip"), ("ip6tables-legacy", "ip6")])
+def test_policy_of_an_older_program_is_reported(part: KernelPart, node: Netns, program: str, family: str) -> None:
+    """Rules before it do not matter."""
+    node.run(program, "-A", "FORWARD", "-s", "::1" if family == "ip6" else "10.0.0.1", "-j", "ACCEPT")
+    node.run(program, "-N", "OTHER")
+    assert apply(part, NAT) == ()
+    node.run(program, "-P", "FORWARD", "DROP")
+    part.forget()
+    (problem,) = apply(part, NAT)
+    assert problem.startswith(f"chain 'FORWARD' of table '{family} filter' drops forwarded packets")
+    node.run(program, "-P", "FORWARD", "ACCEPT")
+    node.run(program, "-P", "INPUT", "DROP")
+    part.forget()
+    assert apply(part, NAT) == ()
+
+
 def test_missing_nft_is_reported(part: KernelPart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is looked for again. Without NAT it is not missed."""
     path = os.environ["PATH"]
