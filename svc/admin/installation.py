@@ -150,6 +150,7 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     names = wanted.names
     for warning in repairs(wanted.bin_dir, names):
         warn(warning)
+    _require_cluster(wanted)
     executable = wanted.executable or find_executable()
     earlier = _earlier_state_dir(wanted)
     others = other_installations(wanted.state_dir, wanted.profile, wanted.bin_dir)
@@ -180,6 +181,16 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
         start = f"systemctl daemon-reload && systemctl enable {names_of_all} && systemctl restart {names_of_all}"
         warn(f"start the agent with: {start}")
     return outcomes
+
+
+def _require_cluster(wanted: Installation) -> None:
+    """Raise CallerError if svc-routes is wanted for a network with the store of one node, which it refuses."""
+    if not wanted.routes or not wanted.conf_dir:
+        return
+    kind = wanted.read_netconf(wanted.host_conf_dir or wanted.conf_dir)[1].datastore.kind
+    if kind == "embedded":
+        msg = f"--routes: the network has the store {kind!r} of one node, which needs no routes"
+        raise CallerError(msg, details="leave --routes out, or give --netconf FILE with a datastore of the cluster")
 
 
 def _recorded(wanted: Installation) -> Outcome:

@@ -82,7 +82,7 @@ Type=exec
 Environment=SVC_ROUTES_MODE=auto
 ExecStart={command}
 Restart=always
-RestartSec=1
+RestartSec=5
 TimeoutStopSec=30
 KillMode=mixed
 OOMScoreAdjust=-900

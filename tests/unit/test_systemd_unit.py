@@ -91,6 +91,14 @@ def test_unit_of_routes_is_installed_and_removed(cli: Cli, tmp_path: Path, execu
     assert list(folder.iterdir()) == []
 
 
+def test_routes_of_a_single_node_are_refused(cli: Cli, tmp_path: Path, executable: Path) -> None:
+    """The program would refuse to start, and systemd would start it again and again."""
+    arguments = ("install", "--bin-dir", str(tmp_path / "bin"), "--executable", str(executable), "--systemd", "--routes",
+                 "--unit-dir", str(tmp_path / "units"), "--conf-dir", str(tmp_path / "net.d"))  # fmt: skip
+    assert "the network has the store 'embedded' of one node" in cli.fails(*arguments)
+    assert not (tmp_path / "units").exists()
+
+
 def test_unit_of_the_agent_is_not_that_of_routes(cli: Cli, tmp_path: Path, executable: Path) -> None:
     """A further profile updates the unit of the agent that is there."""
     folder = tmp_path / "units"
