@@ -165,9 +165,10 @@ def test_missing_nft_stops_no_route(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(tmp_path))
     with world.running(use_nat=True):
         assert eventually(lambda: any("nft is not installed" in each for each in world.telemetry.report.problems))
-        assert is_routed(world)
+        assert eventually(lambda: reasons(world).get(BLOCK) == "DIRECT")
         monkeypatch.setenv("PATH", path)
         assert eventually(lambda: world.telemetry.report.problems == ())
+        assert is_routed(world)
         assert "masquerade" in world.netns.run("nft", "list", "ruleset").stdout
 
 

@@ -8,6 +8,7 @@ import pytest
 from harness.netns import Netns
 from svc._core.cidr import Cidr
 from svc.names import DEFAULT
+from svc.routes import nft
 from svc.routes.kernel_part import KernelPart
 from svc.routes.wanted import Nat, Wanted
 
@@ -84,6 +85,26 @@ def test_damage_is_found_by_a_full_comparison(part: KernelPart, node: Netns, dam
     part.forget()
     assert apply(part, NAT, may_delete=False) == ()
     assert listed(node) == before
+
+
+def test_table_that_is_deleted_just_after_it_was_written(
+    part: KernelPart, node: Netns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next comparison writes it again."""
+    real, deletions = nft.run, iter([("delete", "table", "inet", "svc-nat")])
+
+    def run(*arguments: str, stdin: str = "") -> str:
+        output = real(*arguments, stdin=stdin)
+        if arguments[0] == "-f" and (deletion := next(deletions, None)):
+            real(*deletion)
+        return output
+
+    monkeypatch.setattr(nft, "run", run)
+    apply(part, NAT)
+    assert "masquerade" not in listed(node)
+    part.forget()
+    apply(part, NAT)
+    assert "masquerade" in listed(node)
 
 
 def test_other_tables_are_not_changed(part: KernelPart, node: Netns) -> None:
