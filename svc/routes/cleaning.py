@@ -4,6 +4,7 @@ from svc.datastore.api import Backend
 from svc.ipam.pools import read_pools
 from svc.model.errors import SvcError
 from svc.model.pool import LOAD_BALANCER
+from svc.routes import trace_file
 from svc.routes.inputs import HANDLES
 from svc.routes.kernel_part import KernelPart
 from svc.routes.mtu_file import remove_mtu
@@ -16,6 +17,7 @@ def clean_node(settings: Settings, kernel: KernelPart) -> None:
     """Remove what is on the node, for which no datastore is needed. Raise SvcError, OSError."""
     kernel.clean()
     remove_mtu(settings.state_dir)
+    trace_file.remove(settings.state_dir)
 
 
 def clean_datastore(settings: Settings, backend: Backend, kernel: KernelPart) -> list[str]:

@@ -11,7 +11,7 @@ from svc._core.cidr import Address, Cidr
 from svc.dataplane.kernel import addresses_of, kernel_error
 from svc.model.errors import Code, PeerError
 from svc.names import Names
-from svc.routes import nft, peers, traces
+from svc.routes import handover, legacy_tables, nft, peers, traces
 from svc.routes.applied import Applied, Failure
 from svc.routes.forwarding import forwarding_problems
 from svc.routes.kernel_routes import BLACKHOLE, Entry, KernelRoutes, Outcome, foreign_route, key_of, unicast
@@ -53,6 +53,7 @@ class KernelPart:
         self._nat_problem: list[str] = []
         self._is_full = True
         self._is_nat_due = True
+        self._others_masquerade = False  # as the last search for traces has found
         self._notifications = Notifications(self._concerns)
         self._read_links()  # so that the socket has a number
         self._notifications.ignore(self._socket.fileno())
@@ -77,6 +78,29 @@ class KernelPart:
         self._is_full = False
         problems += [*self._nat_problem, *self._policies, *forwarding_problems(wanted)]
         return self._applied(wanted, outcome, failures, problems)
+
+    def stand_aside(self, wanted: Wanted, pools: Iterable[Cidr], *, keeps_tunnels: bool, may_delete: bool) -> Applied:
+        """Make way for another program that routes: see `handover`. Raise PeerError if the kernel cannot be read.
+
+        Tunnels go when no own route leads through them, or without `keeps_tunnels`. The NAT table goes when another program has
+        NAT chains. Without `may_delete`, routes that are not wanted stay, and are counted as `unwanted`."""
+        self.changed(0)
+        links = self._read_links()
+        table, tunnels = self._routes.table(), self.own_tunnels()
+        others = handover.networks_in(table.foreign, {*self._pod_links, *tunnels.values()}, pools)
+        entries, _ = self._entries(wanted.routes, tunnels)
+        every, left = (handover.remaining(table, others, given) for given in (None, entries))
+        kept = left if may_delete else every
+        if not keeps_tunnels:
+            kept = {network: entry for network, entry in kept.items() if entry.link not in tunnels.values()}
+        outcome = self._routes.bring(kept, may_delete=True)
+        used = {entry.link for entry in kept.values()}
+        problems = self._tunnels.delete(links, except_for=[name for name, link in links.items() if link["index"] in used])
+        self._links, self._networks = None, {key_of(network) for network in kept}
+        if self._others_masquerade or self._nat.exists():
+            self._bring_nat(None if self._others_masquerade else wanted.nat, may_delete=may_delete)
+        routes = {network: wanted.routes[network] for network in outcome.present if network in wanted.routes}
+        return Applied(routes, problems=(*problems, *_undeleted(outcome)), unwanted=len(every) - len(left))
 
     def own_routes(self) -> int:
         """Return the number of own routes in the kernel. Raise PeerError."""
@@ -109,9 +133,12 @@ class KernelPart:
         links = self._read_links()
         found = [*traces.of_devices(self._names, links, addresses_of(self._socket))]
         found += traces.of_routes(self._routes.table().foreign, links, pools)
+        chains = legacy_tables.chains()
         with suppress(NftProblem):
-            found += traces.of_chains(self._names, nft.chains())
-        return found
+            chains += nft.chains()
+        found_chains = [*traces.of_chains(self._names, chains)]
+        self._others_masquerade = bool(found_chains)
+        return [*found, *found_chains]
 
     def clean(self) -> None:
         """Remove all routes, devices and tables that svc-routes made. Raise PeerError."""
@@ -265,7 +292,7 @@ class KernelPart:
         try:
             self._nat.bring(nat, is_check=is_check, may_delete=may_delete)
             if is_check:
-                self._policies = drop_policies(nft.chains(), self._names.nat_table)
+                self._policies = drop_policies([*nft.chains(), *legacy_tables.dropping()], self._names.nat_table)
             self._nat_problem = []
         except NftProblem as problem:
             self._nat_failed = nat

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from svc.admin.routes_report import SOCKET, read_report
 from svc.call_trace import log_to_stderr
 from svc.cni.locks import DIRECTORY, LockFile
 from svc.datastore.open import open_backend
@@ -25,8 +26,7 @@ from svc.routes import settings as options_of
 from svc.routes.kernel_part import KernelPart
 from svc.routes.program import Program
 from svc.routes.report import as_json, as_table
-from svc.routes.settings import LOCK, OFF, SOCKET, Settings
-from svc.routes.showing import read_report
+from svc.routes.settings import LOCK, OFF, Settings
 from svc.routes.telemetry import Telemetry
 
 ARENAS = 2  # of malloc

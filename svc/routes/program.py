@@ -15,8 +15,9 @@ from svc.end_request import EndRequest
 from svc.heap import return_free_memory
 from svc.model.errors import PeerError, SvcError
 from svc.retry import Backoff
-from svc.routes import planning
+from svc.routes import planning, trace_file
 from svc.routes.applied import Applied
+from svc.routes.aside import Aside
 from svc.routes.copies import Copies
 from svc.routes.inputs import HANDLES, Inputs, pod_networks
 from svc.routes.interfaces import Interface, read_interfaces
@@ -25,7 +26,7 @@ from svc.routes.local import addresses_of_node, local_of, moved_addresses, pod_m
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
 from svc.routes.own_marks import OwnMarks
-from svc.routes.report import IDLE, WAITING, WORKING, Report
+from svc.routes.report import WAITING, WORKING, Report
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings
 from svc.routes.telemetry import Telemetry
@@ -57,7 +58,8 @@ class Program:
         self._marks = OwnMarks(settings.state_dir)
         node = node_maker(backend, settings)
         self._tunnels = TunnelAddresses(node, self._on_change, kernel.tunnel_addresses(), self._marks)
-        self._mode = Mode(settings.mode)
+        self._mode = Mode(settings.mode, trace_file.read(settings.state_dir), time.monotonic())
+        self._aside = Aside(settings, kernel, self._mode)
         self._guard = DeletionGuard()
         self._refusals = Refusals()
         self._lock = threading.Lock()
@@ -187,14 +189,18 @@ class Program:
             self._telemetry.report = replace(self._telemetry.report, problems=tuple(self._copies.problems()))
             return _POLL_SECONDS
         inputs = self._copies.inputs()
-        if not self._may_work(inputs):
-            return COMPARE_SECONDS
+        is_aside = self._aside.is_needed(pod_networks(inputs.pools), time.monotonic())
+        if is_aside and (seconds := self._aside.seconds(self._compare_at, time.monotonic())):
+            return seconds
         if is_full:
             self._kernel.forget()
             self._interfaces = read_interfaces()
         own = self._own_addresses(inputs)
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
         plan = planning.plan(inputs, local, self._kernel.connected_device)
+        if is_aside:
+            self._stand_aside(plan.wanted, inputs)
+            return COMPARE_SECONDS
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
             self._apply(plan, changed_at, is_full=is_full)
         self._want_tunnels(inputs, own)
@@ -225,19 +231,15 @@ class Program:
         due = self._refusals.next_due
         return (due is not None and due <= now) or (self._withholds and self._is_known())
 
-    def _may_work(self, inputs: Inputs) -> bool:
-        """Look for traces of another program, if that is due. Return whether this one may change anything."""
-        now = time.monotonic()
-        if self._mode.is_check_due(now):
-            self._mode.record(tuple(self._kernel.traces(pod_networks(inputs.pools))), now)
-        if self._mode.works(now):
-            return True
+    def _stand_aside(self, wanted: Wanted, inputs: Inputs) -> None:
+        """Make way for the other program, and report why."""
         self._tunnels.rest()
         self._wanted = self._applied = None
         self._refusals = Refusals()
-        self._telemetry.report = Report(IDLE, traces=self._mode.traces)
-        self._log("another program routes: nothing is changed")
-        return False
+        report = self._aside.round(wanted, pod_networks(inputs.pools), self._may_delete, time.monotonic())
+        self._telemetry.report = replace(report, held=self._guard.held)
+        stays = f"{report.remaining} own routes stay until it has its own" if report.remaining else "nothing is changed"
+        self._log(f"another program routes: {stays}")
 
     def _apply(self, plan: planning.Plan, changed_at: float | None, *, is_full: bool) -> None:
         """Have the kernel part add, then delete what may be deleted."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from svc.deploy.server_apply import DEFINITION, NAMESPACE
+from svc.deploy.server_apply import DEFINITION, NAMESPACE, is_created_once
 from svc.upgrade import adoption
 from svc.upgrade.bundle import WORKLOADS, Bundle, kinds_of
 from svc.upgrade.manual_edits import Edit, find_edits, without_carried
@@ -60,6 +60,9 @@ class ObjectStep:
 
     def _compare(self, saved: Sequence[Json]) -> Look:
         live = self._writer.find(self.place)
+        if live is not None and is_created_once(self._document):
+            found = digest(essence(live, self._writer.names))
+            return Look(True, before=found, after=found)
         try:
             return self._creation() if live is None else self._change(live, saved)
         except Blocked as error:
