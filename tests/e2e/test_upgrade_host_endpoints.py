@@ -238,16 +238,13 @@ def test_kill_at_each_write_is_survived(hosts: Hosts, killer: Killer, verb: str)
                 _succeeds(hosts, "undo", number)
             assert hosts.content() == before
     assert kills > 10
-    print(f"\n{verb}: {kills} kills at {killer.writes} writes")
+    print(f"{verb}: {kills} kills at {killer.writes} writes")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["apply", "undo"])
-@pytest.mark.parametrize(
-    "name", ["reply lost", *(pytest.param(name, marks=pytest.mark.long) for name in FAULTS if name != "reply lost")]
-)
-def test_fault_at_each_write(
-    hosts: Hosts, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, name: str
-) -> None:
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_at_each_write(hosts: Hosts, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch, verb: str, name: str) -> None:
     """The run ends well or is blocked, the next one ends well, and no node is without a host endpoint."""
     monkeypatch.setattr("svc.upgrade.step_runner.POLL_SECONDS", 0.05)
     monkeypatch.setattr("svc.upgrade.step_runner.PAUSE_SECONDS", 0.05)
@@ -258,8 +255,7 @@ def test_fault_at_each_write(
         while (status := _run_with_fault(hosts, proxy, verb, len(statuses) + 1, name, before)) is not None:
             statuses.append(status)
     assert len(statuses) > 6
-    with capsys.disabled():
-        print(f"\n{verb}, {name}: {len(statuses)} faults, {statuses.count(3)} blocked the run")
+    print(f"{verb}, {name}: {len(statuses)} faults, {statuses.count(3)} blocked the run")
 
 
 def _run_with_fault(hosts: Hosts, proxy: ApiProxy, verb: str, number: int, name: str, before: Any) -> int | None:
