@@ -10,11 +10,11 @@ import pytest
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
-from harness.move_faults import PARTS, fault_each, kill_each, kill_on_and_on
+from harness.move_faults import fault_each, kill_each, kill_on_and_on
 from harness.operator_move_site import NODES
 from harness.polling import wait_until
 from harness.takeover_site import CALICO, CONTROLLERS, POLICY_AGENT, TakeoverSite, manifest
-from harness.upgrade_faults import Killer, killing
+from harness.upgrade_faults import PARTS, Killer, killing
 from harness.upgrade_site import SYSTEM
 from svc.upgrade.places import Place
 from svc.upgrade.takeover_steps import restorer, turn_of

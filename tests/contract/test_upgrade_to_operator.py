@@ -11,10 +11,10 @@ from harness.api_proxy import ApiProxy
 from harness.controllers import cluster
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
-from harness.move_faults import PARTS, fault_each, kill_each, kill_on_and_on
+from harness.move_faults import fault_each, kill_each, kill_on_and_on
 from harness.operator_move_site import NEW, NODES, POOL, OperatorMoveSite, agents, controllers
 from harness.polling import wait_until
-from harness.upgrade_faults import Killer, killing
+from harness.upgrade_faults import PARTS, Killer, killing
 from harness.upgrade_site import SYSTEM
 from svc.deploy.manifests.settings import OVERLAY
 

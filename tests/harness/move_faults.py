@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 from harness.api_proxy import ApiProxy
 from harness.operator_move_site import OperatorMoveSite
-from harness.upgrade_faults import FAULTS, Killer, fault_at
+from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at
 
 MOST = 400  # runs
-PARTS = 10  # tests that share the writes of a run: each takes minutes
 
 
 def kill_on_and_on(site: OperatorMoveSite, killer: Killer, verb: str, stride: int) -> int:

@@ -21,6 +21,7 @@ MODULES = (
     "yaml",
 )
 WRITES = r"^(?!GET)(?!.*dryRun)"
+PARTS = 10  # tests that share the writes of a long run
 
 _STATUS = b'{"kind":"Status","apiVersion":"v1","status":"Failure","message":"by the test","reason":"%s","code":%d}'
 FAULTS = {
