@@ -182,7 +182,7 @@ def test_edit_by_three_managers_is_carried_over(site: UpgradeSite) -> None:
 
 
 def test_edit_by_three_managers_that_the_manifest_has_too(site: UpgradeSite) -> None:
-    """svcctl owns the field beside them, and nobody is asked."""
+    """svcctl owns the field beside them, without a question."""
     edited_by_three(site)
     done = site.run("apply", documents=[config(mtu="1450"), daemon_set("svc:0.1.1")])
     assert done.exit_code == 0, done.output

@@ -22,9 +22,11 @@ def kill_on_and_on(site: OperatorMoveSite, killer: Killer, verb: str, stride: in
             break
         assert done.returncode == -9, (kills, when, done.stderr)
         kills += 1
+    assert kills < MOST, "the runs make no progress"
     record = site.upgrades.record()
     assert record
     assert record["state"] == ("done" if verb == "apply" else "undone")
+    print(f"{verb}: {kills} kills on and on, each after {stride} writes")
     return kills
 
 
