@@ -224,7 +224,7 @@ def test_kill_at_each_write_is_survived(hosts: Hosts, killer: Killer, verb: str)
     hosts.controllers.start().await_lead()
     kills = 0
     with hosts.never_without():
-        for number, when in itertools.product(itertools.count(1), ("before", "after")):
+        for number, when in ((number, when) for number in itertools.count(1) for when in ("before", "after")):
             if verb == "undo":
                 _succeeds(hosts, "apply", number)
             killed = killer.run(*hosts.words(verb), kill_at=number, when=when)
