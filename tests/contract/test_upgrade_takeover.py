@@ -162,7 +162,7 @@ def test_agent_of_an_operator_is_refused(installed: TakeoverSite) -> None:
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
 @pytest.mark.long
-@pytest.mark.parametrize("stride", [8, 20])
+@pytest.mark.parametrize("stride", [5, 8, 20])
 def test_killed_again_and_again(installed: TakeoverSite, killer: Killer, verb: str, stride: int) -> None:
     """Each run goes on where the one before was killed."""
     before = installed.state()

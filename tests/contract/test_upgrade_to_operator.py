@@ -177,7 +177,7 @@ def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorMoveSi
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
 @pytest.mark.long
-@pytest.mark.parametrize("stride", [8, 25])
+@pytest.mark.parametrize("stride", [5, 8, 25])
 def test_killed_again_and_again(installed: OperatorMoveSite, killer: Killer, verb: str, stride: int) -> None:
     """Each run goes on where the one before was killed, and no node is without an agent, or has two, but at its turn."""
     before = installed.state()
