@@ -32,7 +32,7 @@ from harness.chart_site import (
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import ADMIN_TOKEN, Kube, running
 from harness.polling import wait_until
-from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at, killing
+from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at, killing, turn_round
 
 pytestmark = pytest.mark.server
 
@@ -426,6 +426,18 @@ def test_kill_at_each_write(site: ChartSite, killer: Killer, layout: str, verb: 
             assert record["state"] == ("done" if verb == "apply" else "undone"), (number, when)
             kills += 1
     print(f"{layout}, {verb}: {kills} kills, before and after every {PARTS}. of {writes} writes from {first} on")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["old", "own"])
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_and_turn_round(site: ChartSite, killer: Killer, layout: str, verb: str) -> None:
+    """Of a run that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+
+    def words(verb: str) -> list[str]:
+        return site.chart_words(verb, *(ACK if verb == "apply" else ()))
+
+    assert turn_round(killer, words, verb, site.substance, lambda: prepared(site, layout)) > 6
 
 
 def run_with_fault(site: ChartSite, proxy: ApiProxy, number: int, name: str) -> int | None:

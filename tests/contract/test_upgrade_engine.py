@@ -13,7 +13,7 @@ from harness.api_proxy import ApiProxy, Fate, Order
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.polling import eventually
-from harness.upgrade_faults import FAULTS, Killer, fault_at, killing
+from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
 from harness.upgrade_site import (
     CONFIG,
     CONFIG_STEP,
@@ -387,6 +387,14 @@ def test_kill_at_each_write(site: UpgradeSite, killer: Killer, verb: str, step: 
             kills += 1
     assert kills > writes // step
     print(f"{verb}: {kills} kills, before and after every {step}. of {writes} writes")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_and_turn_round(site: UpgradeSite, killer: Killer, verb: str) -> None:
+    """Of a run that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+    documents = [*old(), *new()]
+    assert turn_round(killer, site.words, verb, lambda: site.state(documents), lambda: None) > 6
 
 
 def run_with_fault(site: UpgradeSite, proxy: ApiProxy, verb: str, number: int, name: str) -> int | None:

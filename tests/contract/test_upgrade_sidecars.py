@@ -13,7 +13,7 @@ from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.mesh_site import CONFIG_MAP, MeshSite, image, manifest, template
-from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing
+from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing, turn_round
 from harness.upgrade_site import DAEMON_SET, UpgradeSite, running_site
 from svc.names import DEFAULT
 
@@ -220,6 +220,20 @@ def test_kill_at_each_write(mesh: MeshSite, killer: Killer, verb: str, step: int
     """No kill makes a workload restart twice."""
     words = mesh.site.words(verb, *(PROCEDURE if verb == "apply" else ()), documents=[manifest("0.1.1")])
     print(verb, kill_at_writes(killer, words, *_ways(mesh, verb), step))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_and_turn_round(mesh: MeshSite, killer: Killer, verb: str) -> None:
+    """Of a run that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+
+    def words(verb: str) -> list[str]:
+        return mesh.site.words(verb, *(PROCEDURE if verb == "apply" else ()), documents=[manifest("0.1.1")])
+
+    def state() -> Any:
+        return mesh.config(), mesh.images(), all(mesh.restarts().values())
+
+    assert turn_round(killer, words, verb, state, lambda: None) > 10
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from harness.api_proxy import ApiProxy
 from harness.controllers import cluster
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
-from harness.move_faults import fault_each, kill_each, kill_on_and_on
+from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NEW, NODES, POOL, OperatorMoveSite, agents, controllers
 from harness.polling import wait_until
 from harness.upgrade_faults import PARTS, Killer, killing
@@ -208,6 +208,14 @@ def test_kill_at_each_write(site: OperatorMoveSite, killer: Killer, verb: str, f
             assert killer.run(*site.words("apply")).returncode == 0
 
     assert kill_each(site, killer, verb, ready, first) > 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+def test_kill_and_turn_round(site: OperatorMoveSite, killer: Killer, verb: str, first: int) -> None:
+    """Of a move that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+    assert turn_move_round(site, killer, verb, lambda: prepare(site), first) > 3
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from harness.datastores import OrchSite, Site, session, set_ready
 from harness.ipam import put
 from harness.kube import Kube
 from harness.orch import NODES
-from harness.upgrade_faults import FAULTS, Killer, fault_at, killing
+from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
 from svc.ctl.main import main
 from svc.datastore.api import Backend
 from svc.model.controllers_configuration import KEY
@@ -239,6 +239,15 @@ def test_kill_at_each_write_is_survived(hosts: Hosts, killer: Killer, verb: str)
             assert hosts.content() == before
     assert kills > 10
     print(f"{verb}: {kills} kills at {killer.writes} writes")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_and_turn_round(hosts: Hosts, killer: Killer, verb: str) -> None:
+    """Of a run that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+    hosts.controllers.start().await_lead()
+    with hosts.never_without():
+        assert turn_round(killer, hosts.words, verb, hosts.content, lambda: None) > 6
 
 
 @pytest.mark.long

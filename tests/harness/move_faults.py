@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from harness.api_proxy import ApiProxy
 from harness.operator_move_site import OperatorMoveSite
-from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at
+from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at, turn_round
 
 MOST = 400  # runs
 
@@ -87,3 +87,17 @@ def fault_each(site: OperatorMoveSite, proxy: ApiProxy, verb: str, prepare: Call
 def _succeeds(site: OperatorMoveSite, verb: str, number: int, server: str = "") -> None:
     done = site.run(verb, server=server)
     assert done.exit_code == 0, (number, verb, done.output[-600:])
+
+
+def turn_move_round(site: OperatorMoveSite, killer: Killer, verb: str, prepare: Callable[[], None], first: int) -> int:
+    """Kill `apply` or `undo` after a write, and let the opposite one end, for the first write and those some apart.
+
+    Return the number of kills. What a move leaves when it is undone, such as a namespace, does not count."""
+    known: dict[str, object] = {}
+
+    def state() -> dict[str, object]:
+        found = site.state()
+        known.update(known or found)
+        return {key: found[key] for key in known}
+
+    return turn_round(killer, site.words, verb, state, prepare, range(first, MOST, PARTS))
