@@ -231,7 +231,7 @@ def test_kill_and_turn_round(mesh: MeshSite, killer: Killer, verb: str) -> None:
         return mesh.site.words(verb, *(PROCEDURE if verb == "apply" else ()), documents=[manifest("0.1.1")])
 
     def state() -> Any:
-        return mesh.config(), mesh.images(), all(mesh.restarts().values())
+        return mesh.config(), mesh.images(), [bool(each) for each in mesh.restarts().values()]
 
     assert turn_round(killer, words, verb, state, lambda: None) > 10
 
