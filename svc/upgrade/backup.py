@@ -151,9 +151,14 @@ class Backup:
 
 
 def runs_with_secrets(writer: Writer) -> list[str]:
-    """Return the runs that have a backup in the cluster."""
-    found = writer.items(_path(writer), metadata_only=True, labelSelector=RUN_LABEL)
-    return sorted({each["metadata"]["labels"][RUN_LABEL] for each in found})
+    """Return the runs that have a backup in the cluster, oldest first by the clock of the server.
+
+    The names of runs have the clocks of their machines, which may differ, and jump."""
+    begun: dict[str, str] = {}
+    for each in writer.items(_path(writer), metadata_only=True, labelSelector=RUN_LABEL):
+        run, created = each["metadata"]["labels"][RUN_LABEL], str(each["metadata"]["creationTimestamp"])
+        begun[run] = min(created, begun.get(run, created))
+    return sorted(begun, key=lambda run: (begun[run], run))
 
 
 def read_secrets(writer: Writer, run: str) -> list[tuple[int, int, int, bytes]]:

@@ -237,7 +237,7 @@ class FormerSubjects(SmallStep):
             for name, (place, live) in look.content.items()
             if name not in known or not _is_within(live, known[name][1])
         }
-        return {"bindings": new} if new else None
+        return {"bindings": new, "namespace": self._namespace} if new else None
 
     def act(self, look: Look) -> None:
         """Write the others."""
@@ -245,11 +245,14 @@ class FormerSubjects(SmallStep):
             self._write(place, live, self._kept(live))
 
     def look_back(self, saved: Sequence[Json]) -> Look:
-        """Look for bindings without them."""
+        """Look for bindings that lack subjects of that namespace.
+
+        Others may be missing: an interrupted undoing goes on after a step that has restored the binding of before."""
+        self._namespace = saved[-1].get("namespace", "") if saved else ""
         found: Json = {}
         for name, (place, subjects) in _bindings(saved).items():
             live = self._find(Place(*place))
-            if live is not None and subjects_of(live) != subjects:
+            if live is not None and not all(each in subjects_of(live) for each in self._taken(subjects)):
                 found[name] = (Place(*place), live, subjects)
         changed = [name for name, (_, live, subjects) in found.items() if not _is_within(live, subjects)]
         changes = tuple((f"{name}: subjects", subjects_of(live), subjects) for name, (_, live, subjects) in found.items())
@@ -264,6 +267,10 @@ class FormerSubjects(SmallStep):
         for place in self._bindings:
             if live := self._find(place):
                 yield place, live
+
+    def _taken(self, subjects: Sequence[Json]) -> list[Json]:
+        """Return those that the step takes away."""
+        return [each for each in subjects if each.get("namespace") == self._namespace or not self._namespace]
 
     def _kept(self, live: Json) -> list[Json]:
         return [each for each in subjects_of(live) if each.get("namespace") != self._namespace or not self._namespace]

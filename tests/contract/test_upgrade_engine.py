@@ -13,7 +13,7 @@ from harness.api_proxy import ApiProxy, Fate, Order
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.polling import eventually
-from harness.upgrade_faults import FAULTS, Killer, fault_at, killing
+from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
 from harness.upgrade_site import (
     CONFIG,
     CONFIG_STEP,
@@ -144,6 +144,78 @@ def test_edits_are_carried_over_or_in_conflict(site: UpgradeSite) -> None:
     assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1450", "added": "y"}
     (agent,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
     assert agent["image"] == "svc:0.1.1"
+
+
+PROGRAMS = ("gitops", "tuner")
+
+
+def edited_by_three(site: UpgradeSite) -> None:
+    """Let a person and two programs set one field to the same value: it belongs to all of them."""
+    site.edit(CONFIG, {"data": {"mtu": "1450"}}, "person")
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"mtu": "1450"}}
+    for program in PROGRAMS:
+        site.kube.call("PATCH", f"{CONFIG}?fieldManager={program}&force=true", body, "application/apply-patch+yaml")
+    assert owners_of_mtu(site) == {"person", *PROGRAMS}
+
+
+def owners_of_mtu(site: UpgradeSite) -> set[str]:
+    managed = site.kube.call("GET", CONFIG)["metadata"]["managedFields"]
+    return {each["manager"] for each in managed if "f:mtu" in each["fieldsV1"].get("f:data", {})}
+
+
+def test_edit_by_three_managers_is_carried_over(site: UpgradeSite) -> None:
+    """The field stays with all of them, also after the next release, and after undoing."""
+    edited_by_three(site)
+    planned = site.run("plan")
+    assert planned.exit_code == 0, planned.output
+    (note,) = (line for line in planned.stdout.splitlines() if "is carried over" in line)
+    assert "data.mtu = '1450', set by " in note
+    assert all(manager in note for manager in ("person", *PROGRAMS))
+    site.succeeds("apply")
+    assert owners_of_mtu(site) == {"person", *PROGRAMS}
+    done = site.run("apply", documents=[config(mtu="1500", added="z"), daemon_set("svc:0.1.2")])
+    assert done.exit_code == 0, done.output
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1450", "added": "z"}
+    assert owners_of_mtu(site) == {"person", *PROGRAMS}
+    site.succeeds("undo")
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1450", "added": "y"}
+
+
+def test_edit_by_three_managers_that_the_manifest_has_too(site: UpgradeSite) -> None:
+    """svcctl owns the field beside them, without a question."""
+    edited_by_three(site)
+    done = site.run("apply", documents=[config(mtu="1450"), daemon_set("svc:0.1.1")])
+    assert done.exit_code == 0, done.output
+    assert "mtu" not in done.output
+    assert owners_of_mtu(site) == {"svcctl", "person", *PROGRAMS}
+
+
+def test_edit_by_three_managers_in_conflict(site: UpgradeSite) -> None:
+    """All of them are named. With consent, the field belongs to svcctl alone."""
+    edited_by_three(site)
+    documents = [config(mtu="1300"), daemon_set("svc:0.1.1")]
+    asked = site.run("apply", documents=documents)
+    assert asked.exit_code == 4, asked.output
+    assert "data.mtu = '1450', set by " in asked.stderr
+    assert all(manager in asked.stderr for manager in ("person", *PROGRAMS))
+    assert "the manifest has '1300', the former one: '1500'" in asked.stderr
+    assert site.record() is None
+    done = site.run("apply", "--ack", CONFIG_STEP, documents=documents)
+    assert done.exit_code == 0, done.output
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1300"}
+    assert owners_of_mtu(site) == {"svcctl"}
+    site.succeeds("undo")
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1450", "gone": "x"}
+
+
+def test_last_of_three_edits_counts(site: UpgradeSite) -> None:
+    """Each has another value: the field belongs to the last one."""
+    for manager, mtu in (("first", "1400"), ("second", "1450"), ("third", "1480")):
+        site.edit(CONFIG, {"data": {"mtu": mtu}}, manager)
+    planned = site.run("plan")
+    assert "data.mtu = '1480', set by third, is carried over" in planned.stdout
+    site.succeeds("apply")
+    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1480", "added": "y"}
 
 
 def test_next_release_knows_what_this_one_applied(site: UpgradeSite) -> None:
@@ -317,51 +389,67 @@ def test_kill_at_each_write(site: UpgradeSite, killer: Killer, verb: str, step: 
     print(f"{verb}: {kills} kills, before and after every {step}. of {writes} writes")
 
 
-def run_with_fault(site: UpgradeSite, proxy: ApiProxy, number: int, name: str) -> int | None:
-    """Apply with one write that fails. The run ends well or is blocked; the next one ends well.
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_and_turn_round(site: UpgradeSite, killer: Killer, verb: str) -> None:
+    """Of a run that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+    documents = [*old(), *new()]
+    assert turn_round(killer, site.words, verb, lambda: site.state(documents), lambda: None) > 6
+
+
+def run_with_fault(site: UpgradeSite, proxy: ApiProxy, verb: str, number: int, name: str) -> int | None:
+    """Apply or undo with one write that fails. The run ends well or is blocked; the next one ends well.
 
     Return the exit status of the first run; None if it has made fewer writes."""
     site.clear()
     site.install(old())
+    if verb == "undo":
+        site.succeeds("apply")
     orders = fault_at(number, name)
     for order in orders:
         proxy.arm(order)
-    first = site.run("apply", server=proxy.url)
+    first = site.run(verb, server=proxy.url)
     proxy.disarm()
     if any(order.times for order in orders):
         return None
     assert first.exit_code in (0, 3), (number, name, first.output)
-    second = site.run("apply", server=proxy.url)
+    second = site.run(verb, server=proxy.url)
     assert second.exit_code == 0, (number, name, first.output, second.output)
-    assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "added": "y"}
-    undone = site.run("undo")
-    assert undone.exit_code == 0, (number, name, undone.output)
+    if verb == "apply":
+        assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "added": "y"}
+        undone = site.run("undo")
+        assert undone.exit_code == 0, (number, name, undone.output)
     assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "gone": "x"}
+    record = site.record()
+    assert record
+    assert record["state"] == "undone", (number, name)
     return first.exit_code
 
 
-def run_with_faults(site: UpgradeSite, proxy: ApiProxy, names: Iterator[str]) -> None:
+def run_with_faults(site: UpgradeSite, proxy: ApiProxy, verb: str, names: Iterator[str]) -> None:
     """Let each write of a run fail, one after the other."""
     found = []
     for number, name in enumerate(names, 1):
-        status = run_with_fault(site, proxy, number, name)
+        status = run_with_fault(site, proxy, verb, number, name)
         if status is None:
             break
         found.append(status)
-    assert len(found) > 10
-    print(f"{len(found)} faults, {found.count(3)} blocked the run")
+    assert len(found) > 6
+    print(f"{verb}: {len(found)} faults, {found.count(3)} blocked the run")
 
 
 @pytest.mark.long
-def test_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy) -> None:
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy, verb: str) -> None:
     """Each write gets one of the faults."""
-    run_with_faults(site, proxy, itertools.cycle(FAULTS))
+    run_with_faults(site, proxy, verb, itertools.cycle(FAULTS))
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_every_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy, name: str) -> None:
-    run_with_faults(site, proxy, itertools.repeat(name))
+def test_every_fault_at_each_write(site: UpgradeSite, proxy: ApiProxy, verb: str, name: str) -> None:
+    run_with_faults(site, proxy, verb, itertools.repeat(name))
 
 
 def test_interrupt_stops_after_the_current_request(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:

@@ -25,7 +25,7 @@ from harness.etcd_release import (
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing
-from harness.upgrade_site import DAEMON_SET, SYSTEM, UpgradeSite, config, daemon_set, running_site
+from harness.upgrade_site import DAEMON_SET, SYSTEM, UpgradeSite, config, container, daemon_set, running_site
 from svc.netconf.names_profiles import load_profile
 from svc.upgrade.writer import Writer
 
@@ -316,6 +316,36 @@ def test_calico(empty: UpgradeSite, tmp_path: Path) -> None:
     kube.forget(f"configmaps/{SYSTEM}/calico-", f"secrets/{SYSTEM}/calico-")
 
 
+def _controllers(documents: list[Json], *names: str) -> list[Json]:
+    """Return documents whose controllers have these containers as well."""
+    found = copy.deepcopy(documents)
+    pod = found[-1]["spec"]["template"]["spec"]
+    pod["containers"] += [container("other:1") | {"name": name} for name in names]
+    return found
+
+
+def test_controllers_are_ready_as_a_whole(site: UpgradeSite, secured: Cluster, kubelets: FakeKubelets) -> None:
+    """1 of 2 is enough for the pod of a node, and not for that of the controllers, whose next pod is 2 of 2."""
+    documents = _controllers(newer(secured), "sidecar")
+    kubelets.unready.add("sidecar")
+    try:
+        late = site.run("apply", "--timeout", "4s", documents=documents)
+    finally:
+        kubelets.unready.remove("sidecar")
+    assert late.exit_code == 5, late.output
+    assert f"Deployment/{SYSTEM}/svc-controllers: 1 of 1 pods are updated, 0 available" in late.stderr
+    record = site.record()
+    assert record
+    assert record["steps"][f"DaemonSet/{SYSTEM}/svc-node"] == "done"
+    assert record["steps"][f"Deployment/{SYSTEM}/svc-controllers"] == "waiting"
+    site.kube.forget(f"pods/{SYSTEM}/svc-controllers-")
+    done = site.run("apply", documents=documents)
+    assert done.exit_code == 0, done.output
+    live = site.kube.call("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/svc-controllers")
+    assert live["status"]["readyReplicas"] == 1
+    assert site.kube.call("GET", DAEMON_SET)["status"].get("numberReady", 0) == 0
+
+
 @pytest.fixture(scope="module")
 def killer() -> Iterator[Killer]:
     with killing() as made:
@@ -342,23 +372,48 @@ def _ended(site: UpgradeSite, client: dict[str, str]) -> Callable[[], None]:
     return check
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("step", [1, 8])
-def test_kill_at_each_write(site: UpgradeSite, secured: Cluster, client: dict[str, str], killer: Killer, step: int) -> None:
-    words = site.words("apply", documents=newer(secured))
-    print(kill_at_writes(killer, words, _fresh(site, secured, client), _ended(site, client), step))
+def _ways(
+    site: UpgradeSite, secured: Cluster, client: dict[str, str], verb: str
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return what makes the cluster as it is before a run, and what checks its end."""
+    fresh, ended, documents = _fresh(site, secured, client), _ended(site, client), newer(secured)
+    if verb == "apply":
+        return fresh, ended
+    before = site.state(documents)
+
+    def applied() -> None:
+        fresh()
+        done = site.run("apply", documents=documents)
+        assert done.exit_code == 0, done.output
+
+    def undone() -> None:
+        record = site.record()
+        assert record
+        assert (site.state(documents), record["state"]) == (before, "undone")
+
+    return applied, undone
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("verb", "step"), [("apply", 8), ("undo", 8), ("apply", 1), ("undo", 1)])
+def test_kill_at_each_write(
+    site: UpgradeSite, secured: Cluster, client: dict[str, str], killer: Killer, verb: str, step: int
+) -> None:
+    words = site.words(verb, documents=newer(secured))
+    print(verb, kill_at_writes(killer, words, *_ways(site, secured, client, verb), step))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
 @pytest.mark.parametrize("name", ["each in turn", *FAULTS])
 def test_every_fault_at_each_write(
-    site: UpgradeSite, secured: Cluster, client: dict[str, str], server: Kube, name: str
+    site: UpgradeSite, secured: Cluster, client: dict[str, str], server: Kube, verb: str, name: str
 ) -> None:
     documents = copy.deepcopy(newer(secured))
     with ApiProxy(server) as proxy:
 
         def run() -> Any:
-            return site.run("apply", documents=documents, server=proxy.url)
+            return site.run(verb, documents=documents, server=proxy.url)
 
         faults = itertools.repeat(name) if name in FAULTS else itertools.cycle(FAULTS)
-        print(name, fail_writes(proxy, run, _fresh(site, secured, client), _ended(site, client), faults))
+        print(verb, name, fail_writes(proxy, run, *_ways(site, secured, client, verb), faults))

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
 from harness.mesh_site import CONFIG_MAP, MeshSite, image, manifest, template
-from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing
+from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing, turn_round
 from harness.upgrade_site import DAEMON_SET, UpgradeSite, running_site
 from svc.names import DEFAULT
 
@@ -193,21 +193,57 @@ def _check(mesh: MeshSite) -> None:
     assert record["state"] == "done"
 
 
+def _ways(mesh: MeshSite, verb: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return what makes the cluster as it is before a run, and what checks its end."""
+    if verb == "apply":
+        return lambda: _prepare(mesh), lambda: _check(mesh)
+
+    def applied() -> None:
+        _prepare(mesh)
+        done = run(mesh, "apply")
+        assert done.exit_code == 0, done.output
+
+    def undone() -> None:
+        assert (mesh.images(), mesh.config()) == ({image("0.1.0")}, template("0.1.0"))
+        assert mesh.generations() == {"web": 3, "base": 3, "each": 3}
+        assert set(mesh.restarts().values()) == {""}
+        record = mesh.site.record()
+        assert record
+        assert record["state"] == "undone"
+
+    return applied, undone
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("step", [1, 9])
-def test_kill_at_each_write(mesh: MeshSite, killer: Killer, step: int) -> None:
+@pytest.mark.parametrize(("verb", "step"), [("apply", 9), ("undo", 9), ("apply", 1), ("undo", 1)])
+def test_kill_at_each_write(mesh: MeshSite, killer: Killer, verb: str, step: int) -> None:
     """No kill makes a workload restart twice."""
-    words = mesh.site.words("apply", *PROCEDURE, documents=[manifest("0.1.1")])
-    print(kill_at_writes(killer, words, lambda: _prepare(mesh), lambda: _check(mesh), step))
+    words = mesh.site.words(verb, *(PROCEDURE if verb == "apply" else ()), documents=[manifest("0.1.1")])
+    print(verb, kill_at_writes(killer, words, *_ways(mesh, verb), step))
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_and_turn_round(mesh: MeshSite, killer: Killer, verb: str) -> None:
+    """Of a run that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+
+    def words(verb: str) -> list[str]:
+        return mesh.site.words(verb, *(PROCEDURE if verb == "apply" else ()), documents=[manifest("0.1.1")])
+
+    def state() -> Any:
+        return mesh.config(), mesh.images(), [bool(each) for each in mesh.restarts().values()]
+
+    assert turn_round(killer, words, verb, state, lambda: None) > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
 @pytest.mark.parametrize("name", ["each in turn", *FAULTS])
-def test_every_fault_at_each_write(mesh: MeshSite, server: Kube, name: str) -> None:
+def test_every_fault_at_each_write(mesh: MeshSite, server: Kube, verb: str, name: str) -> None:
     with ApiProxy(server) as proxy:
 
-        def apply() -> Result:
-            return run(mesh, "apply", server=proxy.url)
+        def through_proxy() -> Result:
+            return run(mesh, verb, server=proxy.url)
 
         faults = itertools.repeat(name) if name in FAULTS else itertools.cycle(FAULTS)
-        print(name, fail_writes(proxy, apply, lambda: _prepare(mesh), lambda: _check(mesh), faults))
+        print(verb, name, fail_writes(proxy, through_proxy, *_ways(mesh, verb), faults))

@@ -1,6 +1,5 @@
 """svcctl upgrade --procedure takeover: svc takes the place of another product's plugin, with fake nodes."""
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
-from harness.move_faults import fault_each, kill_each, kill_on_and_on
+from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NODES
 from harness.polling import wait_until
 from harness.takeover_site import CALICO, CONTROLLERS, POLICY_AGENT, TakeoverSite, manifest
-from harness.upgrade_faults import FAULTS, Killer, killing
+from harness.upgrade_faults import PARTS, Killer, killing
 from harness.upgrade_site import SYSTEM
 from svc.upgrade.places import Place
 from svc.upgrade.takeover_steps import restorer, turn_of
@@ -163,7 +162,7 @@ def test_agent_of_an_operator_is_refused(installed: TakeoverSite) -> None:
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
 @pytest.mark.long
-@pytest.mark.parametrize("stride", [8, 20])
+@pytest.mark.parametrize("stride", [5, 8, 20])
 def test_killed_again_and_again(installed: TakeoverSite, killer: Killer, verb: str, stride: int) -> None:
     """Each run goes on where the one before was killed."""
     before = installed.state()
@@ -178,18 +177,27 @@ def test_killed_again_and_again(installed: TakeoverSite, killer: Killer, verb: s
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["apply", "undo"])
-def test_kill_at_each_write(site: TakeoverSite, killer: Killer, verb: str) -> None:
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+def test_kill_at_each_write(site: TakeoverSite, killer: Killer, verb: str, first: int) -> None:
     def ready() -> None:
         prepare(site)
         if verb == "undo":
             assert killer.run(*site.words("apply")).returncode == 0
 
-    assert kill_each(site, killer, verb, ready, 1) > 60
+    assert kill_each(site, killer, verb, ready, first) > 3
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("start", [1, 20])
-def test_fault_at_writes(site: TakeoverSite, proxy: ApiProxy, start: int) -> None:
-    """Each write gets one of the faults; without `long`, some writes."""
-    numbers = itertools.count(1) if start == 1 else iter(range(start, 200, 25))
-    assert fault_each(site, proxy, itertools.cycle(FAULTS), lambda: prepare(site), numbers) > 1
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+def test_kill_and_turn_round(site: TakeoverSite, killer: Killer, verb: str, first: int) -> None:
+    """Of a move that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+    assert turn_move_round(site, killer, verb, lambda: prepare(site), first) > 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+def test_fault_at_each_write(site: TakeoverSite, proxy: ApiProxy, verb: str, first: int) -> None:
+    """Each write gets one of the faults."""
+    assert fault_each(site, proxy, verb, lambda: prepare(site), first) > 1

@@ -1,6 +1,5 @@
 """svcctl upgrade --procedure to-operator, with the controllers of Kubernetes, fake nodes, and svc-controllers as a process."""
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,10 @@ from harness.api_proxy import ApiProxy
 from harness.controllers import cluster
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube, running
-from harness.move_faults import fault_each, kill_each, kill_on_and_on
+from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NEW, NODES, POOL, OperatorMoveSite, agents, controllers
 from harness.polling import wait_until
-from harness.upgrade_faults import FAULTS, Killer, killing
+from harness.upgrade_faults import PARTS, Killer, killing
 from harness.upgrade_site import SYSTEM
 from svc.deploy.manifests.settings import OVERLAY
 
@@ -178,7 +177,7 @@ def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorMoveSi
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
 @pytest.mark.long
-@pytest.mark.parametrize("stride", [8, 25])
+@pytest.mark.parametrize("stride", [5, 8, 25])
 def test_killed_again_and_again(installed: OperatorMoveSite, killer: Killer, verb: str, stride: int) -> None:
     """Each run goes on where the one before was killed, and no node is without an agent, or has two, but at its turn."""
     before = installed.state()
@@ -201,18 +200,27 @@ def prepare(site: OperatorMoveSite) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["apply", "undo"])
-def test_kill_at_each_write(site: OperatorMoveSite, killer: Killer, verb: str) -> None:
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+def test_kill_at_each_write(site: OperatorMoveSite, killer: Killer, verb: str, first: int) -> None:
     def ready() -> None:
         prepare(site)
         if verb == "undo":
             assert killer.run(*site.words("apply")).returncode == 0
 
-    assert kill_each(site, killer, verb, ready, 1) > 60
+    assert kill_each(site, killer, verb, ready, first) > 3
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("start", [1, 30])
-def test_fault_at_writes(site: OperatorMoveSite, proxy: ApiProxy, start: int) -> None:
-    """Each write gets one of the faults; without `long`, some writes."""
-    numbers = itertools.count(1) if start == 1 else iter(range(start, 200, 25))
-    assert fault_each(site, proxy, itertools.cycle(FAULTS), lambda: prepare(site), numbers) > 1
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+def test_kill_and_turn_round(site: OperatorMoveSite, killer: Killer, verb: str, first: int) -> None:
+    """Of a move that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+    assert turn_move_round(site, killer, verb, lambda: prepare(site), first) > 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+def test_fault_at_each_write(site: OperatorMoveSite, proxy: ApiProxy, verb: str, first: int) -> None:
+    """Each write gets one of the faults."""
+    assert fault_each(site, proxy, verb, lambda: prepare(site), first) > 1

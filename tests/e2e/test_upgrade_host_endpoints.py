@@ -1,8 +1,6 @@
 """svcctl upgrade --procedure host-endpoints beside svc-controllers: no node is without a host endpoint at any time."""
 
 import itertools
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import counted_writes
+from harness.api_proxy import ApiProxy
 from harness.controllers import Cluster, cluster, variables_of
 from harness.datastores import OrchSite, Site, session, set_ready
 from harness.ipam import put
 from harness.kube import Kube
 from harness.orch import NODES
+from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
 from svc.ctl.main import main
 from svc.datastore.api import Backend
 from svc.model.controllers_configuration import KEY
@@ -73,11 +72,19 @@ class Hosts:
             entry = store.find(KEY)
         return entry and entry.value.spec["controllers"]["node"]["hostEndpoint"]["autoCreate"]
 
-    def run(self, verb: str, *arguments: str, timeout: str = "60s") -> Result:
-        words = ["--state-dir", str(self.state_dir), "upgrade", verb, "--kubeconfig", str(self.kubeconfig), *arguments]
+    def run(self, verb: str, *arguments: str, timeout: str = "60s", server: str = "") -> Result:
+        """Run svcctl in this process. A server is that of a proxy."""
+        return CliRunner().invoke(main, self.words(verb, *arguments, timeout=timeout, server=server))
+
+    def words(self, verb: str, *arguments: str, timeout: str = "60s", server: str = "") -> list[str]:
+        """Return the arguments of svcctl."""
+        kubeconfig = self.kubeconfig
+        if server:
+            kubeconfig = kubeconfig.with_name("through-proxy")
+            kubeconfig.write_text(self.kubeconfig.read_text().replace(self.site.kube.url, server))
+        words = ["--state-dir", str(self.state_dir), "upgrade", verb, "--kubeconfig", str(kubeconfig), *arguments]
         words += [] if verb in ("undo", "status") else PROCEDURE
-        words += ["--timeout", timeout] if verb in ("apply", "undo") else []
-        return CliRunner().invoke(main, words)
+        return [*words, "--timeout", timeout] if verb in ("apply", "undo") else words
 
     @contextmanager
     def never_without(self) -> Iterator[None]:
@@ -111,6 +118,18 @@ def hosts(orch_site: Site, kube: Kube, tmp_path: Path) -> Iterator[Hosts]:
     kube.forget("configmaps/kube-system/svc-upgrade-", "secrets/kube-system/svc-upgrade-", "leases/kube-system/")
     kube.uproot("configmaps/kube-system/svc-upgrade")
     orch_site.clear()
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    with killing() as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(kube: Kube) -> Iterator[ApiProxy]:
+    with ApiProxy(kube) as made:
+        yield made
 
 
 def test_move_and_undo(hosts: Hosts) -> None:
@@ -198,30 +217,75 @@ def test_damaged_host_endpoint_is_named(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_kill_at_each_write_is_survived(hosts: Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_at_each_write_is_survived(hosts: Hosts, killer: Killer, verb: str) -> None:
     """The next run reaches the same end. Before and after each write."""
     before = hosts.content()
     hosts.controllers.start().await_lead()
     kills = 0
     with hosts.never_without():
-        for number, when in itertools.product(itertools.count(1), ("before", "after")):
-            is_killed = _is_killed(hosts, number, when, tmp_path / "count")
-            done = hosts.run("apply")
-            assert done.exit_code == 0, (number, when, done.output)
-            assert hosts.content() == {}
-            if not is_killed:
+        for number, when in ((number, when) for number in itertools.count(1) for when in ("before", "after")):
+            if verb == "undo":
+                _succeeds(hosts, "apply", number)
+            killed = killer.run(*hosts.words(verb), kill_at=number, when=when)
+            assert killed.returncode in (-9, 0), killed
+            _succeeds(hosts, verb, number)
+            assert hosts.content() == ({} if verb == "apply" else before)
+            if killed.returncode == 0:
                 break
             kills += 1
-            assert hosts.run("undo").exit_code == 0
+            if verb == "apply":
+                _succeeds(hosts, "undo", number)
             assert hosts.content() == before
     assert kills > 10
-    print(f"\n{kills} kills")
+    print(f"{verb}: {kills} kills at {killer.writes} writes")
 
 
-def _is_killed(hosts: Hosts, number: int, when: str, file: Path) -> bool:
-    """Run `apply` in a process that kills itself at a write. Return False if it had fewer writes."""
-    words = ["--state-dir", str(hosts.state_dir), "upgrade", "apply", "--kubeconfig", str(hosts.kubeconfig), *PROCEDURE]
-    program = [sys.executable, counted_writes.__file__, str(number), when, str(file), *words, "--timeout", "60s"]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert done.returncode in (-9, 0), done
-    return done.returncode != 0
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_and_turn_round(hosts: Hosts, killer: Killer, verb: str) -> None:
+    """Of a run that was killed, undo brings back what was there, and apply what an undone one has taken back."""
+    hosts.controllers.start().await_lead()
+    with hosts.never_without():
+        assert turn_round(killer, hosts.words, verb, hosts.content, lambda: None) > 6
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_at_each_write(hosts: Hosts, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch, verb: str, name: str) -> None:
+    """The run ends well or is blocked, the next one ends well, and no node is without a host endpoint."""
+    monkeypatch.setattr("svc.upgrade.step_runner.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("svc.upgrade.step_runner.PAUSE_SECONDS", 0.05)
+    before = hosts.content()
+    hosts.controllers.start().await_lead()
+    statuses = list[int]()
+    with hosts.never_without():
+        while (status := _run_with_fault(hosts, proxy, verb, len(statuses) + 1, name, before)) is not None:
+            statuses.append(status)
+    assert len(statuses) > 6
+    print(f"{verb}, {name}: {len(statuses)} faults, {statuses.count(3)} blocked the run")
+
+
+def _run_with_fault(hosts: Hosts, proxy: ApiProxy, verb: str, number: int, name: str, before: Any) -> int | None:
+    """Run with one write that fails. Return its exit status; None if it has fewer writes."""
+    if verb == "undo":
+        _succeeds(hosts, "apply", number)
+    orders = fault_at(number, name)
+    for order in orders:
+        proxy.arm(order)
+    first = hosts.run(verb, server=proxy.url)
+    proxy.disarm()
+    assert first.exit_code in (0, 3), (number, first.output)
+    _succeeds(hosts, verb, number)
+    assert hosts.content() == ({} if verb == "apply" else before), number
+    if verb == "apply":
+        _succeeds(hosts, "undo", number)
+    assert hosts.content() == before, number
+    assert all("role" not in hosts.labels(host) for host in HOSTS), number
+    return None if any(order.times for order in orders) else first.exit_code
+
+
+def _succeeds(hosts: Hosts, verb: str, number: int) -> None:
+    done = hosts.run(verb)
+    assert done.exit_code == 0, (number, done.output)

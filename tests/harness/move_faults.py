@@ -1,11 +1,11 @@
 """Kills and faults of moves between deployments: at each write, with a move that goes on from where it was."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from harness.api_proxy import ApiProxy
 from harness.operator_move_site import OperatorMoveSite
-from harness.upgrade_faults import Killer, fault_at
+from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at, turn_round
 
 MOST = 400  # runs
 
@@ -22,19 +22,25 @@ def kill_on_and_on(site: OperatorMoveSite, killer: Killer, verb: str, stride: in
             break
         assert done.returncode == -9, (kills, when, done.stderr)
         kills += 1
+    assert kills < MOST, "the runs make no progress"
     record = site.upgrades.record()
     assert record
     assert record["state"] == ("done" if verb == "apply" else "undone")
+    print(f"{verb}: {kills} kills on and on, each after {stride} writes")
     return kills
 
 
-def kill_each(site: OperatorMoveSite, killer: Killer, verb: str, prepare: Callable[[], None], stride: int) -> int:
-    """Kill a whole run before and after each write, and let the next one end it. Return the number of kills."""
+def kill_each(
+    site: OperatorMoveSite, killer: Killer, verb: str, prepare: Callable[[], None], first: int, stride: int = PARTS
+) -> int:
+    """Kill a whole run before and after a write, and let the next one end it, for the first write and those a stride apart.
+
+    Return the number of kills."""
     prepare()
     done = killer.run(*site.words(verb))
     assert done.returncode == 0, done.stderr
     end, writes, kills = site.state(), killer.writes, 0
-    for number in range(1, writes + 1, stride):
+    for number in range(first, writes + 1, stride):
         for when in ("before", "after"):
             prepare()
             killed = killer.run(*site.words(verb), kill_at=number, when=when)
@@ -45,33 +51,53 @@ def kill_each(site: OperatorMoveSite, killer: Killer, verb: str, prepare: Callab
             assert resumed.returncode == 0, (number, when, resumed.stderr)
             assert site.state() == end, (number, when)
             kills += 1
-    print(f"{verb}: {kills} kills, before and after every {stride}. of {writes} writes")
+    print(f"{verb}: {kills} kills, before and after every {stride}. of {writes} writes from {first} on")
     return kills
 
 
-def fault_each(
-    site: OperatorMoveSite, proxy: ApiProxy, names: Iterator[str], prepare: Callable[[], None], numbers: Iterator[int]
-) -> int:
-    """Let writes of a run fail, one after the other. Each run ends well or is blocked, and the next one ends well."""
+def fault_each(site: OperatorMoveSite, proxy: ApiProxy, verb: str, prepare: Callable[[], None], first: int) -> int:
+    """Let writes of a run fail, each by the fault of its turn: the first one and those some apart. Return their number.
+
+    Each run ends well or is blocked, and the next one ends well."""
     prepare()
-    end, before, faults = None, site.state(), 0
-    for number, name in zip(numbers, names, strict=False):
-        orders = fault_at(number, name)
+    end, before, names, statuses = None, site.state(), list(FAULTS), list[int]()
+    for number in itertools.count(first, PARTS):
+        if verb == "undo":
+            _succeeds(site, "apply", number)
+        orders = fault_at(number, names[number % len(names)])
         for order in orders:
             proxy.arm(order)
-        first = site.run("apply", server=proxy.url)
+        faulty = site.run(verb, server=proxy.url)
         proxy.disarm()
         if any(order.times for order in orders):
             break
-        assert first.exit_code in (0, 3), (number, name, first.output)
-        second = site.run("apply", server=proxy.url)
-        assert second.exit_code == 0, (number, name, first.output[-300:], second.output[-600:])
-        end = end or site.state()
-        assert site.state() == end, (number, name)
-        undone = site.run("undo")
-        assert undone.exit_code == 0, (number, name, undone.output)
+        assert faulty.exit_code in (0, 3), (number, faulty.output)
+        _succeeds(site, verb, number, server=proxy.url)
+        if verb == "apply":
+            end = end or site.state()
+            assert site.state() == end, number
+            _succeeds(site, "undo", number)
         after = site.state()
-        assert {key: after[key] for key in before} == before, (number, name)
-        faults += 1
-    print(f"{faults} faults")
-    return faults
+        assert {key: after[key] for key in before} == before, number
+        statuses.append(faulty.exit_code)
+    print(f"{verb}: {len(statuses)} faults from write {first} on, {statuses.count(3)} blocked the run")
+    return len(statuses)
+
+
+def _succeeds(site: OperatorMoveSite, verb: str, number: int, server: str = "") -> None:
+    done = site.run(verb, server=server)
+    assert done.exit_code == 0, (number, verb, done.output[-600:])
+
+
+def turn_move_round(site: OperatorMoveSite, killer: Killer, verb: str, prepare: Callable[[], None], first: int) -> int:
+    """Kill `apply` or `undo` after a write, and let the opposite one end, for the first write and those some apart.
+
+    Return the number of kills. What a move leaves when it is undone, such as a namespace, does not count."""
+    known: dict[str, object] = {}
+
+    def state() -> dict[str, object]:
+        found = site.state()
+        known.update(known or found)
+        return {key: found[key] for key in known}
+
+    return turn_round(killer, site.words, verb, state, prepare, range(first, MOST, PARTS))

@@ -1,5 +1,6 @@
 """Kills and faults of upgrades at each of their writes."""
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ MODULES = (
     "yaml",
 )
 WRITES = r"^(?!GET)(?!.*dryRun)"
+PARTS = 10  # tests that share the writes of a long run
 
 _STATUS = b'{"kind":"Status","apiVersion":"v1","status":"Failure","message":"by the test","reason":"%s","code":%d}'
 FAULTS = {
@@ -59,6 +61,39 @@ def kill_at_writes(
             kills += 1
     assert kills > writes // step
     return f"{kills} kills, before and after every {step}. of {writes} writes"
+
+
+def turn_round(
+    killer: "Killer",
+    words: Callable[[str], Sequence[str]],
+    verb: str,
+    state: Callable[[], object],
+    prepare: Callable[[], None],
+    numbers: Iterable[int] | None = None,
+) -> int:
+    """Kill `apply` or `undo` after each write, and let the opposite one end. Return the number of kills.
+
+    `prepare` makes the cluster as it is before `apply`. `words` returns the arguments of svcctl."""
+
+    def succeeds(verb: str) -> None:
+        done = killer.run(*words(verb))
+        assert done.returncode == 0, (verb, done.stderr)
+
+    kills, opposite = 0, "undo" if verb == "apply" else "apply"
+    prepare()
+    if verb == "undo":
+        succeeds("apply")
+    wanted = state()
+    for number in numbers or itertools.count(1):
+        killed = killer.run(*words(verb), kill_at=number, when="after")
+        assert killed.returncode in (0, -9), (number, killed.stderr)
+        if killed.returncode == 0:
+            break
+        succeeds(opposite)
+        assert state() == wanted, number
+        kills += 1
+    print(f"{verb}: {kills} kills, each followed by {opposite}")
+    return kills
 
 
 def fail_writes(

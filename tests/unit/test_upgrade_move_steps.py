@@ -135,6 +135,20 @@ def test_subjects_of_a_second_run() -> None:
     assert find(writer, BINDING)["subjects"] == more
 
 
+def test_subjects_are_restored_once() -> None:
+    """An interrupted undoing has restored the binding of before, without the accounts of the new namespace, and goes on."""
+    writer = MemoryWriter(made(BINDING, subjects=[subject("kube-system"), subject("svc-system")]))
+    run = Run(FormerSubjects(writer, [BINDING], "kube-system"))
+    run.carry_out()
+    run.undo()
+    live = find(writer, BINDING)
+    writer.replace(live | {"subjects": [subject("kube-system")]}, live)
+    number = len(writer.writes)
+    run.undo()
+    assert find(writer, BINDING)["subjects"] == [subject("kube-system")]
+    assert len(writer.writes) == number
+
+
 def test_former_workloads_stay_while_a_node_waits() -> None:
     """It joined after the turns were planned, and before the nodes were marked."""
     node = made(Place("v1", "Node", "", "late"))
