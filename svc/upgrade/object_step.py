@@ -9,6 +9,7 @@ from typing import Any, Final
 from svc.deploy.server_apply import DEFINITION, NAMESPACE
 from svc.upgrade import adoption
 from svc.upgrade.bundle import WORKLOADS, Bundle, kinds_of
+from svc.upgrade.lost_routes import lost_routes
 from svc.upgrade.manual_edits import Edit, find_edits, without_carried
 from svc.upgrade.object_states import Difference, digest, essence, last_applied, shown
 from svc.upgrade.outcomes import Blocked
@@ -154,7 +155,7 @@ class ObjectStep:
         before, after = essence(live, names), essence(applied, names)
         return Look(
             before == after,
-            asks=tuple(f"{self.name}: {edit}" for edit in edits if not edit.is_carried),
+            asks=(*(f"{self.name}: {edit}" for edit in edits if not edit.is_carried), *lost_routes(live, applied)),
             notes=tuple(self._notes(live, edits)),
             changes=shown(before, after),
             before=digest(before),
