@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
@@ -12,7 +12,7 @@ from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry
 from svc.upgrade.outcomes import Blocked, Stopped, TimedOut, Waits
 from svc.upgrade.run_record import DONE, FAILED, RUNNING, UNDONE, WAITING, RunRecord
-from svc.upgrade.step import Look, Step
+from svc.upgrade.step import Look, Progress, Step
 from svc.upgrade.writer import Changed
 from svc.values import dataclass
 
@@ -108,9 +108,9 @@ class StepRunner:
                 self._stop.pause(PAUSE_SECONDS)
         raise Blocked([f"{step.name} is not done after {ATTEMPTS} attempts: {reason}"], details="run the command again")
 
-    def _tell(self, look: Look) -> None:
+    def _tell(self, found: Look | Progress) -> None:
         """Say each note once."""
-        for text in look.notes:
+        for text in found.notes:
             if text not in self._told:
                 self._told.add(text)
                 self._options.say(f"note: {text}")
@@ -118,8 +118,7 @@ class StepRunner:
     def _act(self, step: Step, look: Look) -> None:
         if look.unverified:
             raise Changed("its kind or namespace is not there yet")
-        if look.asks and step.name not in self._options.acks:
-            raise Waits(step.name, look.asks)
+        self._require_consent(step, look.asks)
         if entry := step.unsaved(look, self._saved(step)):
             self._backup.add([Entry(step.saves_as, entry)])
         step.act(look)
@@ -130,9 +129,9 @@ class StepRunner:
         step.undo(look)
 
     def _await(self, step: Step) -> None:
-        """Wait until the cluster has followed a step. Raise TimedOut with what is missing."""
+        """Wait until the cluster has followed a step. Raise TimedOut with what is missing, and Waits if time does not help."""
         waits = False
-        while not (progress := step.progress()).is_reached:
+        while not (progress := step.progress()).is_reached and not progress.asks:
             if time.monotonic() > self._until:
                 raise TimedOut(step.progress(detailed=True).reasons or progress.reasons)
             if not waits:
@@ -140,6 +139,14 @@ class StepRunner:
                 self._options.say(f"{step.name} waits: {progress.reasons[0]}")
                 waits = True
             self._stop.pause(POLL_SECONDS)
+        self._require_consent(step, progress.asks)
+        if progress.saves is not None:
+            self._backup.add([Entry(step.saves_as, progress.saves)])
+        self._tell(progress)
+
+    def _require_consent(self, step: Step, asks: Sequence[str]) -> None:
+        if asks and step.name not in self._options.acks:
+            raise Waits(step.name, asks)
 
     @contextmanager
     def _recorded(self, step: Step, state: str) -> Iterator[None]:
