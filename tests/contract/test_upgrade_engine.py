@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,11 @@ from harness.upgrade_site import (
     running_site,
     small_disk,
 )
+from svc.datastore.open import open_client
+from svc.names import DEFAULT
+from svc.upgrade import node_checks
+from svc.upgrade.node_checks import CHECK, check_nodes
+from svc.upgrade.writer import Writer
 
 pytestmark = pytest.mark.server
 
@@ -170,6 +176,43 @@ def test_undo_stops_at_what_was_changed_since(site: UpgradeSite) -> None:
     site.edit(CONFIG, {"data": {"added": "y"}})
     site.succeeds("undo")
     assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "gone": "x"}
+
+
+def owners(site: UpgradeSite) -> dict[tuple[str, str], object]:
+    """Return the fields of each manager of the DaemonSet, without its status."""
+    found = site.kube.call("GET", DAEMON_SET)["metadata"]["managedFields"]
+    return {(each["manager"], each["operation"]): each["fieldsV1"] for each in found if "f:status" not in each["fieldsV1"]}
+
+
+def declare(site: UpgradeSite, image: str, *, force: bool) -> None:
+    """Apply the image of the agent as a program does that applies a repository."""
+    body = daemon_set(image)
+    del body["spec"]["selector"], body["spec"]["template"]["metadata"]
+    path = f"{DAEMON_SET}?fieldManager=gitops&force={str(force).lower()}"
+    site.kube.call("PATCH", path, body, "application/apply-patch+yaml")
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_undo_gives_fields_back_to_their_managers(
+    site: UpgradeSite, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """What consent has taken from a manager is its own again: its next apply needs no force."""
+    declare(site, "mirror/svc:0.1.0", force=True)
+    site.edit(CONFIG, {"data": {"mtu": "1400"}})
+    before = owners(site)
+    site.succeeds("apply", "--ack", DAEMON_SET_STEP)
+    assert owners(site) != before
+    if interrupted:
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "patch", interrupt)
+            assert site.run("undo").exit_code == 130
+    site.succeeds("undo")
+    assert owners(site) == before
+    declare(site, "mirror/svc:0.1.9", force=False)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_another_machine_continues_and_undoes(site: UpgradeSite, tmp_path: Path) -> None:
@@ -419,3 +462,34 @@ def test_next_run_removes_the_secrets_of_this_one(site: UpgradeSite) -> None:
     assert first["run"] != second["run"]
     status = site.run("status")
     assert f"run {second['run']}: manifests, from 0.1.1 to 0.1.2: done" in status.stdout
+
+
+FINDING = "released-address  10.65.0.7  1 min  the address is not allocated  delete the pod"
+
+
+def test_agents_of_sample_nodes_check_their_attachments(site: UpgradeSite, kubelets: FakeKubelets) -> None:
+    """A pod asks each of them. What was known before does not count."""
+    path = f"/api/v1/namespaces/{SYSTEM}/pods/{CHECK.name}"
+    agent = {"name": "agent", "command": ["svc-agent"], "args": ["run", "--run-dir", "/run/mine"]}
+    site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"containers": [agent]}}}})
+    with closing(open_client({"kubeconfig": str(site.kubeconfig)})) as client:
+        writer = Writer(client, DEFAULT, lambda: 60.0)
+        eventually(lambda: {node for node, _ in node_checks._samples(writer)}, lambda nodes: nodes == {"node1", "node2"})
+        kubelets.ended[CHECK.name] = ("Succeeded", "")
+        assert check_nodes(writer, time.sleep) == []
+        kubelets.ended[CHECK.name] = ("Failed", f"ID  OBJECT  SINCE\n{FINDING}\njournal: 3 rows\n")
+        found = check_nodes(writer, time.sleep)
+        assert sorted(found) == [
+            f"node {node}: `svcctl reconcile` there: {' '.join(FINDING.split())}" for node in ("node1", "node2")
+        ]
+        assert check_nodes(writer, time.sleep, [("released-address", "10.65.0.7")]) == []
+    assert eventually(lambda: site.get(path) is None, bool)
+
+
+def test_check_asks_the_agent_of_the_node() -> None:
+    """It has the socket, and nothing else of the node."""
+    pod = node_checks._pod("node1", {"image": "svc:1", "args": ["run", "--run-dir", "/run/mine"]})["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == ["svcctl", "--state-dir", DEFAULT.state_dir, "--run-dir", "/run/mine", "reconcile"]
+    assert {each["hostPath"]["path"] for each in pod["volumes"]} == {DEFAULT.state_dir, "/run/mine"}
+    assert all(each["readOnly"] for each in container["volumeMounts"])

@@ -6,8 +6,8 @@ import pytest
 
 from svc.names import DEFAULT
 from svc.upgrade.adoption import leftovers, operations, remove_all
-from svc.upgrade.field_sets import MISSING, has, leaves, remove, show, union, value_at
-from svc.upgrade.manual_edits import find_edits, without_carried
+from svc.upgrade.field_sets import MISSING, has, leaves, nearest_item, put, remove, show, split, union, value_at
+from svc.upgrade.manual_edits import find_edits, with_carried, without_carried
 from svc.upgrade.object_states import differences, digest, essence, last_applied
 
 Json = dict[str, Any]
@@ -142,3 +142,58 @@ def test_differences_name_items_by_their_names() -> None:
     after = {"spec": {"env": [{"name": "B", "value": "3"}, {"name": "A", "value": "1"}], "args": ["y"]}}
     found = {field: (old, new) for field, old, new in differences(before, after)}
     assert found == {"spec.env[B].value": ("2", "3"), "spec.args": (["x"], ["y"])}
+
+
+VARIABLE = 'k:{"name":"MINE"}'
+ENV = ("f:spec", "f:containers", CONTAINER, "f:env")
+
+
+def pod(*variables: str) -> Json:
+    env = [{"name": name, "value": name.lower()} for name in variables]
+    return {"spec": {"containers": [{"name": "agent", "image": "i", "env": env}]}}
+
+
+def test_chosen_fields_are_split_off_with_their_items() -> None:
+    """An item of a list goes with its last field. What is at or below a chosen path goes as well."""
+    item = {".": {}, "f:name": {}, "f:value": {}}
+    fields: Json = {"f:spec": {"f:containers": {CONTAINER: {".": {}, "f:image": {}, "f:env": {".": {}, VARIABLE: item}}}}}
+    taken, rest = split(fields, [(*ENV, VARIABLE)])
+    assert taken == {"f:spec": {"f:containers": {CONTAINER: {"f:env": {".": {}, VARIABLE: item}}}}}
+    assert rest == {"f:spec": {"f:containers": {CONTAINER: {".": {}, "f:image": {}}}}}
+    assert split(fields, []) == ({}, fields)
+    whole, nothing = split(fields, [IMAGE, (*ENV, VARIABLE)])
+    assert (whole, nothing) == (fields, {})
+
+
+def test_values_are_put_where_the_source_has_them() -> None:
+    target = pod("FIRST", "LAST")
+    put(target, (*ENV, VARIABLE), pod("FIRST", "MINE", "LAST"))
+    assert target == pod("FIRST", "MINE", "LAST")
+    put(target, IMAGE, {"spec": {"containers": [{"name": "agent", "image": "mirror"}]}})
+    assert target["spec"]["containers"][0]["image"] == "mirror"
+    bare: Json = {}
+    put(bare, (*ENV, VARIABLE, "f:value"), pod("FIRST", "MINE"))
+    assert bare == {"spec": {"containers": [{"name": "agent", "env": [{"name": "MINE", "value": "mine"}]}]}}
+
+
+def test_nearest_item_of_a_path() -> None:
+    assert nearest_item((*ENV, VARIABLE, "f:value")) == (*ENV, VARIABLE)
+    assert nearest_item(("f:data", "f:x")) == ()
+
+
+def test_removed_fields_are_edits_if_a_run_has_recorded_them() -> None:
+    """A carried removal stays out of what is applied; another one is in conflict."""
+    fields: Json = {
+        "f:spec": {"f:containers": {CONTAINER: {".": {}, "f:env": {VARIABLE: {".": {}, "f:name": {}, "f:value": {}}}}}}
+    }
+    live, applied = pod() | {"metadata": {}}, managed(pod("MINE") | {"metadata": {}}, ("svcctl", "Apply", fields))
+    assert list(find_edits(live, applied, pod("MINE"))) == []
+    (edit,) = find_edits(live, applied, pod("MINE"), is_recorded=True)
+    assert (edit.path, edit.live, edit.is_carried) == ((*ENV, VARIABLE), MISSING, True)
+    assert str(edit) == "spec.containers[name=agent].env[name=MINE] was removed, stays out"
+    assert without_carried(pod("MINE"), [edit]) == with_carried(pod("MINE"), [edit], live) == pod()
+    other = pod("MINE")
+    other["spec"]["containers"][0]["env"][0]["value"] = "former"
+    (conflict,) = find_edits(live, applied, other, is_recorded=True)
+    assert not conflict.is_carried
+    assert "was removed; the manifest has {'name': 'MINE', 'value': 'mine'}, the former one: {" in str(conflict)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from svc import atomic_file
-from svc.admin.changes import show_value
 from svc.admin.output_file import require_replaceable
 from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ctl.interrupts import announced_interrupt
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo, visible_lines
+from svc.ctl.upgrade_text import plan_text
 from svc.datastore.open import open_client
 from svc.model.duration import parse_duration
 from svc.model.errors import CallerError, reason_of
@@ -23,7 +23,6 @@ from svc.netconf.networklist import read_file
 
 if TYPE_CHECKING:  # its packages come with an extra
     from svc.upgrade.engine import Engine
-    from svc.upgrade.plan import Plan
     from svc.upgrade.procedure import Procedure
     from svc.upgrade.writer import Writer
 
@@ -36,7 +35,6 @@ PROCEDURES: Final = (
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
-_MAX_VALUE: Final = 100  # characters of a value in a line
 _OF_STEP: Final = {"name", "state", "changes", "before", "after"}
 
 _kubeconfig_option = click.option(
@@ -67,6 +65,13 @@ _OF_MANIFEST = (
         "--policies", default="", metavar="FILE", help="Policies that replace `allow-all-upgrade`, which is deleted at the end."
     ),
     click.option("--sha256", default="", metavar="DIGEST", help="Digest of the manifest; required for a URL."),
+    click.option(
+        "--base",
+        default="",
+        metavar="FILE|URL",
+        help="Manifest of the present release as it was published, to keep edits that were made in it before it was applied.",
+    ),
+    click.option("--base-sha256", default="", metavar="DIGEST", help="Digest of the base; required for a URL."),
     click.option("--chart", default="", metavar="FILE|FOLDER", help="Chart of the release to go to, for `chart`."),
     click.option("--release", default="", metavar="NAME", help="Name of the release of helm, for `chart`."),
     click.option("--values", default="", metavar="FILE", help="Values of the chart.  [default: those of the release]"),
@@ -126,7 +131,7 @@ def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, helm: str, 
     document = made.to_json()
     if out is not None:
         _write(out, document)
-    context.answer([document], _plan_text(made))
+    context.answer([document], plan_text(made))
     if made.blockers:
         sys.exit(_BLOCKED)
 
@@ -278,27 +283,6 @@ def _procedure(writer: "Writer", procedure: str | None, **given: Any) -> "Proced
     from svc.upgrade.request import Request
 
     return procedure_of(procedure or "", writer, Request(**given))
-
-
-def _plan_text(made: "Plan") -> str:
-    lines = [f"procedure: {made.procedure}", f"from {made.findings.source or 'unknown'} to {made.findings.target}"]
-    found = made.findings.found.items()
-    lines += [f"{name}: {', '.join(value) if isinstance(value, list) else value}" for name, value in found]
-    for step, look in made.looks:
-        state = "done" if look.is_done else "unverified" if look.unverified else "to do"
-        lines.append(f"{step.name}: {state}")
-        if not look.is_done:
-            lines += [f"  {field or 'object'}: {_value(before)} -> {_value(after)}" for field, before, after in look.changes]
-            lines += [f"  destroys {step.destroys}"] if step.destroys else []
-            lines += [] if step.can_undo else ["  cannot be undone"]
-        lines += [f"  note: {text}" for text in look.notes]
-        lines += [f"  asks for --ack {step.name}: {text}" for text in look.asks]
-    return "\n".join([*lines, *(f"blocked: {text}" for text in made.blockers)])
-
-
-def _value(value: Any) -> str:
-    text = "none" if value is None else show_value(value)
-    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}..."
 
 
 def _write(file: Path, document: Json) -> None:
