@@ -1,8 +1,8 @@
 """Edits that were made in a manifest before it was applied: the manifest as it was published tells them.
 
 `kubectl apply` and svcctl note the manifest that they get. What a user has changed in that file is a part of it, and looks like
-a field of the release. Three states tell such edits by comparison, whoever manages the field: the published manifest of the
-former release, the cluster, and the new manifest. Both manifests are completed by the server, which fills in the same defaults.
+a field of the release. Three states show such edits by comparison, under each manager of the fields: the published manifest of
+the former release, the cluster, and the new manifest. Both manifests are completed by the server, which fills in the same defaults.
 """
 
 from collections.abc import Iterator

@@ -57,4 +57,4 @@ def _reason(node: Json, *, has_agent: bool) -> str:
         return "its kubelet does not report that it is ready"
     if not has_agent:
         return "it has no agent of svc"
-    return "it is cordoned" if node["spec"].get("unschedulable") else ""
+    return "it is cordoned" if (node.get("spec") or {}).get("unschedulable") else ""

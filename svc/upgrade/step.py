@@ -38,7 +38,7 @@ class Progress:
     """How far the cluster has followed a step. `reasons` say what is missing.
 
     `asks` are sentences about what only the consent of the user can end. `saves` is the entry that the backup needs when the
-    state is reached, or when the user consents, and `notes` is what the user is told then."""
+    state is reached, or when the user consents, and `notes` are shown then."""
 
     is_reached: bool
     reasons: tuple[str, ...] = ()

@@ -14,7 +14,6 @@ from harness.ipam import holdings, put
 from harness.ipam_check import put_endpoint
 from harness.move_procedure import STEPS, MoveProcedure, furnished
 from harness.move_sites import ETCD_NODE, contents
-from harness.upgrade_site import DAEMON_SET, daemon_set
 from svc.admin.ipam_check.observation import Place
 from svc.ctl.main import main
 from svc.ipam.requests import Assign, Release
@@ -266,19 +265,6 @@ def test_node_that_is_gone_is_not_waited_for(procedure: MoveProcedure) -> None:
     claim(procedure, "node1")
     done = procedure.succeeds("apply")
     assert "note: node node2 is gone, and is not waited for" in done.output
-
-
-@pytest.mark.usefixtures("impatient")
-def test_node_without_an_agent_is_left_out_with_consent(procedure: MoveProcedure) -> None:
-    """No pod of the DaemonSet is there."""
-    procedure.kube.call("POST", DAEMON_SET.rpartition("/")[0], daemon_set("svc:0.1.0"))
-    try:
-        claim(procedure, "node1")
-        waits = procedure.run("apply")
-        assert waits.exit_code == 4, waits.output
-        assert "node node2 has not moved: it has no agent of svc" in waits.output
-    finally:
-        procedure.kube.forget("daemonsets/kube-system/")
 
 
 CONFIG = "/api/v1/namespaces/kube-system/configmaps"

@@ -32,8 +32,9 @@ from harness.upgrade_site import (
 )
 from svc.datastore.open import open_client
 from svc.names import DEFAULT
-from svc.upgrade import node_checks
+from svc.upgrade import node_checks, stalled_nodes
 from svc.upgrade.node_checks import CHECK, check_nodes
+from svc.upgrade.stalled_nodes import StalledNodes
 from svc.upgrade.writer import Writer
 
 pytestmark = pytest.mark.server
@@ -484,6 +485,25 @@ def test_agents_of_sample_nodes_check_their_attachments(site: UpgradeSite, kubel
         ]
         assert check_nodes(writer, time.sleep, [("released-address", "10.65.0.7")]) == []
     assert eventually(lambda: site.get(path) is None, bool)
+
+
+def test_nodes_that_do_not_follow(site: UpgradeSite, kubelets: FakeKubelets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is that of each node, and counts when it has lasted."""
+    monkeypatch.setattr(stalled_nodes, "LOOK_SECONDS", 0.0)
+    names = ["gone", "node1", "node2"]
+    with closing(open_client({"kubeconfig": str(site.kubeconfig)})) as client:
+        stalled = StalledNodes(Writer(client, DEFAULT, lambda: 60.0))
+        eventually(lambda: stalled.reasons(names), lambda found: found == {"gone": "it is gone"})
+        assert not stalled.has_lasted(["gone"])
+        site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "node2"}}}}})
+        site.edit("/api/v1/nodes/node2", {"spec": {"unschedulable": True}})
+        try:
+            wanted = {"gone": "it is gone", "node1": "it has no agent of svc", "node2": "it is cordoned"}
+            eventually(lambda: stalled.reasons(names), lambda found: found == wanted)
+            monkeypatch.setattr(stalled_nodes, "GRACE_SECONDS", 0.0)
+            assert stalled.has_lasted(names)
+        finally:
+            site.edit("/api/v1/nodes/node2", {"spec": {"unschedulable": None}})
 
 
 def test_check_asks_the_agent_of_the_node() -> None:

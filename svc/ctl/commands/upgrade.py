@@ -45,7 +45,7 @@ _kubeconfig_option = click.option(
     required=True,
     help="Kubeconfig of an administrator.",
 )
-_helm_option = click.option("--helm", default="helm", show_default=True, metavar="PATH", help="The program, for `chart`.")
+_helm_option = click.option("--helm", default="helm", show_default=True, metavar="PATH", help="The program helm, for `chart`.")
 _timeout_option = click.option(
     "--timeout", default="30m", show_default=True, metavar="DURATION", help="How long to wait for the cluster."
 )
@@ -79,8 +79,12 @@ _OF_MANIFEST = (
     click.option(
         "--to", default="", metavar="vX.Y.Z", help="Version to go to.  [default: that of svcctl, or of the names profile]"
     ),
-    click.option("--source", default="", metavar="FILE", help="Network configuration of the datastore to move from."),
-    click.option("--target", default="", metavar="FILE", help="Network configuration of the datastore to move to."),
+    click.option(
+        "--source", default="", metavar="FILE", help="For `datastore`: network configuration of the one to move from."
+    ),
+    click.option(
+        "--target", default="", metavar="FILE", help="For `datastore`: network configuration of the one to move to."
+    ),
 )
 
 
@@ -93,6 +97,18 @@ def _of_manifest(command: Command) -> Command:
 @click.group()
 def upgrade() -> None:
     """Upgrade a cluster: look at the plan, apply it, verify the result, and undo it if need be.
+
+    \b
+    Procedure       what it does, and what it needs
+      manifests       applies a newer manifest: --manifest
+      manifests-etcd  the same if etcd is the datastore: --manifest
+      operator        applies a newer manifest of the operator: --manifest
+      chart           upgrades a release of helm: --chart, --release
+      sidecars        brings sidecars of a mesh to the release of the agents: --manifest
+      host-endpoints  replaces host endpoints by automatic ones
+      datastore       moves the content between etcd and the Kubernetes API: --source, --target
+      to-operator     moves from manifests to the operator
+      takeover        takes the place of another product's plugin: --manifest
 
     \b
     Exit status: 0 done or nothing to do, 2 wrong use, 3 blocked, 4 waits for --ack, 5 timed out (run again),
@@ -141,7 +157,7 @@ def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, helm: str, 
 @_kubeconfig_option
 @_helm_option
 @click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="Refuse if the cluster is not as in this plan any more.")
-@click.option("--ack", "acks", multiple=True, metavar="STEP", help="Consent to what a step asks for.")
+@click.option("--ack", "acks", multiple=True, metavar="STEP", help="Consent to what this step asks for. Repeat it for others.")
 @_timeout_option
 @output_option
 @click.pass_obj
@@ -179,7 +195,9 @@ def apply(
 @output_option
 @click.pass_obj
 def verify(context: CliContext, /, kubeconfig: Path, helm: str, **given: Any) -> None:
-    """Check that the cluster is as the manifest says, and that all pods have followed. Write nothing.
+    """Check that the cluster is as the plan says, and that all pods have followed. Write nothing.
+
+    Give the same options as to `apply`.
 
     \b
     Exit status: 0 it is, 2 wrong use, 3 unable to tell, 6 it is not.
@@ -200,7 +218,9 @@ def verify(context: CliContext, /, kubeconfig: Path, helm: str, **given: Any) ->
 @output_option
 @click.pass_obj
 def undo(context: CliContext, kubeconfig: Path, helm: str, timeout: str) -> None:
-    """Undo the steps of the last run, the last one first. Stop at an object that was changed since.
+    """Undo the steps of the last run, the last one first. Stop at an object that was changed since, and show the difference.
+
+    It needs no manifest: the run has saved what was there before.
 
     \b
     Exit status: 0 done or nothing to do, 2 wrong use, 3 blocked, 5 timed out (run again), 130 interrupted.
