@@ -2,7 +2,7 @@
 
 `kubectl apply` and svcctl note the manifest that they get. What a user has changed in that file is a part of it, and looks like
 a field of the release. Three states show such edits by comparison, under each manager of the fields: the published manifest of
-the former release, the cluster, and the new manifest. Both manifests are completed by the server, which fills in the same defaults.
+the former release, the cluster, and the new manifest. The server completes both manifests, with the same defaults.
 """
 
 from collections.abc import Iterator
