@@ -15,7 +15,7 @@ from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ctl.interrupts import announced_interrupt
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo, visible_lines
-from svc.ctl.upgrade_text import plan_text
+from svc.ctl.upgrade_text import plan_text, run_text, verified_text
 from svc.datastore.open import open_client
 from svc.model.duration import parse_duration
 from svc.model.errors import CallerError, reason_of
@@ -82,9 +82,7 @@ _OF_MANIFEST = (
     click.option(
         "--source", default="", metavar="FILE", help="For `datastore`: network configuration of the one to move from."
     ),
-    click.option(
-        "--target", default="", metavar="FILE", help="For `datastore`: network configuration of the one to move to."
-    ),
+    click.option("--target", default="", metavar="FILE", help="For `datastore`: network configuration of the one to move to."),
 )
 
 
@@ -208,7 +206,7 @@ def verify(context: CliContext, /, kubeconfig: Path, helm: str, **given: Any) ->
     """
     with _engine(context, kubeconfig, {}, helm) as (engine, writer):
         made = engine.verify(_procedure(writer, **given))
-    context.answer([made.to_json()], f"verified: {len(made.looks)} steps, version {made.findings.target}")
+    context.answer([made.to_json()], verified_text(made))
 
 
 @upgrade.command()
@@ -250,10 +248,9 @@ def status(context: CliContext, kubeconfig: Path) -> None:
     if run is None:
         context.answer([], "no run is recorded")
         return
-    head = f"run {run.name}: {run.procedure}, from {run.source or 'unknown'} to {run.target}: {run.state}"
     rows = [[name, state] for name, state in run.steps.items()]
     document = run.to_json() | {"inputs": run.inputs, "steps": run.steps}
-    context.answer([document], f"{head}\n{table(('STEP', 'STATE'), rows)}")
+    context.answer([document], run_text(run, table(("STEP", "STATE"), rows)))
 
 
 @contextmanager
