@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from svc.upgrade.former_managers import giving_back
 from svc.upgrade.node_turns import Turn, affinity, turn_from, waiting_nodes
 from svc.upgrade.object_states import digest, essence
 from svc.upgrade.outcomes import Blocked
@@ -186,16 +187,18 @@ class RemoveFormer(SmallStep):
             self._writer.delete(_place(live), live)
 
     def look_back(self, saved: Sequence[Json]) -> Look:
-        """Look for deleted objects."""
-        missing = [each for each in _documents(saved).values() if self._find(_place(each)) is None]
-        return Look(
-            not missing, changes=tuple((str(_place(each)), None, "present") for each in missing), content={"missing": missing}
-        )
+        """Look for deleted objects, and for those whose fields have not gone back to their managers."""
+        found = [(each, self._find(_place(each))) for each in _documents(saved).values()]
+        left = [(each, live) for each, live in found if live is None or giving_back(live, each)]
+        changes = tuple((str(_place(each)), None, "present") for each, live in left if live is None)
+        return Look(not left, changes=changes, content={"left": left})
 
     def undo(self, look: Look) -> None:
         """Create them again."""
-        for each in look.content["missing"]:
-            self._writer.create(created_again(each))
+        for each, present in look.content["left"]:
+            live = present or self._writer.create(created_again(each))
+            if operations := giving_back(live, each):
+                self._writer.patch(_place(each), live, operations)
 
 
 class RemoveWorkloads(RemoveFormer):
