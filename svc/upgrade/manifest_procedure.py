@@ -105,7 +105,7 @@ class ManifestProcedure:
             return
         wanted, found = (version_of(container_of(each)["image"]) for each in (agent, live))
         if found != wanted:
-            yield f"{place_of(agent)} is of version {found!r} by an edit, and the manifest of {wanted!r}: remove the edit"
+            yield f"{place_of(agent)} is of version {found!r}, and the manifest of {wanted!r}; if an edit keeps it, remove that"
 
     def _state(self) -> ClusterState:
         """Return what the cluster says of itself."""

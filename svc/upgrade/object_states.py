@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from svc.names import Names
 
@@ -14,6 +14,7 @@ Difference = tuple[str, Any, Any]
 _SERVERS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences")
 SECRET: Final = "Secret"  # noqa: S105  # a kind
 _HIDDEN: Final = "(hidden)"
+_SECRET_FIELDS: Final = ("data", "stringData", "metadata.annotations")
 _KEPT_APART: Final = ("ServiceAccount", "secrets")  # a controller writes them
 
 
@@ -42,8 +43,11 @@ def digest(state: Json | None) -> str:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[Difference]:
-    """Yield each field that differs. Items of lists are compared by their names if they have some, else by their places."""
+    """Yield each field that differs. Items of lists are compared by their names if these differ, else as a whole."""
     if before == after:
+        return
+    if _are_records(before) and _are_records(after) and (found := _items(before, after, path)):
+        yield from found
         return
     pairs = _pairs(before, after)
     if pairs is None:
@@ -58,7 +62,21 @@ def shown(before: Json | None, after: Json | None) -> tuple[Difference, ...]:
     found = tuple(differences(before, after))
     if SECRET not in ((before or {}).get("kind"), (after or {}).get("kind")):
         return found
-    return tuple((field, old and _HIDDEN, new and _HIDDEN) for field, old, new in found)
+    return tuple(
+        (field, old and _HIDDEN, new and _HIDDEN) if field.startswith(_SECRET_FIELDS) or not field else (field, old, new)
+        for field, old, new in found
+    )
+
+
+def _items(before: list[Json], after: list[Json], path: str) -> list[Difference]:
+    """Return the items that only one of two lists has; none if only their order differs."""
+    gone: list[Difference] = [(f"{path}[-]", each, None) for each in before if each not in after]
+    return [*gone, *((f"{path}[+]", None, each) for each in after if each not in before)]
+
+
+def _are_records(value: Any) -> TypeGuard[list[Json]]:
+    """Return whether this is a list of objects that have no names of their own."""
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value) and _members(value) is None
 
 
 def _pairs(before: Any, after: Any) -> dict[str, tuple[Any, Any]] | None:
@@ -73,4 +91,5 @@ def _members(value: Any) -> Json | None:
         return value
     if not isinstance(value, list) or not all(isinstance(item, dict) and "name" in item for item in value):
         return None
-    return {f"[{item['name']}]": item for item in value}
+    found = {f"[{item['name']}]": item for item in value}
+    return found if len(found) == len(value) else None

@@ -219,12 +219,12 @@ class HelmRelease(ChartStep):
 
     def _changes(self, found: Situation) -> Iterator[Difference]:
         view, newest = self._view, found.newest
-        before = {view.place(each, found.namespace): each for each in (newest.documents() if newest else ())}
-        after = {view.place(each, found.namespace): each for each in view.documents(found)}
-        for place in {**before, **after}:
+        before = {str(view.place(each, found.namespace)): each for each in (newest.documents() if newest else ())}
+        after = {str(view.place(each, found.namespace)): each for each in view.documents(found)}
+        for place in {**before, **after} if found.current is not None else after:  # helm leaves what another release has
             old, new = before.get(place), after.get(place)
             if old is None or new is None:
-                yield str(place), old and "present", new and "present"
+                yield place, old and "present", new and "present"
                 continue
             yield from ((f"{place}: {field}", was, becomes) for field, was, becomes in differences_shown(old, new))
 

@@ -54,13 +54,11 @@ def plain(text: str) -> str:
     return "\n".join(line for line in lines if " waits: " not in line)
 
 
-def test_page_shows_what_is_printed(site: UpgradeSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "bin"
-    folder.mkdir()
+def printed(site: UpgradeSite, folder: Path) -> Iterator[tuple[str, Result]]:
+    """Yield each command of a whole upgrade, with what it prints. `folder` is the one of programs."""
     program = folder / "svcctl"
     program.write_text(f"#!/bin/sh\necho svcctl {__version__}\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/bin")
     former, newer = (
         objects(Settings(NETWORKING, ORCH, f"registry.example/svc:{version}", policy_api=POLICY_V1BETA1))
         for version in ("0.1.0", "0.1.1")
@@ -70,16 +68,16 @@ def test_page_shows_what_is_printed(site: UpgradeSite, tmp_path: Path, monkeypat
             pass
     body = {"apiVersion": "crd.svc.internal/v1", "kind": "ClusterInformation", "metadata": {"name": "default"}}
     site.kube.call("POST", INFORMATION, body | {"spec": {"svcVersion": "0.1.0", "datastoreReady": True}})
+    plan = str(folder / "plan.json")
+    for verb, *words in (("plan", "--out", plan), ("apply", "--plan", plan), ("verify",), ("status",), ("undo",)):
+        yield verb, site.run(verb, *words, documents=newer)
+
+
+def test_page_shows_what_is_printed(site: UpgradeSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/bin")
     page = plain(PAGE.read_text())
-
-    def require(done: Result) -> None:
+    for verb, done in printed(site, folder):
         assert done.exit_code == 0, done.output
-        shown = plain(done.output.replace(str(folder), "/usr/local/bin"))
-        assert shown in page, done.output
-
-    plan = str(tmp_path / "plan.json")
-    require(site.run("plan", "--out", plan, documents=newer))
-    require(site.run("apply", "--plan", plan, documents=newer))
-    require(site.run("verify", documents=newer))
-    require(site.run("status"))
-    require(site.run("undo"))
+        assert plain(done.output.replace(str(folder), "/usr/local/bin")) in page, (verb, done.output)

@@ -35,6 +35,7 @@ PROCEDURES: Final = (
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
+_SKIPPED: Final = "skipped"  # the state of a step that had nothing to do
 _OF_STEP: Final = {"name", "state", "changes", "before", "after"}
 
 _kubeconfig_option = click.option(
@@ -248,7 +249,7 @@ def status(context: CliContext, kubeconfig: Path) -> None:
     if run is None:
         context.answer([], "no run is recorded")
         return
-    rows = [[name, state] for name, state in run.steps.items()]
+    rows = [[name, state] for name, state in run.steps.items() if state != _SKIPPED]
     document = run.to_json() | {"inputs": run.inputs, "steps": run.steps}
     context.answer([document], run_text(run, table(("STEP", "STATE"), rows)))
 
