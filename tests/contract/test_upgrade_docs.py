@@ -49,9 +49,10 @@ def site(server: Kube, kubelets: FakeKubelets, tmp_path: Path, monkeypatch: pyte
 
 
 def plain(text: str) -> str:
-    """Return lines without what differs from run to run: names of runs, and what a step has waited for."""
+    """Return lines without what differs from run to run: names of runs, what a step waits for, the version of svcctl."""
     lines = (line.strip() for line in _RUN.sub("RUN", text).splitlines())
-    return "\n".join(line for line in lines if " waits: " not in line)
+    kept = (line for line in lines if line and " waits: " not in line and not line.startswith("note: PodDisruptionBudget"))
+    return "\n".join(re.sub(r"(/svcctl: ).*", r"\1VERSION", line) for line in kept)
 
 
 def printed(site: UpgradeSite, folder: Path) -> Iterator[tuple[str, Result]]:
