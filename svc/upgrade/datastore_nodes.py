@@ -1,6 +1,6 @@
 """The last step of a move of the datastore: all nodes use the new one, each of them with a claim on its name there."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from svc.admin.ipam_check.observation import Place
@@ -64,7 +64,7 @@ class Nodes(MoveStep):
         reasons = self._stalled.reasons(missing.values(), again=detailed) if missing else {}
         self._gone |= {name for name, node in missing.items() if reasons.get(node) == GONE}
         missing = {name: node for name, node in missing.items() if name not in self._gone}
-        notes = tuple(f"node {name} is gone, and is not waited for" for name in sorted(self._gone))
+        notes = (f"{_listed(self._gone)} gone, and not waited for",) if self._gone else ()
         if not missing:
             return Progress(True, notes=notes)
         why = {name: reasons[node] for name, node in sorted(missing.items()) if node in reasons}
@@ -107,9 +107,16 @@ class Nodes(MoveStep):
 
 
 def _sentence(missing: Sequence[str]) -> str:
-    listed = ", ".join(missing[:MAX_NAMES]) + (f" and {len(missing) - MAX_NAMES} more" if len(missing) > MAX_NAMES else "")
-    head = f"{len(missing)} node{'s have' if len(missing) > 1 else ' has'} not moved: {listed}"
+    head = f"{len(missing)} node{'s have' if len(missing) > 1 else ' has'} not moved: {_names(missing)}"
     return f"{head}: give each its network configuration of the new datastore by `svcctl install` there"
+
+
+def _listed(nodes: Collection[str]) -> str:
+    return f"node{'s' if len(nodes) > 1 else ''} {_names(sorted(nodes))} {'are' if len(nodes) > 1 else 'is'}"
+
+
+def _names(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:MAX_NAMES]) + (f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else "")
 
 
 def _left_out(node: tuple[str, str]) -> str:

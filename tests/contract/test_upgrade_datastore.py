@@ -264,7 +264,7 @@ def test_node_that_is_gone_is_not_waited_for(procedure: MoveProcedure) -> None:
     procedure.kube.call("DELETE", "/api/v1/nodes/node2")
     claim(procedure, "node1")
     done = procedure.succeeds("apply")
-    assert "note: node node2 is gone, and is not waited for" in done.output
+    assert "note: node node2 is gone, and not waited for" in done.output
 
 
 CONFIG = "/api/v1/namespaces/kube-system/configmaps"

@@ -146,8 +146,9 @@ def test_edits_are_carried_over_or_in_conflict(site: UpgradeSite) -> None:
     assert site.record() is None
     planned = site.run("plan")
     assert "data.mtu = '1450', set by second, is carried over" in planned.stdout
-    done = site.run("apply", "--ack", DAEMON_SET_STEP)
+    done = site.run("apply", "--ack", DAEMON_SET_STEP, "--ack", "DaemonSet/other")
     assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("note: --ack DaemonSet/other names no step of this run\n")
     assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1450", "added": "y"}
     (agent,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
     assert agent["image"] == "svc:0.1.1"
