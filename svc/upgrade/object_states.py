@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from svc.names import Names
 
@@ -46,12 +46,9 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[Difference]
     """Yield each field that differs. Items of lists are compared by their names if these differ, else as a whole."""
     if before == after:
         return
-    if _are_records(before) and _are_records(after) and (found := _items(before, after, path)):
-        yield from found
-        return
     pairs = _pairs(before, after)
     if pairs is None:
-        yield path, before, after
+        yield from _items(before, after, path) or [(path, before, after)]
         return
     for key, (old, new) in pairs.items():
         yield from differences(old, new, f"{path}{key}" if key.startswith("[") or not path else f"{path}.{key}")
@@ -68,15 +65,12 @@ def shown(before: Json | None, after: Json | None) -> tuple[Difference, ...]:
     )
 
 
-def _items(before: list[Json], after: list[Json], path: str) -> list[Difference]:
-    """Return the items that only one of two lists has; none if only their order differs."""
+def _items(before: Any, after: Any, path: str) -> list[Difference]:
+    """Return the objects that only one of two lists has; none if only their order differs, or if these are no such lists."""
+    if not all(isinstance(value, list) and all(isinstance(each, dict) for each in value) for value in (before, after)):
+        return []
     gone: list[Difference] = [(f"{path}[-]", each, None) for each in before if each not in after]
     return [*gone, *((f"{path}[+]", None, each) for each in after if each not in before)]
-
-
-def _are_records(value: Any) -> TypeGuard[list[Json]]:
-    """Return whether this is a list of objects that have no names of their own."""
-    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value) and _members(value) is None
 
 
 def _pairs(before: Any, after: Any) -> dict[str, tuple[Any, Any]] | None:
