@@ -155,7 +155,7 @@ def pod(*variables: str) -> Json:
 
 def test_chosen_fields_are_split_off_with_their_items() -> None:
     """An item of a list goes with its last field. What is at or below a chosen path goes as well."""
-    item = {".": {}, "f:name": {}, "f:value": {}}
+    item: Json = {".": {}, "f:name": {}, "f:value": {}}
     fields: Json = {"f:spec": {"f:containers": {CONTAINER: {".": {}, "f:image": {}, "f:env": {".": {}, VARIABLE: item}}}}}
     taken, rest = split(fields, [(*ENV, VARIABLE)])
     assert taken == {"f:spec": {"f:containers": {CONTAINER: {"f:env": {".": {}, VARIABLE: item}}}}}
