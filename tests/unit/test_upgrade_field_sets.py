@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from svc.names import DEFAULT
-from svc.upgrade.adoption import leftovers, operations, remove_all
+from svc.upgrade.adoption import EDITS, holds, leftovers, operations, remove_all
 from svc.upgrade.field_sets import MISSING, has, leaves, nearest_item, put, remove, show, split, union, value_at
+from svc.upgrade.former_managers import giving_back
 from svc.upgrade.manual_edits import find_edits, with_carried, without_carried
 from svc.upgrade.object_states import differences, digest, essence, last_applied
 
@@ -197,3 +198,29 @@ def test_removed_fields_are_edits_if_a_run_has_recorded_them() -> None:
     (conflict,) = find_edits(live, applied, other, is_recorded=True)
     assert not conflict.is_carried
     assert "was removed; the manifest has {'name': 'MINE', 'value': 'mine'}, the former one: {" in str(conflict)
+
+
+def test_fields_go_back_to_those_who_had_them_alone() -> None:
+    """Managers of the status stay, and so does what svcctl had before."""
+    status: tuple[str, str, Json] = ("kubelet", "Update", {"f:status": {}})
+    target = managed(document(a="1", b="1"), ("gitops", "Apply", data("a")), ("svcctl", "Apply", data("b")))
+    live = managed(document(a="1", b="1"), status, ("svcctl", "Apply", data("b")), ("svcctl", "Update", data("a")))
+    (operation,) = giving_back(live, target)
+    live["metadata"]["managedFields"] = operation["value"]
+    found = [(each["manager"], each["operation"]) for each in live["metadata"]["managedFields"]]
+    assert found == [("kubelet", "Update"), ("gitops", "Apply"), ("svcctl", "Apply")]
+    assert giving_back(live, target) == []
+    shared = managed(document(a="1"), ("gitops", "Apply", data("a")), ("svcctl", "Apply", data("a")))
+    assert giving_back(live, shared) == []
+
+
+def test_carried_edits_of_a_manifest_get_a_manager_of_their_own() -> None:
+    """They join those of an earlier run; all other fields of appliers move to svcctl."""
+    live = managed(
+        document(a="1", b="1", c="1"), (EDITS, "Update", data("c")), ("kubectl-client-side-apply", "Update", data("a", "b"))
+    )
+    assert holds(live, [("f:data", "f:a")])
+    assert not holds(live, [("f:data", "f:c")])
+    (operation,) = operations(live, DEFAULT, [("f:data", "f:a")])
+    found = {each["manager"]: set(each["fieldsV1"]["f:data"]) - {"."} for each in operation["value"]}
+    assert found == {"svcctl": {"f:b"}, EDITS: {"f:a", "f:c"}}
