@@ -34,10 +34,16 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the cluster has followed a step. `reasons` say what is missing."""
+    """How far the cluster has followed a step. `reasons` say what is missing.
+
+    `asks` are sentences about what only the consent of the user can end. `saves` is the entry that the backup needs when the
+    state is reached, or when the user consents, and `notes` are shown then."""
 
     is_reached: bool
     reasons: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    saves: Json | None = None
+    notes: tuple[str, ...] = ()
 
 
 REACHED = Progress(True)

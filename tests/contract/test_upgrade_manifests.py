@@ -314,6 +314,20 @@ def test_fields_of_a_former_release_go(site: UpgradeSite) -> None:
     assert "env" not in left
 
 
+def test_manifest_without_routes_needs_consent(site: UpgradeSite) -> None:
+    """The container of svc-routes does not go unnoticed."""
+    former = daemon_set("svc:0.1.1")
+    former["spec"]["template"]["spec"]["containers"].append({"name": "routes", "image": "svc:0.1.1", "command": ["svc-routes"]})
+    assert site.run("apply", documents=[former]).exit_code == 0
+    newer = [daemon_set("svc:0.1.2")]
+    asked = site.run("apply", documents=newer)
+    assert asked.exit_code == 4, asked.output
+    assert "svc-routes goes, because the manifest does not have it" in asked.stderr
+    assert "--ack DaemonSet/kube-system/svc-node" in asked.stderr
+    done = site.run("apply", "--ack", f"DaemonSet/{SYSTEM}/svc-node", documents=newer)
+    assert done.exit_code == 0, done.output
+
+
 def test_manifest_of_the_operator(site: UpgradeSite) -> None:
     documents = [*objects(Settings("operator", ORCH, "svc:0.1.1", policy_api=POLICY_V1BETA1))]
     assert "the manifest is of flavour operator" in blocked(site, documents)
