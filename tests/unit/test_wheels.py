@@ -3,6 +3,7 @@
 import importlib
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,13 @@ def test_equal_parts_make_equal_wheels(wheels: Any, tmp_path: Path) -> None:
     made = []
     for folder, order in ((tmp_path / "a", members), (tmp_path / "b", dict(reversed(members.items())))):
         folder.mkdir()
-        made.append(assembly.write_wheel(order, target, folder, 1_700_000_000))
+        made.append(assembly.write_wheel(order, target, folder, 1_700_000_000, lambda data: zlib.compress(data)[2:-4]))
     assert made[0].name == "svc_cni-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"
     assert made[0].read_bytes() == made[1].read_bytes()
     with zipfile.ZipFile(made[0]) as archive:
         assert archive.getinfo("svc_cni-1.0.data/scripts/svc").external_attr >> 16 == 0o100755
         record = archive.read("svc_cni-1.0.dist-info/RECORD").decode().splitlines()
+        assert archive.testzip() is None
     assert len(record) == len(archive.namelist())
     assert record[-1] == "svc_cni-1.0.dist-info/RECORD,,"
 
