@@ -19,7 +19,7 @@ from scikit_build_core.build import build_sdist
 from zopfli.zlib import compress
 
 from wheels.assembly import Member, compiled_part, information_folder, python_part, write_wheel
-from wheels.checks import problems
+from wheels.checks import problems, sdist_problems
 from wheels.compiling import ROOT, compile_target, zig_folder
 from wheels.headers import Unavailable, headers_of
 from wheels.targets import Target, targets_of
@@ -39,17 +39,24 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     given.out, given.cache = given.out.resolve(), given.cache.resolve()
     epoch = int(os.environ.setdefault("SOURCE_DATE_EPOCH", _last_commit()))
-    if not given.targets:
-        os.chdir(ROOT)
-        _tell(build_sdist(str(given.out)))
+    wrong_sdist = [] if given.targets else _sdist(given.out)
     with tempfile.TemporaryDirectory() as name:
         given.generated = Path(name) / "base"
         base = python_part(_base_wheel(Path(name), given.generated))
         results = [_build(each, base, given, Path(name) / str(each), epoch) for each in wanted]
     missing = [text for text in results if text]
     print(f"{len(results) - len(missing)} of {len(results)} wheels are in {given.out}")
-    is_failed = any("cannot be built here" not in text for text in missing)
+    is_failed = bool(wrong_sdist) or any("cannot be built here" not in text for text in missing)
     return 1 if is_failed or (missing and given.targets) else 0
+
+
+def _sdist(folder: Path) -> list[str]:
+    """Build the source distribution. Return what is wrong with it."""
+    os.chdir(ROOT)
+    sdist = folder / build_sdist(str(folder))
+    found = list(sdist_problems(sdist))
+    _tell("\n".join([f"{sdist.name}: {sdist.stat().st_size} bytes", *found]))
+    return found
 
 
 def _build(target: Target, base: dict[str, Member], given: argparse.Namespace, folder: Path, epoch: int) -> str:

@@ -22,7 +22,7 @@ _KEYRING_PACKAGE: Final = Package(
 _KEYRING: Final = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _SYSTEM: Final = ("base-files", "base-passwd", "dash", "coreutils", "grep", "sed", "util-linux", "mount", "libc-bin")
-_PROGRAMS: Final = ("iproute2", "iputils-ping", "procps", "openssl", "nftables", "iptables", "musl")
+_PROGRAMS: Final = ("iproute2", "iputils-ping", "procps", "openssl", "nftables", "iptables", "libstdc++6", "musl")
 _KEPT: Final = ("PIP_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT", "CI")  # variables
 _OF_HOST: Final = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "ssl/certs/ca-certificates.crt")
 
@@ -66,6 +66,7 @@ def root_with(python: str, machine: str, cache: Path) -> Path:
         [*command, release.name, str(draft), release.mirror(architecture)], capture_output=True, text=True, check=False
     )
     if done.returncode:
+        shutil.rmtree(draft, ignore_errors=True)
         raise Unavailable(f"mmdebstrap cannot make {release.name} for {architecture}: {done.stderr.strip()[-500:]}")
     if not (draft / "bin/sh").is_symlink():  # older releases make it when they configure dash
         (draft / "bin/sh").symlink_to("dash")

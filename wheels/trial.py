@@ -81,8 +81,8 @@ def _lay_out(root: Path, wheel: Path) -> None:
     shutil.copy(wheel, trial)
     text = (ROOT / "pyproject.toml").read_text()
     (work / "pyproject.toml").write_text(text[text.index("[tool.pytest") : text.index("[tool.coverage")])
-    (trial / "constraints.txt").write_text(_constraints())
-    (trial / "tests.txt").write_text("".join(f"{name}\n" for name in _tools()))
+    (trial / "constraints.txt").write_text(constraints())
+    (trial / "tests.txt").write_text("".join(f"{name}\n" for name in tools()))
 
 
 def _installation(target: Target, wheel: Path) -> list[list[str]]:
@@ -94,13 +94,13 @@ def _installation(target: Target, wheel: Path) -> list[list[str]]:
     ]
 
 
-def _constraints() -> str:
+def constraints() -> str:
     """Return the versions of the lock file of the tests."""
     lines = (ROOT / "requirements/ci.txt").read_text().splitlines()
     return "".join(f"{line.removesuffix(chr(92)).strip()}\n" for line in lines if re.match(r"[a-zA-Z0-9]", line))
 
 
-def _tools() -> list[str]:
+def tools() -> list[str]:
     """Return what the tests need besides the wheel and its extras."""
     text = (ROOT / "pyproject.toml").read_text()
     group = text[text.index("\ntest = [") :].partition("\n]")[0]

@@ -1,6 +1,7 @@
 """The matrix of wheels, and how they are put together."""
 
 import importlib
+import re
 import sys
 import zipfile
 import zlib
@@ -67,3 +68,34 @@ def test_python_part_has_nothing_of_a_machine(wheels: Any, tmp_path: Path) -> No
         for name in ("svc/a.py", "svc/_core/a.so", "x-1.data/scripts/svc", "x-1.dist-info/WHEEL", "x-1.dist-info/METADATA"):
             archive.writestr(name, "")
     assert set(wheels("assembly").python_part(path)) == {"svc/a.py", "x-1.dist-info/METADATA"}
+
+
+def test_builds_of_different_bytes_are_named_with_their_members(wheels: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, text in ((first, "1"), (second, "2")):
+        folder.mkdir()
+        (folder / "sdist.tar.gz").write_text("the same")
+        with zipfile.ZipFile(folder / "x.whl", "w") as archive:
+            archive.writestr(zipfile.ZipInfo("svc/a.py"), "the same")
+            archive.writestr(zipfile.ZipInfo("svc/b.py"), text)
+    (first / "y.whl").write_text("")
+    found = list(wheels("twice").differences(first, second))
+    assert found == ["x.whl differs: svc/b.py", "y.whl is only in one of the builds"]
+
+
+def test_equal_builds_do_not_differ_but_empty_ones_prove_nothing(wheels: Any, tmp_path: Path) -> None:
+    assert list(wheels("twice").differences(tmp_path, tmp_path)) == ["nothing was built"]
+    (tmp_path / "x.whl").write_text("x")
+    assert not list(wheels("twice").differences(tmp_path, tmp_path))
+
+
+def test_trial_leaves_out_only_tests_that_are_there(wheels: Any) -> None:
+    missing = [name for name in wheels("trial").OF_SOURCES if not (ROOT / "tests" / name).exists()]
+    assert not missing
+
+
+def test_trial_installs_what_the_lock_file_has(wheels: Any) -> None:
+    trial = wheels("trial")
+    pinned = {line.partition("==")[0] for line in trial.constraints().splitlines()}
+    assert {"pytest", "hypothesis"} <= pinned
+    assert {re.split(r"[<>=]", each)[0].lower() for each in trial.tools()} <= pinned
