@@ -50,15 +50,16 @@ def main() -> int:
     given.cache = given.cache.resolve()
     status = 0
     for target in targets_of(given.targets):
+        found: list[str] = []
         try:
-            found = _try(target, wheel_of(target, given.wheels), given.cache)
-            print(f"{target}: {'; '.join(found)}", flush=True)
+            found.extend(_try(target, wheel_of(target, given.wheels), given.cache))
         except Unavailable as error:
-            print(f"{target}: not tried: {error}", flush=True)
+            found.append(f"the rest was not tried: {error}")
             status |= bool(given.targets)
         except (AssertionError, subprocess.CalledProcessError) as error:
-            print(f"{target}: wrong: {error}", flush=True)
+            found.append(f"WRONG: {error}")
             status = 1
+        print(f"{target}: {'; '.join(found)}", flush=True)
     return status
 
 
