@@ -67,7 +67,7 @@ def _try(target: Target, wheel: Path, root: Path) -> bool:
         return _report(target, f"svc is not that of the wheel: {used}", is_good=False)
     options = ["-p", "no:cacheprovider", "-q", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
     tested = ["tests/unit", "tests/netns", *(f"--ignore=tests/{name}" for name in OF_SOURCES)]
-    script = f"cd /trial/work && exec ../env/bin/pytest {' '.join([*options, *tested])}"
+    script = f"cd /trial/home && exec ../env/bin/pytest {' '.join([*options, *tested])}"
     done = run_in(root, ["sh", "-c", script], variables={"PATH": "/trial/env/bin:/usr/sbin:/usr/bin:/sbin:/bin"})
     return _report(target, done.stdout[-6000:] + done.stderr[-1000:], is_good=not done.returncode)
 
@@ -76,11 +76,11 @@ def _lay_out(root: Path, wheel: Path) -> None:
     """Put wheel, tests and their settings into the root file system, and nothing else of the sources."""
     trial = root / "trial"
     shutil.rmtree(trial, ignore_errors=True)
-    work = trial / "work"
-    shutil.copytree(ROOT / "tests", work / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    home = trial / "home"
+    shutil.copytree(ROOT / "tests", home / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(wheel, trial)
     text = (ROOT / "pyproject.toml").read_text()
-    (work / "pyproject.toml").write_text(text[text.index("[tool.pytest") : text.index("[tool.coverage")])
+    (home / "pyproject.toml").write_text(text[text.index("[tool.pytest") : text.index("[tool.coverage")])
     (trial / "constraints.txt").write_text(constraints())
     (trial / "tests.txt").write_text("".join(f"{name}\n" for name in tools()))
 
