@@ -83,7 +83,8 @@ def run_in(
     root: Path, command: list[str], emulator: str = "", variables: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command in a root file system, whose mounts end with it. `emulator` is a program of that root."""
-    mounts = "".join(f"mount --rbind /{name} {root}/{name} && " for name in ("proc", "sys", "dev"))
+    mounts = f"mount --bind {root} {root} && "  # `ip netns` wants the root to be a mount
+    mounts += "".join(f"mount --rbind /{name} {root}/{name} && " for name in ("proc", "sys", "dev"))
     mounts += f"mount -t tmpfs none {root}/run && "
     script = f'{mounts}exec chroot {root} "$@"'
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *filter(None, [emulator]), *command]
