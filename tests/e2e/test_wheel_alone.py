@@ -26,21 +26,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(given).resolve() if given else build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.fixture(params=["", "etcd", "orch"], ids=["bare", "etcd", "orch"])
+@pytest.fixture(scope="module", params=["", "etcd", "orch"], ids=["bare", "etcd", "orch"])
 def extra(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def programs(wheel: Path, extra: str, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def programs(wheel: Path, extra: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of programs of a fresh environment, which pip filled from the index."""
-    folder = tmp_path / "env"
+    folder = tmp_path_factory.mktemp("env")
     run("python3", "-m", "venv", str(folder))
     run(str(folder / "bin/pip"), "install", "--quiet", f"{wheel}[{extra}]" if extra else str(wheel))
     return folder / "bin"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shared(extra: str, request: pytest.FixtureRequest) -> Iterator[Site | None]:
     """Return the datastore of the extra, with pools; None for the embedded one."""
     if not extra:
