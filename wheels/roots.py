@@ -67,7 +67,7 @@ def root_with(python: str, machine: str, cache: Path) -> Path:
     )
     if done.returncode:
         shutil.rmtree(draft, ignore_errors=True)
-        raise Unavailable(f"mmdebstrap cannot make {release.name} for {architecture}: {done.stderr.strip()[-500:]}")
+        raise Unavailable(f"mmdebstrap cannot make {release.name} for {architecture}: {' '.join(done.stderr.split())[-300:]}")
     if not (draft / "bin/sh").is_symlink():  # older releases make it when they configure dash
         (draft / "bin/sh").symlink_to("dash")
     for name in _OF_HOST:
