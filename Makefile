@@ -2,6 +2,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+WHEELS_VENV := build/wheels-venv
 export PATH := $(abspath $(BIN)):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
 WORKERS ?= $(shell expr $$(nproc) + 3)
@@ -21,7 +22,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image wheels deploy-folders clean FORCE
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image wheels wheels-test wheels-twice deploy-folders clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -105,10 +106,15 @@ image: $(VENV)/.installed ## build the image of svc, without a container engine 
 helm: ## build helm for tests, once: some minutes, needs Go
 	@sh tests/harness/helm-build.sh "$(TEST_CACHE)/helm" || { [ $$? -eq 2 ] && echo "tests with helm will be skipped"; }
 
-wheels: $(VENV)/.system ## build the wheels of all Pythons, C libraries and machines in wheelhouse/; TARGETS="cp312 musllinux": those alone
-	$(PYTHON) -m venv build/wheels-venv
-	build/wheels-venv/bin/pip install --quiet --require-hashes -r requirements/wheels.txt
-	build/wheels-venv/bin/python -m wheels.build $(TARGETS)
+wheels: $(WHEELS_VENV)/.installed ## build the wheels of all Pythons, C libraries and machines in wheelhouse/; TARGETS="cp312 musllinux": those alone
+	$(WHEELS_VENV)/bin/python -m wheels.build $(TARGETS)
+
+wheels-test: $(WHEELS_VENV)/.installed ## run unit and netns tests from the wheels in wheelhouse/, and what is for other machines by qemu; TARGETS as above
+	$(WHEELS_VENV)/bin/python -m wheels.trial $(TARGETS)
+	$(WHEELS_VENV)/bin/python -m wheels.emulation $(TARGETS)
+
+wheels-twice: $(WHEELS_VENV)/.installed ## build the wheels of the last commit twice, in different folders, and compare their bytes; TARGETS as above
+	$(WHEELS_VENV)/bin/python -m wheels.twice $(TARGETS)
 
 deploy-folders: $(VENV)/.installed ## write the generated folders in deploy/ from the model
 	$(BIN)/python tools/deploy_folders.py
@@ -135,4 +141,9 @@ else
 	$(BIN)/pip install --quiet --group test --group lint --group bench
 	$(BIN)/pip install --quiet --no-build-isolation -e .
 endif
+	@touch $@
+
+$(WHEELS_VENV)/.installed: requirements/wheels.txt | $(VENV)/.system
+	$(PYTHON) -m venv $(WHEELS_VENV)
+	$(WHEELS_VENV)/bin/pip install --quiet --require-hashes -r requirements/wheels.txt
 	@touch $@

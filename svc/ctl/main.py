@@ -3,7 +3,6 @@
 import atexit
 import gc
 import sys
-from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ import click
 import svc
 from svc.ctl.file_completion import complete_profiles
 from svc.ctl.interrupts import INTERRUPTED, import_interrupts
-from svc.ctl.output import OutputError, checked_output
+from svc.ctl.output import OutputError, checked_output, discard
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
@@ -54,8 +53,10 @@ class _Commands(click.Group):
             with checked_output():
                 return super().main(*args, **options)
         except (OutputError, OSError) as error:
-            with suppress(OSError):
+            try:
                 click.echo(f"Error: {reason_of(error)}", err=True)
+            except OSError:
+                discard(sys.stderr)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
