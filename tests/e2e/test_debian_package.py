@@ -1,0 +1,121 @@
+"""The Debian packages: built here, installed into a small Debian, upgraded, removed and purged."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness.debian_root import DebianRoot, build_packages, require_tools
+from harness.netns import Netns
+from harness.node import pool_document
+from harness.polling import wait_until
+from svc import __version__
+
+pytestmark = [pytest.mark.root, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the packages by their names. lintian has found no error in them."""
+    require_tools()
+    found = build_packages(tmp_path_factory.mktemp("deb") / "out")
+    return {path.name.partition("_")[0]: path for path in found}
+
+
+@pytest.fixture
+def pod() -> Iterator[Netns]:
+    with Netns("pod") as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def root(packages: dict[str, Path], pod: Netns, tmp_path: Path) -> Iterator[DebianRoot]:
+    """Return a Debian with the package svc-cni."""
+    with ExitStack() as stack:
+        debian = stack.enter_context(DebianRoot(tmp_path / "root", pod))
+        debian.install(packages["svc-cni"])
+        yield debian
+
+
+def configure(root: DebianRoot) -> None:
+    root.run("svcctl", "install", "--bin-dir", "/usr/lib/cni")
+    root.run("svcctl", "pool", "apply", "-f", "-", stdin=pool_document("pool", "10.65.0.0/16"))
+
+
+def test_programs_have_the_version_of_the_package(root: DebianRoot) -> None:
+    for program in ("svcctl", "svc-agent", "svc-controllers", "svc-routes"):
+        assert root.run(program, "--version").split() == [program, __version__]
+    assert root.run("/usr/lib/svc/bin/svc", "-v").strip() == __version__
+    assert f'"version":"{__version__}"' in root.run("svcctl", "version", "--client", "-o", "json").replace(" ", "").replace("\n", "")
+    assert root.run("dpkg-query", "--show", "--showformat", "${Version}", "svc-cni").partition("-")[0] == __version__
+
+
+def test_each_program_has_a_manual_page(root: DebianRoot) -> None:
+    pages = {path.name for path in (root.directory / "usr/share/man").rglob("*.gz")}
+    wanted = {f"{name}.8.gz" for name in ("svc", "svc-ipam", "svc-agent", "svc-agent-run", "svc-controllers", "svc-routes")}
+    assert {*wanted, "svcctl.1.gz", "svcctl-install.1.gz"} <= pages
+
+
+def test_packages_of_extras_bring_the_clients_of_datastores(root: DebianRoot, packages: dict[str, Path]) -> None:
+    check = "import sys, svc.datastore.open as o; o.load_packages(sys.argv[1])"
+    python = ("/usr/lib/svc/bin/python3", "-I", "-c")
+    assert root.call(*python, check, "etcdv3").returncode != 0
+    root.install(packages["svc-cni-etcd"], packages["svc-cni-orch"], packages["svc-cni-routes"])
+    for kind in ("etcdv3", "orch"):
+        root.run(*python, check, kind)
+    root.run(*python, "import svc.routes.devices, pyroute2")
+
+
+def test_agent_of_the_unit_attaches_a_container(root: DebianRoot, pod: Netns) -> None:
+    configure(root)
+    root.start_agent()
+    result = root.cni("ADD", "c1", pod)
+    assert result["ips"][0]["address"].startswith("10.65.")
+    assert "svc-agent" not in root.run("svcctl", "status")
+    root.cni("DEL", "c1", pod)
+
+
+def test_upgrade_renews_the_plugins(root: DebianRoot, pod: Netns, packages: dict[str, Path]) -> None:
+    """Attached containers stay attached, and the options of the installation stay."""
+    configure(root)
+    root.start_agent()
+    root.cni("ADD", "c1", pod)
+    plugin = root.directory / "usr/lib/cni/svc"
+    plugin.write_bytes(plugin.read_bytes() + b"of an earlier version")
+    root.install(packages["svc-cni"])
+    assert plugin.read_bytes() == (root.directory / "usr/lib/svc/bin/svc").read_bytes()
+    root.cni("DEL", "c1", pod)
+
+
+def test_removal_without_containers_uninstalls(root: DebianRoot, pod: Netns) -> None:
+    before = root.files()
+    configure(root)
+    root.start_agent()
+    root.cni("ADD", "c1", pod)
+    root.cni("DEL", "c1", pod)
+    root.stop_agent()
+    root.run("dpkg", "--remove", "svc-cni")
+    assert not (root.directory / "usr/lib/cni/svc").exists()
+    root.run("dpkg", "--purge", "svc-cni")
+    left = {name for name in root.files() - before if not name.startswith("var/lib/svc/")}
+    assert left == set()
+    assert not [name for name in root.files() if "svc" in name and not name.startswith("var/lib/svc/")]
+
+
+def test_removal_with_containers_leaves_their_plugin(root: DebianRoot, pod: Netns, packages: dict[str, Path]) -> None:
+    """A DEL succeeds without the package. Its address is released when the package is installed again."""
+    configure(root)
+    root.start_agent()
+    root.cni("ADD", "c1", pod)
+    printed = root.run("dpkg", "--remove", "svc-cni")
+    assert "attachments of containers that still run: 1" in printed
+    root.stop_agent()
+    root.run("dpkg", "--purge", "svc-cni")
+    root.cni("DEL", "c1", pod)
+    root.install(packages["svc-cni"])
+    configure(root)
+    assert "10.65." in root.run("svcctl", "ipam", "show", "--show-blocks")
+    root.start_agent()
+    wait_until(lambda: not list((root.directory / "var/lib/svc/spool").glob("*")))
+    assert "1 (" not in root.run("svcctl", "ipam", "show")
