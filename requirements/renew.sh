@@ -17,3 +17,4 @@ compile node-orch.txt --extra orch
 compile node-routes.txt --extra routes
 compile ci.txt --group test --group lint --group bench
 compile wheels.txt --group wheels
+compile hosted.txt --group hosted

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Final
 
 LOCKS: Final = Path(__file__).parent.parent / "requirements"
-_ENTRY: Final = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?: ; (?P<marker>[^\\\n]+?))? \\\n(?P<hashes>(?: {4}--hash.*\n)+)", re.M)
+_ENTRY: Final = re.compile(
+    r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?: ; (?P<marker>[^\\\n]+?))? \\\n(?P<hashes>(?: {4}--hash.*\n)+)", re.M
+)
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 

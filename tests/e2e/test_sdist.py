@@ -53,7 +53,7 @@ def test_programs_know_their_version(programs: Path, sdist: Path) -> None:
     version = sdist.name.removeprefix("svc_cni-").removesuffix(".tar.gz")
     shown = subprocess.run([programs / "svc", "-v"], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == version
-    command = [programs / "svcctl", "version", "--client", "-o", "json"]
+    command = [str(programs / "svcctl"), "version", "--client", "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["client"] == {"version": version, "commit": None}
 

@@ -1,5 +1,6 @@
 """Root file systems of the Debian release of this machine, in which Debian packages are installed."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,14 +14,15 @@ import pytest
 
 from harness.enter_netns import entered
 from harness.netns import Netns, run
-from harness.node import UPLINK
+from harness.node import UPLINK, netconf
 from harness.polling import wait_until
 from harness.shim import ROOT
+from harness.skips import NO_DEBIAN_TOOLS
 
-NO_DEBIAN_TOOLS: Final = "needs the tools of Debian packages: `make deb` installs them"
 PROGRAMS: Final = ("dpkg-buildpackage", "dh", "dh_python3", "lintian", "help2man", "mmdebstrap")
 _CACHE: Final = Path(os.environ.get("SVC_TESTCACHE", "/var/cache/svc-tests")) / "deb"
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_SOURCES: Final = ("CMakeLists.txt", "pyproject.toml", "_core", "svc", "wheels/debian", "wheels/deb.py", "requirements")
 _PACKAGES: Final = "python3,libstdc++6"
 _MOUNTS: Final = ("proc", "dev", "run/netns")
 
@@ -31,12 +33,30 @@ def require_tools() -> None:
         pytest.skip(NO_DEBIAN_TOOLS)
 
 
-def build_packages(folder: Path) -> list[Path]:
-    """Build the packages of the checkout, and check them."""
-    command = [sys.executable, "-m", "wheels.deb", "--out", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, f"{done.stdout[-4000:]}{done.stderr[-4000:]}"
+def build_packages() -> list[Path]:
+    """Return the packages of the checkout. Build and check them unless they exist for these sources."""
+    folder = _CACHE / f"packages-{_key()}"
+    if not folder.exists():
+        for path in _CACHE.glob("packages-*"):
+            shutil.rmtree(path)
+        draft = _CACHE / f"draft-{os.getpid()}"
+        command = [sys.executable, "-m", "wheels.deb", "--out", str(draft)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 0, f"{done.stdout[-4000:]}{done.stderr[-4000:]}"
+        folder.mkdir()
+        for path in draft.glob("*.deb"):
+            path.rename(folder / path.name)
+        shutil.rmtree(draft)
     return sorted(folder.glob("*.deb"))
+
+
+def _key() -> str:
+    """Return the hash of what the packages are built from."""
+    paths = [path for name in _SOURCES for path in (ROOT / name).rglob("*")] + [ROOT / name for name in _SOURCES]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in paths if path.is_file() and path.suffix not in (".so", ".pyc")):
+        digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def base_archive() -> Path:
@@ -127,8 +147,7 @@ class DebianRoot:
 
     def cni(self, verb: str, container: str, sandbox: Netns) -> Any:
         """Call the installed plugin, which must succeed. Return its result."""
-        netconf = {"cniVersion": "1.0.0", "name": "pods", "type": "svc", "ipam": {"type": "svc-ipam"}, "datastore_type": "embedded"}
         variables = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": sandbox.path, "CNI_IFNAME": "eth0"}
-        done = self.call("/usr/lib/cni/svc", stdin=json.dumps(netconf), CNI_PATH="/usr/lib/cni", **variables)
+        done = self.call("/usr/lib/cni/svc", stdin=json.dumps(netconf()), CNI_PATH="/usr/lib/cni", **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout or "null")

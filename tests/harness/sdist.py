@@ -50,14 +50,14 @@ def build_offline(sdist: Path, folder: Path) -> tuple[Path, str]:
 def _without_network_and_musl() -> list[str]:
     """Return the words before a command that finds neither, also where CMake looks beside PATH."""
     hidden = shutil.which("musl-gcc")
-    hide = f'{shutil.which("mount")} --bind /dev/null {hidden} && ' if hidden else ""
+    hide = f"{shutil.which('mount')} --bind /dev/null {hidden} && " if hidden else ""
     return [str(shutil.which("unshare")), "--net", "--mount", str(shutil.which("sh")), "-c", f'{hide}exec "$@"', "sh"]
 
 
 def _fill(folder: Path) -> None:
     """Put wheels of what the build system requires into a folder, as a packager has them."""
     for name in (*BUILD_REQUIREMENTS, *_INDIRECT, *_OLDER_PYTHON):
-        found = next(Distribution.discover(name=name), None)
+        found = next(iter(Distribution.discover(name=name)), None)
         assert found or name in _OLDER_PYTHON, f"{name} is not installed"
         if found:
             _pack(distribution(name), folder)

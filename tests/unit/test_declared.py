@@ -8,6 +8,8 @@ from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -59,6 +61,24 @@ def test_dependency_groups_equal_the_extras() -> None:
     groups = PROJECT["dependency-groups"]
     for name, requirements in EXTRAS.items():
         assert groups[name] == requirements
+
+
+def test_upper_bounds_have_a_reason_beside_them() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().splitlines()
+    groups = lines.index("[dependency-groups]")  # those of the extras are repeated there
+    bounded = [line for line in lines[:groups] if re.match(r' +"[^"]*<\d', line)]
+    assert bounded
+    assert [line for line in bounded if "#" not in line] == []
+
+
+def test_locked_versions_are_within_the_bounds() -> None:
+    own = PROJECT["project"]["dependencies"]
+    for name, more in LOCKED.items():
+        pinned = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE)
+        for wanted in map(Requirement, (*own, *more)):
+            versions = [version for found, version in pinned if found == wanted.name.lower()]
+            assert versions, f"{name} has no {wanted.name}"
+            assert [each for each in versions if each not in wanted.specifier] == []
 
 
 def test_documents_install_no_foreign_package() -> None:

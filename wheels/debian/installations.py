@@ -40,8 +40,9 @@ def leave() -> None:
             continue
         _svcctl(entry, "install", "--wait", str(WAIT_SECONDS))
         print(
-            f"warning: attachments of containers that still run: {len(attached)}. The plugins in {entry.bin_dir} stay for their DELs, "
-            f"which succeed: their addresses are released when svc-cni is installed again, from the state in {STATE_DIR}. "
+            f"warning: attachments of containers that still run: {len(attached)}. The plugins in {entry.bin_dir} stay for "
+            "their DELs, which succeed: their addresses are released when svc-cni is installed again, from the state in "
+            f"{STATE_DIR}. "
             "New containers do not start until then. Before you remove the plugins, delete these containers."
         )
 
