@@ -11,6 +11,7 @@ from harness.debian_root import DebianRoot, build_packages, require_tools
 from harness.netns import Netns
 from harness.node import pool_document
 from harness.polling import wait_until
+from harness.shim import ROOT
 from svc import __version__
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
@@ -50,6 +51,14 @@ def test_programs_have_the_version_of_the_package(root: DebianRoot) -> None:
     client = json.loads(root.run("svcctl", "version", "--client", "-o", "json"))["client"]
     assert client["version"] == __version__
     assert root.run("dpkg-query", "--show", "--showformat", "${Version}", "svc-cni").partition("-")[0] == __version__
+
+
+def test_unit_is_that_of_the_project(root: DebianRoot) -> None:
+    """Its first line says how to change it. The rest differs in the Python alone."""
+    unit = (root.directory / "lib/systemd/system/svc-agent.service").read_text().splitlines()
+    here = (ROOT / "deploy/systemd/svc-agent.service").read_text().replace("/opt/svc/bin/", "/usr/lib/svc/bin/").splitlines()
+    assert unit[0].startswith("# Of the package svc-cni.")
+    assert unit[1:] == here[1:]
 
 
 def test_each_program_has_a_manual_page(root: DebianRoot) -> None:

@@ -102,9 +102,7 @@ def locked(name: str) -> set[str]:
 def test_lock_files_pin_declared_packages_by_hash() -> None:
     own = PROJECT["project"]["dependencies"]
     for name, more in LOCKED.items():
-        assert {distribution(each) for each in (*own, *more)} <= locked(name), (
-            f"{name} is out of date: run `make lock KEEP=1`"
-        )
+        assert {distribution(each) for each in (*own, *more)} <= locked(name), f"{name} is out of date: run `make lock KEEP=1`"
     groups = dict(PROJECT["dependency-groups"])
     of_wheels = {distribution(each) for each in groups.pop("wheels") if isinstance(each, str)}
     wanted = {distribution(each) for group in groups.values() for each in group if isinstance(each, str)}

@@ -52,6 +52,18 @@ def test_build_takes_it_from_the_build_system() -> None:
     assert not re.search(r"project\([^)]*VERSION", text)
 
 
+def test_wheel_has_it_in_its_name(tmp_path: Path) -> None:
+    code = "import sys; from scikit_build_core.build import prepare_metadata_for_build_wheel as p; p(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=ROOT, capture_output=True)
+    assert [path.name for path in tmp_path.iterdir()] == [f"svc_cni-{VERSION}.dist-info"]
+
+
+def test_unit_has_none_of_its_own() -> None:
+    """It starts the package that is installed, whatever its version."""
+    unit = (ROOT / "deploy/systemd/svc-agent.service").read_text()
+    assert re.findall(r"\d+\.\d+\.\d+", unit) == []
+
+
 def test_debian_changelog_begins_with_it(wheels: Any) -> None:
     assert wheels("deb").package_version() == VERSION
 
