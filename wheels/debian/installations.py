@@ -1,18 +1,19 @@
 """Keep what `svcctl install` has written on this node in step with the package: refresh or leave.
 
-refresh (after an upgrade): install the executables again, with the options that they were installed with.
+refresh (after an installation or upgrade): install the executables again, with the options that they were installed with.
 leave (before a removal): uninstall. Where containers are still attached, the executables stay, and leave their DELs for the
 agent of the next installation: each succeeds, and its addresses are released then.
 
 Both concern the installations with this package's Python, for the default state directory.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from svc.admin.install_records import recorded_settings
+from svc.admin.install_records import recorded_settings, recorded_wait
 from svc.admin.node_state import read_attachments
 from svc.attach.record import DELETING
 from svc.model.errors import SvcError
@@ -22,13 +23,17 @@ from svc.netconf.names_profiles import load_profile
 
 PROGRAM = Path(sys.executable).with_name("svcctl")
 STATE_DIR = Path(DEFAULT.state_dir)
+LEFT = STATE_DIR / "left-by-package.json"  # how long calls waited for an agent before a removal, by directory and profile
 WAIT_SECONDS = 1  # for an agent, which is not there: then a DEL is left for the next one
 
 
 def refresh() -> None:
-    """Install the executables of this version."""
+    """Install the executables of this version. Those that a removal has left wait for an agent as before."""
+    waits = _left()
     for entry in _own():
-        _svcctl(entry, "install")
+        wait = waits.get(_key(entry))
+        _svcctl(entry, "install", *([] if wait is None else ["--wait", str(wait)]))
+    LEFT.unlink(missing_ok=True)
 
 
 def leave() -> None:
@@ -38,6 +43,8 @@ def leave() -> None:
         if not attached:
             _svcctl(entry, "uninstall")
             continue
+        waits = {_key(entry): recorded_wait(Path(entry.bin_dir), load_profile(entry.profile))} | _left()
+        LEFT.write_text(json.dumps(waits))
         _svcctl(entry, "install", "--wait", str(WAIT_SECONDS))
         print(
             f"warning: attachments of containers that still run: {len(attached)}. The plugins in {entry.bin_dir} stay for "
@@ -45,6 +52,15 @@ def leave() -> None:
             f"{STATE_DIR}. "
             "New containers do not start until then. Before you remove the plugins, delete these containers."
         )
+
+
+def _left() -> dict[str, int]:
+    found: dict[str, int] = json.loads(LEFT.read_text()) if LEFT.exists() else {}
+    return found
+
+
+def _key(entry: Installed) -> str:
+    return f"{entry.bin_dir} {entry.profile}"
 
 
 def _own() -> Iterator[Installed]:
