@@ -96,8 +96,8 @@ def _runtime() -> Iterator[tuple[Locked, tuple[str, ...]]]:
     for extra in EXTRAS:
         for each in without(read_lock(f"node-{extra}.txt"), base):
             if _is_for_nodes(each):
-                _, extras = brought.get((each.name, each.version), (each, ()))
-                brought[each.name, each.version] = each, (*extras, extra)
+                known, extras = brought.get((each.name, each.version), (each, ()))
+                brought[each.name, each.version] = (known if not known.marker else each), (*extras, extra)
     yield from (brought[key] for key in sorted(brought))
 
 

@@ -73,6 +73,12 @@ def test_what_only_extras_bring_is_optional(sbom: Any, tmp_path: Path) -> None:
     assert [each["value"] for each in scopes["typing-extensions"][1] or ()] == ["etcd", "orch"]
 
 
+def test_markers_are_those_of_what_only_some_pythons_need(sbom: Any, tmp_path: Path) -> None:
+    named = {name for name, each in components(sbom, tmp_path / "a").items() if "svc:marker" in str(each.get("properties"))}
+    assert any(name.startswith("pkg:pypi/tomli@") for name in named)
+    assert not any(name.startswith("pkg:pypi/six@") for name in named)  # one extra needs it everywhere
+
+
 def test_compilers_are_tools_of_the_build(sbom: Any, tmp_path: Path) -> None:
     document = json.loads(written(sbom, tmp_path / "a").read_text())
     (build,) = document["formulation"]
