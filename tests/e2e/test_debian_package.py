@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,18 @@ from harness.node import pool_document
 from harness.polling import wait_until
 from harness.shim import ROOT
 from svc import __version__
+
+LOAD_PACKAGES = """
+import sys
+from svc.datastore.open import load_packages
+from svc.model.errors import SvcError
+try:
+    load_packages(sys.argv[1])
+except SvcError as error:
+    sys.exit(error.as_text())
+"""
+PYTHON = "/usr/lib/svc/bin/python3"
+LOAD = (PYTHON, "-I", "-c", LOAD_PACKAGES)
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
@@ -32,10 +43,17 @@ def pod() -> Iterator[Netns]:
 
 @pytest.fixture
 def root(packages: dict[str, Path], pod: Netns, tmp_path: Path) -> Iterator[DebianRoot]:
-    """Return a Debian with the package svc-cni."""
-    with ExitStack() as stack:
-        debian = stack.enter_context(DebianRoot(tmp_path / "root", pod))
+    """Return a new Debian with the package svc-cni."""
+    with DebianRoot(tmp_path / "root", pod) as debian:
         debian.install(packages["svc-cni"])
+        yield debian
+
+
+@pytest.fixture(scope="module")
+def common(packages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[DebianRoot]:
+    """Return a Debian with all packages, for tests that change nothing."""
+    with Netns("pod") as sandbox, DebianRoot(tmp_path_factory.mktemp("common") / "root", sandbox) as debian:
+        debian.install(*packages.values())
         yield debian
 
 
@@ -44,40 +62,39 @@ def configure(root: DebianRoot) -> None:
     root.run("svcctl", "pool", "apply", "-f", "-", stdin=pool_document("pool", "10.65.0.0/16"))
 
 
-def test_programs_have_the_version_of_the_package(root: DebianRoot) -> None:
+def test_programs_have_the_version_of_the_package(common: DebianRoot) -> None:
     for program in ("svcctl", "svc-agent", "svc-controllers", "svc-routes"):
-        assert root.run(program, "--version").split() == [program, __version__]
-    assert root.run("/usr/lib/svc/bin/svc", "-v").strip() == __version__
-    client = json.loads(root.run("svcctl", "version", "--client", "-o", "json"))["client"]
+        assert common.run(program, "--version").split() == [program, __version__]
+    assert common.run("/usr/lib/svc/bin/svc", "-v").strip() == __version__
+    client = json.loads(common.run("svcctl", "version", "--client", "-o", "json"))["client"]
     assert client["version"] == __version__
-    assert root.run("dpkg-query", "--show", "--showformat", "${Version}", "svc-cni").partition("-")[0] == __version__
+    assert common.run("dpkg-query", "--show", "--showformat", "${Version}", "svc-cni").partition("-")[0] == __version__
 
 
-def test_unit_is_that_of_the_project(root: DebianRoot) -> None:
+def test_unit_is_that_of_the_project(common: DebianRoot) -> None:
     """Its first line says how to change it. The rest differs in the Python alone."""
-    unit = (root.directory / "lib/systemd/system/svc-agent.service").read_text().splitlines()
+    unit = (common.directory / "lib/systemd/system/svc-agent.service").read_text().splitlines()
     here = (ROOT / "deploy/systemd/svc-agent.service").read_text().replace("/opt/svc/bin/", "/usr/lib/svc/bin/").splitlines()
     assert unit[0].startswith("# Of the package svc-cni.")
     assert unit[1:] == here[1:]
 
 
-def test_each_program_has_a_manual_page(root: DebianRoot) -> None:
-    pages = {path.name for path in (root.directory / "usr/share/man").rglob("*.gz")}
+def test_each_program_has_a_manual_page(common: DebianRoot) -> None:
+    pages = {path.name for path in (common.directory / "usr/share/man").rglob("*.gz")}
     wanted = {f"{name}.8.gz" for name in ("svc", "svc-ipam", "svc-agent", "svc-agent-run", "svc-controllers", "svc-routes")}
     assert {*wanted, "svcctl.1.gz", "svcctl-install.1.gz"} <= pages
 
 
-def test_packages_of_extras_bring_the_clients_of_datastores(root: DebianRoot, packages: dict[str, Path]) -> None:
-    check = "import sys, svc.datastore.open as o; o.load_packages(sys.argv[1])"
-    python = ("/usr/lib/svc/bin/python3", "-I", "-c")
-    assert root.call(*python, check, "etcdv3").returncode != 0
-    root.install(packages["svc-cni-etcd"], packages["svc-cni-orch"], packages["svc-cni-routes"])
+def test_packages_of_extras_bring_the_clients_of_datastores(common: DebianRoot) -> None:
     for kind in ("etcdv3", "orch"):
-        root.run(*python, check, kind)
-    root.run(*python, "import svc.routes.devices, pyroute2")
+        common.run(*LOAD, kind)
+    common.run(PYTHON, "-I", "-c", "import svc.routes.devices")
 
 
 def test_agent_of_the_unit_attaches_a_container(root: DebianRoot, pod: Netns) -> None:
+    """Other datastores need other packages, which their error names."""
+    missing = root.call(*LOAD, "etcdv3").stderr
+    assert "apt install svc-cni-etcd" in missing
     configure(root)
     root.start_agent()
     result = root.cni("ADD", "c1", pod)

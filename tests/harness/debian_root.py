@@ -24,6 +24,7 @@ _CACHE: Final = Path(os.environ.get("SVC_TESTCACHE", "/var/cache/svc-tests")) / 
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _SOURCES: Final = ("CMakeLists.txt", "pyproject.toml", "_core", "svc", "wheels/debian", "wheels/deb.py", "requirements")
 _PACKAGES: Final = "python3,libstdc++6"
+_TRIM: Final = 'cd "$1" && rm -rf usr/share/doc usr/share/locale usr/share/i18n usr/share/man var/lib/apt/lists var/cache/apt'
 _MOUNTS: Final = ("proc", "dev", "run/netns")
 
 
@@ -66,7 +67,8 @@ def base_archive() -> Path:
     if not archive.exists():
         _CACHE.mkdir(parents=True, exist_ok=True)
         draft = archive.with_suffix(f".{os.getpid()}")
-        run("mmdebstrap", "--quiet", "--variant=minbase", "--format=tar", f"--include={_PACKAGES}", release, str(draft))
+        options = ["--variant=minbase", "--format=tar", f"--include={_PACKAGES}", f"--customize-hook={_TRIM}"]
+        run("mmdebstrap", "--quiet", *options, release, str(draft))
         draft.rename(archive)
     return archive
 
