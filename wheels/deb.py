@@ -29,6 +29,7 @@ _PYTHON: Final = "/usr/bin/python3"
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _NEWEST_GLIBC: Final = 36  # 2.36, of Debian 12
+_OFFLINE: Final = ("unshare", "--net")  # a build gets nothing but the source package
 _WITHOUT_WHEELS: Final = ("etcd3",)
 # Only the part of the Kubernetes client that svc does not use needs these: debian/rules removes that part.
 _UNUSED: Final = (
@@ -49,7 +50,7 @@ def main() -> int:
     try:
         tree = source_tree(out)
         command = ["dpkg-buildpackage", "--unsigned-source", "--unsigned-changes", "--diff-ignore"]
-        _run([*command, "--build=source"] if given.source else command, tree)
+        _run([*_OFFLINE, *command, *(["--build=source"] if given.source else [])], tree)
         (changes,) = out.glob("*.changes")
         _run(["lintian", "--fail-on", "error", "--allow-root", "--no-tag-display-limit", str(changes)], out)
     except subprocess.CalledProcessError as error:
@@ -102,7 +103,8 @@ def _fetch_part(pip: Sequence[str], locked: Iterable[Locked], folder: Path) -> N
     draft.mkdir(parents=True)
     for is_built in (False, True):
         lock = draft / "lock.txt"
-        lock.write_text("".join(each.text for each in locked if (each.name in _WITHOUT_WHEELS) == is_built))
+        lock.write_text("".join(each.text for each in locked if (each.name in _OFFLINE: Final = ("unshare", "--net")  # a build gets nothing but the source package
+_WITHOUT_WHEELS) == is_built))
         if not lock.read_text():
             continue
         options = ["--require-hashes", "--no-deps", "--requirement", str(lock)]
