@@ -103,8 +103,7 @@ def _fetch_part(pip: Sequence[str], locked: Iterable[Locked], folder: Path) -> N
     draft.mkdir(parents=True)
     for is_built in (False, True):
         lock = draft / "lock.txt"
-        lock.write_text("".join(each.text for each in locked if (each.name in _OFFLINE: Final = ("unshare", "--net")  # a build gets nothing but the source package
-_WITHOUT_WHEELS) == is_built))
+        lock.write_text("".join(each.text for each in locked if (each.name in _WITHOUT_WHEELS) == is_built))
         if not lock.read_text():
             continue
         options = ["--require-hashes", "--no-deps", "--requirement", str(lock)]
