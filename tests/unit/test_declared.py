@@ -71,12 +71,20 @@ def test_upper_bounds_have_a_reason_beside_them() -> None:
     assert [line for line in bounded if "#" not in line] == []
 
 
+def pinned(name: str) -> set[tuple[str, str]]:
+    """Return the distributions of a lock file with their versions."""
+    return set(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE))
+
+
+def test_tests_run_with_the_versions_of_nodes() -> None:
+    assert {name: missing for name in LOCKED if (missing := pinned(name) - pinned("ci.txt"))} == {}
+
+
 def test_locked_versions_are_within_the_bounds() -> None:
     own = PROJECT["project"]["dependencies"]
     for name, more in LOCKED.items():
-        pinned = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE)
         for wanted in map(Requirement, (*own, *more)):
-            versions = [version for found, version in pinned if found == wanted.name.lower()]
+            versions = [version for found, version in pinned(name) if found == wanted.name.lower()]
             assert versions, f"{name} has no {wanted.name}"
             assert [each for each in versions if each not in wanted.specifier] == []
 
