@@ -6,12 +6,14 @@ Exit status: 0 the folder has the wheels of all targets and the sdist, and the d
 import os
 import re
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from wheels.sbom import add_sbom
 from wheels.targets import ALL, Target
 
+_LICENSE = "COPYRIGHT.musl"
 IDENTIFIERS = {f"{each.tag}-{each.library}_{each.machine}": each for each in ALL}
 """The targets by the names that cibuildwheel has for them."""
 
@@ -19,7 +21,7 @@ IDENTIFIERS = {f"{each.tag}-{each.library}_{each.machine}": each for each in ALL
 def main() -> int:
     """Check the folder that the command line names. Return the exit status."""
     folder = Path(sys.argv[1])
-    found = list(problems(folder))
+    found = [*problems(folder), *missing_licenses(folder)]
     print("\n".join(found or [f"{folder} has the wheels of {len(ALL)} targets"]))
     (sdist,) = folder.glob("*.tar.gz")
     information = f"{sdist.name.removesuffix('.tar.gz')}.dist-info"
@@ -36,6 +38,14 @@ def problems(folder: Path) -> Iterator[str]:
         if len(own) != 1:
             yield f"{target}: {', '.join(sorted(own)) or 'no wheel'}"
     yield from (f"{name} is for no target" for name in sorted(names))
+
+
+def missing_licenses(folder: Path) -> Iterator[str]:
+    """Yield each wheel without the licence of the C library in its executable."""
+    for path in sorted(folder.glob("*.whl")):
+        with zipfile.ZipFile(path) as archive:
+            if not any(name.endswith(f"/licenses/{_LICENSE}") for name in archive.namelist()):
+                yield f"{path.name}: the licence {_LICENSE} is missing"
 
 
 def _pattern(target: Target) -> str:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ def test_cibuildwheel_builds_the_same_targets(wheels: Any) -> None:
         command = [str(PROGRAMS / "cibuildwheel"), *options]
         found |= set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert found == set(wheels("hosted").IDENTIFIERS)
+
+
+def test_wheel_without_the_licence_of_its_executable_is_named(wheels: Any, tmp_path: Path) -> None:
+    for name in ("with", "without"):
+        with zipfile.ZipFile(tmp_path / f"{name}.whl", "w") as archive:
+            archive.writestr(f"svc.dist-info/licenses/{'COPYRIGHT.musl' if name == 'with' else 'LICENSE'}", "")
+    assert list(wheels("hosted").missing_licenses(tmp_path)) == ["without.whl: the licence COPYRIGHT.musl is missing"]
 
 
 def test_missing_doubled_and_foreign_wheels_are_named(wheels: Any, tmp_path: Path) -> None:
