@@ -15,6 +15,7 @@ KILLS ?= 10000
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
                    containerd runc busybox-static nftables podman prometheus buildah mmdebstrap
+DEB_PACKAGES := debhelper dh-python lintian help2man python3-installer cmake ninja-build musl-tools python3-dev python3-venv man-db
 BUILT_FROM := $(wildcard _core/* svc/_core/*.pxd) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
 
 TEST_CACHE := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)
@@ -22,7 +23,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image wheels wheels-test wheels-twice deploy-folders clean FORCE
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image wheels wheels-test wheels-twice deb lock deploy-folders clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -115,6 +116,15 @@ wheels-test: $(WHEELS_VENV)/.installed ## run unit and netns tests from the whee
 
 wheels-twice: $(WHEELS_VENV)/.installed ## build the wheels of the last commit twice, in different folders, and compare their bytes; TARGETS as above
 	$(WHEELS_VENV)/bin/python -m wheels.twice $(TARGETS)
+
+deb: $(VENV)/.installed ## build the Debian packages in build/deb with dpkg-buildpackage, and check them with lintian
+	@sh tests/harness/system-packages.sh $(DEB_PACKAGES)
+	$(BIN)/python -m wheels.deb
+
+lock: ## write the lock files in requirements/ from pyproject.toml; KEEP=1: change only what no longer fits
+	$(PYTHON) -m venv build/lock-venv
+	build/lock-venv/bin/pip install --quiet 'uv>=0.9'
+	PATH="$(abspath build/lock-venv/bin):$$PATH" KEEP="$(KEEP)" sh requirements/renew.sh
 
 deploy-folders: $(VENV)/.installed ## write the generated folders in deploy/ from the model
 	$(BIN)/python tools/deploy_folders.py

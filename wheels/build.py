@@ -22,6 +22,7 @@ from wheels.assembly import Member, compiled_part, information_folder, python_pa
 from wheels.checks import problems, sdist_problems
 from wheels.compiling import ROOT, compile_target, zig_folder
 from wheels.headers import Unavailable, headers_of
+from wheels.sbom import add_sbom
 from wheels.targets import Target, targets_of
 
 
@@ -46,7 +47,8 @@ def main() -> int:
         results = [_build(each, base, given, Path(name) / str(each), epoch) for each in wanted]
     missing = [text for text in results if text]
     print(f"{len(results) - len(missing)} of {len(results)} wheels are in {given.out}")
-    is_failed = bool(wrong_sdist) or any("cannot be built here" not in text for text in missing)
+    is_listed = add_sbom(information_folder(base), given.out, epoch)
+    is_failed = bool(wrong_sdist) or not is_listed or any("cannot be built here" not in text for text in missing)
     return 1 if is_failed or (missing and given.targets) else 0
 
 

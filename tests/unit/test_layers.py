@@ -31,7 +31,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
         "timestamps",
         "tls",
     ),
-    ("call_trace", "imports", "metrics"),
+    ("call_trace", "extras", "imports", "metrics"),
     ("model",),
     ("datastore",),
     ("batching", "leader"),
