@@ -1,9 +1,9 @@
 """Measure this checkout against another build of svc, to see whether a change made it slower.
 
 `python -m bench --against COMMIT` builds the commit. `python -m bench.against PROGRAMS` uses an existing build: PROGRAMS is the
-directory of its svcctl and svc-agent. Every repetition starts a new agent of each build, in alternating order, because two agents
-of one build differ by some percent. Single calls alternate between the builds, bursts between rounds. The ratio is the geometric
-mean over the repetitions of the ratio of the medians.
+directory of its svcctl and svc-agent. Every repetition starts a new agent of each build, in alternating order, because two
+agents of one build differ by some percent. Single calls alternate between the builds, bursts between rounds. The ratio is the
+geometric mean over the repetitions of the ratio of the medians.
 """
 
 import argparse
@@ -117,7 +117,9 @@ def main() -> int:
     for program in ("svcctl", "svc-agent"):
         if not os.access(options.programs / program, os.X_OK):
             parser.error(f"{options.programs / program} is not a program: name the directory of the other build's programs")
-    return compare((node_of(options.programs.resolve()), node_of(BIN)), options.repetitions, str(options.programs), options.json)
+    return compare(
+        (node_of(options.programs.resolve()), node_of(BIN)), options.repetitions, str(options.programs), options.json
+    )
 
 
 def run_against(commit: str, repetitions: int, file: Path | None) -> int:

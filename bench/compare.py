@@ -1,12 +1,15 @@
 """Compare two runs, or two folders of runs: medians, spread, and whether they differ by more than noise.
 
-With one run of each side, the calls are the samples. They share an agent, and two agents of one build differ by some percent, so a
-smaller difference is noise (--noise). With at least 5 runs of each side, the medians of the runs are the samples.
+With one run of each side, the calls are the samples. They share an agent, and two agents of one build differ by some percent,
+so a smaller difference is noise (--noise). With at least 5 runs of each side, the medians of the runs are the samples.
+
+Two things make a difference unclear: other programs that used the processors during a run, and a peer that differs as well. No
+change of svc affects the peer, so the machine has changed.
 """
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +31,7 @@ class Sides:
     figure: Figure
     values: tuple[Sequence[float], Sequence[float]]
     control: tuple[Sequence[float], Sequence[float]] | None
+    was_busy: bool
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         sides = read_all(options.a), read_all(options.b)
     except (OSError, ValueError) as error:
         _parser().error(str(error))
-    print(report(*sides, options.noise))
+    print(report(*sides, options.noise, ignores_load=options.ignore_load))
     return 0
 
 
@@ -47,14 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("a", type=Path, metavar="A", help="file of results, or folder of such files")
     parser.add_argument("b", type=Path, metavar="B")
     parser.add_argument("--noise", type=float, help=f"smallest ratio that counts ({NOISE}, or 0 with 5 runs of each side)")
+    parser.add_argument("--ignore-load", action="store_true", help="judge figures of a busy machine like others")
     return parser
 
 
-def report(one: Sequence[Run], other: Sequence[Run], noise: float | None = None) -> str:
+def report(one: Sequence[Run], other: Sequence[Run], noise: float | None = None, *, ignores_load: bool = False) -> str:
     """Return the comparison as text."""
+    busy = set[str]() if ignores_load else {key for run in (*one, *other) for key in run.busy_keys()}
     by_runs = min(len(one), len(other)) >= verdict.FEWEST
     noise = noise if noise is not None else 0.0 if by_runs else NOISE
-    found = _sides(one, other, by_runs=by_runs)
+    found = _sides(one, other, busy, by_runs=by_runs)
     compared = verdict.corrected(verdict.of_samples(*sides.values) for sides in found)
     controls = verdict.corrected(verdict.of_samples(*sides.control or sides.values) for sides in found)
     rows = [
@@ -76,7 +82,7 @@ def report(one: Sequence[Run], other: Sequence[Run], noise: float | None = None)
     )
 
 
-def _sides(one: Sequence[Run], other: Sequence[Run], *, by_runs: bool) -> list[Sides]:
+def _sides(one: Sequence[Run], other: Sequence[Run], busy: Collection[str], *, by_runs: bool) -> list[Sides]:
     first, second = _by_key(one), _by_key(other)
     return [
         Sides(
@@ -85,6 +91,7 @@ def _sides(one: Sequence[Run], other: Sequence[Run], *, by_runs: bool) -> list[S
             (_values(first[key], by_runs=by_runs, peers=True), _values(second[key], by_runs=by_runs, peers=True))
             if first[key][0].has_control and second[key][0].has_control
             else None,
+            key in busy,
         )
         for key in first
         if key in second
@@ -105,9 +112,12 @@ def _values(figures: Sequence[Figure], *, by_runs: bool, peers: bool = False) ->
 
 
 def _word(sides: Sides, comparison: Comparison, control: Comparison, noise: float) -> str:
-    """Return the verdict. If the peer differs too, the machine has changed and the values say nothing about svc."""
     word = comparison.verdict(noise, higher_is_better=sides.figure.is_rate)
-    if sides.control and word not in (verdict.SAME, verdict.FEW) and control.differs(noise):
+    if word in (verdict.SAME, verdict.FEW):
+        return word
+    if sides.was_busy:
+        return "unclear: the processors were busy"
+    if sides.control and control.differs(noise):
         return f"unclear: {sides.figure.peer_name} changed as well ({control.ratio:.3f})"
     return word
 

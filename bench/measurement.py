@@ -156,12 +156,12 @@ def _row(figure: Figure) -> tuple[str, ...]:
     peer = figure.peer or Sample(float("nan"))
     return (
         figure.key,
-        _cell(figure.ours.p50),
-        _cell(figure.ours.p95),
-        _cell(peer.p50),
-        _cell(peer.p95),
+        cell(figure.ours.p50),
+        cell(figure.ours.p95),
+        cell(peer.p50),
+        cell(peer.p95),
         figure.unit,
-        _cell(figure.ratio),
+        cell(figure.ratio),
         str(figure.goal or ""),
         _word(figure.verdict(figure.goal)),
         str(figure.then or ""),
@@ -174,7 +174,8 @@ def _word(verdict: bool | None) -> str:
     return "" if verdict is None else "met" if verdict else "MISSED"
 
 
-def _cell(value: float | None) -> str:
+def cell(value: float | None) -> str:
+    """Format a value for a table; an empty text without one."""
     return "" if value is None or value != value else f"{_short(value):,}"
 
 

@@ -12,8 +12,8 @@ class Options:
 
     `restarts` of the agent on each datastore, `soak_cycles` of ADD and DEL, and `attachments` when the agent starts.
     `scale_pods` on `scale_nodes` for the controllers. The curves have `curve_rounds` at each of their points: pods on the node,
-    calls at once (`parallel`), prefix lengths and shares of use of blocks (`block_sizes`, `fills`), and `pools` beside as many
-    blocks in the store.
+    calls at once (`parallel`), prefix lengths and shares of use of blocks (`block_sizes`, `fills`), and `pools` with
+    `blocks_of_pool` blocks of other nodes in each.
     """
 
     rounds: int = 60
@@ -33,20 +33,22 @@ class Options:
     block_sizes: tuple[int, ...] = (20, 22, 24, 26, 28, 30)
     fills: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
     pools: tuple[int, ...] = (1, 10, 50, 100, 200, 500)
-    stored_blocks: int = 10_000
+    blocks_of_pool: int = 20
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def of_json(found: dict[str, Any]) -> "Options":
-        return Options(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        return Options(**fields)
 
     @staticmethod
     def quick(rounds: int) -> "Options":
         sizes = Options(rounds, warm_up=2, burst_rounds=2, burst_pods=48, memory_pods=100, density_pods=200)
         sizes = replace(sizes, restarts=5, soak_cycles=2000, attachments=200, curve_rounds=6, curve_pods=(1, 50, 200))
-        return replace(sizes, parallel=(1, 4, 16), block_sizes=(24, 26), fills=(0.0, 0.5, 0.9), pools=(1, 20), stored_blocks=200)
+        sizes = replace(sizes, parallel=(1, 4, 16), block_sizes=(24, 26), fills=(0.0, 0.5, 0.9))
+        return replace(sizes, pools=(1, 20), blocks_of_pool=10)
 
 
 AT_ONCE = 16

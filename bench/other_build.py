@@ -1,6 +1,7 @@
-"""Build another commit beside this checkout, in an environment of its own that shares the packages of this one."""
+"""Build another commit, or a core with line tracing, in an environment of its own that shares the packages of this one."""
 
 import io
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -29,16 +30,26 @@ def built(revision: str) -> Path:
         archive = subprocess.run([*git, "archive", named.stdout.strip()], capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(folder / "source", filter="data")
-        _build(folder)
+        _build(folder, folder / "source")
         (folder / "complete").touch()
     return programs
 
 
-def _build(folder: Path) -> None:
+def with_line_tracing() -> Path:
+    """Build this checkout with line tracing in the core, and return its Python."""
+    folder = ROOT / "build" / "linetrace"
+    print(f"building a core with line tracing in {folder}", flush=True)
+    _build(folder, ROOT, "cmake.define.SVC_LINETRACE=ON", f"build-dir={folder / 'objects'}")
+    return folder / "venv" / "bin" / "python"
+
+
+def _build(folder: Path, source: Path, *settings: str) -> None:
     """Build a wheel with the packages of this environment, and install it alone. Its dependencies are those of here."""
+    wheels = folder / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    source, wheels = str(folder / "source"), folder / "wheels"
-    subprocess.run([*pip, "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(wheels), source], check=True)
+    options = ["--no-build-isolation", "--no-deps", "--wheel-dir", str(wheels), *(f"-C{setting}" for setting in settings)]
+    subprocess.run([*pip, "wheel", *options, str(source)], check=True)
     venv.create(folder / "venv", clear=True)
     python = folder / "venv" / "bin" / "python"
     (wheel,) = wheels.glob("*.whl")

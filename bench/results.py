@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import ROOT
+from bench.idle_wait import BUSY
 from bench.measurement import Figure
 
 FOLDER = ROOT / "bench-results"
@@ -28,8 +29,14 @@ class Run:
         found = (Figure.of_json(line) for line in self.lines if "ours" in line)
         return {figure.key: figure for figure in found}
 
-    def of_case(self, name: str) -> list[Figure]:
-        return [Figure.of_json(line) for line in self.lines if line.get("case") == name and "ours" in line]
+    def busy(self) -> dict[str, float]:
+        """Return the share of the processors that other programs used beside each measurement."""
+        return {line["case"]: max(line["busy"]) for line in self.lines if "busy" in line}
+
+    def busy_keys(self) -> set[str]:
+        """Return the figures that were measured on a busy machine."""
+        busy = {name for name, share in self.busy().items() if share > BUSY}
+        return {Figure.of_json(line).key for line in self.lines if "ours" in line and line.get("case") in busy}
 
     @property
     def ratios(self) -> dict[str, list[float]]:

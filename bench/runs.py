@@ -149,5 +149,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--against", metavar="COMMIT", help="build this commit beside, and compare both builds in one interleaved run instead"
     )
-    parser.add_argument("--repetitions", type=int, default=20, metavar="N", help="with --against: new agents of each build (20)")
+    parser.add_argument("--repetitions", type=int, default=20, metavar="N", help="of --against: new agents of each build (20)")
     return parser

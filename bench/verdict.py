@@ -1,8 +1,8 @@
 """Whether two sets of measurements differ by more than noise.
 
-Two things must hold for a difference. The 95 % interval of the ratio, by the bootstrap, lies outside of 1 +- noise. And a test on
-ranks finds the difference, with its p-value corrected for the number of figures (Benjamini and Hochberg): of the differences that a
-comparison names, 5 % are expected to be chance.
+Two things must hold for a difference. The 95 % interval of the ratio, by the bootstrap, lies outside of 1 +- noise. And a test
+on ranks finds the difference, with its p-value corrected for the number of figures (Benjamini and Hochberg): of the differences
+that a comparison names, 5 % are expected to be chance.
 """
 
 from collections.abc import Iterable, Sequence

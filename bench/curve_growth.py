@@ -1,0 +1,49 @@
+"""The agent's memory as a function of the pods on the node, on each datastore."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bench.cluster import Server, etcd_server, node_stage, orch_server
+from bench.measurement import Figure, Missing, Sample, at_most
+from bench.memory import rss_mib
+from bench.options import AT_ONCE, Options
+from bench.testbed import Plugin, Pod, Stage
+
+GOALS = {"embedded": 30, "etcd": 48, "orch": 60}  # MiB after 2,000 pods
+
+
+def run(options: Options) -> Iterator[Figure]:
+    with Stage.open() as stage:
+        yield from _curve("embedded", stage, stage.svc_plugin(), lambda _: None, options)
+    missing = list[str]()
+    for kind, opened in (("etcd", _etcd), ("orch", orch_server)):
+        try:
+            with node_stage() as stage, opened(stage) as server:
+                yield from _curve(kind, stage, server.plugin, server.prepare, options)
+        except Missing as what:
+            missing.append(f"{kind}: {what}")
+    if missing:
+        raise Missing("; ".join(missing))
+
+
+def _curve(kind: str, stage: Stage, plugin: Plugin, prepare: Callable[[list[Pod]], None], options: Options) -> Iterator[Figure]:
+    yield _figure(kind, stage, 0)
+    present = 0
+    for number in options.curve_pods:
+        pods = stage.pods(number - present)
+        prepare(pods)
+        stage.execute_all(plugin, "ADD", pods, AT_ONCE)
+        present = number
+        yield _figure(kind, stage, present)
+
+
+def _figure(kind: str, stage: Stage, present: int) -> Figure:
+    goal = at_most(GOALS[kind]) if present >= 2000 else None
+    rss = Sample(rss_mib(stage.node.agent_pid))
+    return Figure("growth_rss", "MiB", rss, 1, then=goal, parameters={"store": kind, "pods": present})
+
+
+@contextmanager
+def _etcd(stage: Stage) -> Iterator[Server]:
+    with etcd_server(stage) as (server, _):
+        yield server
