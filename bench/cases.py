@@ -69,7 +69,7 @@ ALL = (
         "a network between node and API server, admission webhooks", ("rounds", "burst_pods", "memory_pods"), "run_orch",
     ),
     Case(
-        "oneshot", "one_shot", "ADD without an agent: the executable starts Python, which does the call, by datastore",
+        "one-shot", "one_shot", "ADD without an agent: the executable starts Python, which does the call, by datastore",
         "a cold page cache", ("rounds",),
     ),
     Case(

@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bench.series import PTP, Line, Panel, Plot
 
@@ -17,7 +17,7 @@ PHASES = {
     "ipam": "#e69f00", "endpoint": "#f5d68a", "kernel": "#90c060", "other work of the agent": "#7fb2dc",
     "whole call": COLOURS[1],
 }  # fmt: skip
-WIDTH, HEIGHT = 5.0, 3.6  # inches of a panel
+WIDTH, HEIGHT = 5.0, 3.6  # inches of a panel; a single one is wider
 SMALL = 0.04  # of the longest bar; narrower parts have no number
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "svc", "svg.fonttype": "path", "font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold",
@@ -35,8 +35,8 @@ def draw(plot: Plot, file: Path) -> None:
 
 def _panels(plot: Plot) -> Canvas:
     panels = [panel for panel in plot.panels if panel.lines]
-    canvas = Canvas(figsize=(WIDTH * len(panels), HEIGHT), layout="constrained")
-    axes = canvas.subplots(1, len(panels), squeeze=False)[0]
+    canvas = Canvas(figsize=(WIDTH * max(1.5, len(panels)), HEIGHT), layout="constrained")
+    axes = canvas.subplots(1, len(panels), squeeze=False, sharey=any(panel.log_y for panel in panels))[0]
     for one, panel in zip(axes, panels, strict=True):
         _panel(one, panel)
     labels = {line.label: None for panel in panels for line in panel.lines}
@@ -59,12 +59,18 @@ def _panel(axes: Any, panel: Panel) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
     if panel.log_y:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(_number))
     else:
         axes.set_ylim(bottom=0, top=1.08 * _highest(panel.lines))
     if not panel.log_x:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(_number))
         axes.set_xlim(left=0)
+
+
+def _number(value: float, _: object) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _highest(lines: Iterable[Line]) -> float:

@@ -28,7 +28,9 @@ def run(options: Options) -> Iterator[Figure]:
     note = f"Python starts in {bare:.0f} ms, with the imports of a call in {imports:.0f} ms"
     for (name, verb), values in times.items():
         goal = at_most(GOALS[name]) if verb == "ADD" and name in GOALS else None
-        yield Figure(f"oneshot_{name}_{verb.lower()}", "ms", Sample.of(values), rounds, then=goal, note=note, versions=VERSIONS)
+        yield Figure(
+            f"one_shot_{name}_{verb.lower()}", "ms", Sample.of(values), rounds, then=goal, note=note, versions=VERSIONS
+        )
     if missing:
         raise Missing("; ".join(missing))
 

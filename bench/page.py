@@ -27,8 +27,8 @@ GOALS = (
     ("DEL of as many pods, 16 at once", "burst_del"),
     ("ADD with etcd on loopback", "etcd_add"),
     ("ADD with the Kubernetes API on loopback", "orch_add"),
-    ("ADD without an agent, embedded store", "oneshot_embedded_add"),
-    ("ADD without an agent, etcd", "oneshot_etcd_add"),
+    ("ADD without an agent, embedded store", "one_shot_embedded_add"),
+    ("ADD without an agent, etcd", "one_shot_etcd_add"),
     ("ADD at 2,000 pods beside 1 pod, without the kernel's own part", "pods_add_growth pods=2000"),
     ("memory of the agent at 2,000 pods, embedded store", "growth_rss store=embedded pods=2000"),
     ("memory of the agent at 2,000 pods, etcd", "growth_rss store=etcd pods=2000"),
@@ -94,8 +94,9 @@ def _goal(text: str, figure: Figure | None) -> tuple[str, ...]:
     if figure is None:
         return text, "not measured", "", "", "", ""
     peer = f"{cell(figure.peer.p50)} {figure.unit} ({figure.peer_name})" if figure.peer else ""
-    reached = {True: "yes", False: "**no**", None: ""}[figure.verdict(figure.then)]
-    return text, f"{cell(figure.ours.p50)} {figure.unit}", peer, cell(figure.ratio), str(figure.then or ""), reached
+    goal = figure.then or figure.goal
+    reached = {True: "yes", False: "**no**", None: ""}[figure.verdict(goal)]
+    return text, f"{cell(figure.ours.p50)} {figure.unit}", peer, cell(figure.ratio), str(goal or ""), reached
 
 
 def _phases(run: Run) -> str:

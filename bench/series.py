@@ -145,7 +145,7 @@ def _pools(figures: Sequence[Figure]) -> Plot:
         "pools_match": "the choice of pools, uncached",
     }  # fmt: skip
     lines = [line for name, text in names.items() for line in _lines(figures, name, "pools", partial(_named, text))]
-    panel = Panel("20 blocks of other nodes in each pool", "pools", "microseconds", lines, log_x=True, log_y=True)
+    panel = Panel("one pool selects this node", "pools", "microseconds", lines, log_x=True, log_y=True)
     return Plot("pools", "Cost of a call by the number of pools", [panel])
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 LEVEL = 0.95
 FALSE_SHARE = 0.05
-RESAMPLES = 4999
+RESAMPLES = 1999
 SEED = 0  # the same numbers give the same verdict
 FEWEST = 5  # values of each side; with fewer, no test can find a difference among many figures
 
