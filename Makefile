@@ -21,7 +21,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image wheels deploy-folders clean FORCE
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench plots scale kube-programs otlp-receiver helm image wheels deploy-folders clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -49,7 +49,7 @@ types: $(VENV)/.installed
 	$(BIN)/stubtest --allowlist tests/harness/stubtest.allow $(addprefix svc._core.,bitmap cidr netns rtnl)
 
 quick: lint ## lint, unit tests, and the contract tests that need no server: for every change
-	$(PYTEST) -m "not server and not slow and not long" tests/unit tests/contract
+	$(PYTEST) -m "not server and not slow and not long" tests/unit tests/contract tests/measurements
 
 unit: $(VENV)/.installed ## run the unit tests
 	$(PYTEST) tests/unit
@@ -89,6 +89,9 @@ fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled 
 
 bench: $(VENV)/.installed kube-programs ## measure svc and other plugins in one interleaved run
 	$(BIN)/python -m bench
+
+plots: $(VENV)/.installed kube-programs ## measure the curves of docs/benchmarks.md, draw them and write its tables: 20 minutes of a quiet machine
+	$(BIN)/python -m bench plots
 
 scale: $(VENV)/.installed kube-programs ## measure the controllers with 1,000 nodes and 30,000 pods
 	$(BIN)/python -m bench --only scale --nodes $(NODES) --pods $(PODS)

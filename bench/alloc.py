@@ -2,8 +2,8 @@
 
 time         an allocation, a release, their phases, requests and conflicts
 allocations  how often memory is allocated, by Python and by malloc, and where
-flame        a flame graph, with the functions of the compiled core
-lines        each line of the compiled core: it is built once more, with line tracing, in build/linetrace
+flame        a flame graph, with the functions of the compiled core, which is built once more, with symbols, in build/symbols
+lines        each line of the compiled core, which is built once more, with line tracing, in build/linetrace
 """
 
 import argparse
@@ -19,11 +19,13 @@ from bench import ROOT
 from bench.environment import environment, words
 from bench.ipam_load import POOL_LENGTH, STORES
 from bench.measurement import Figure, cell
+from bench.other_build import with_line_tracing, with_symbols
 from bench.results import Json, new_file, write_line
 from bench.table import text_table
 
 FOLDER = ROOT / "build" / "alloc"
 PARTS = ("time", "allocations", "flame", "lines")
+_BUILDS = {"flame": with_symbols, "lines": with_line_tracing}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,11 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _lines(part: str, folder: Path, load: Json) -> Iterator[Json]:
     """Run a part in a process of its own, and yield its lines."""
-    python = sys.executable
-    if part == "lines":
-        from bench.other_build import with_line_tracing
-
-        python = str(with_line_tracing())
+    python = str(_BUILDS[part]()) if part in _BUILDS else sys.executable
     reader, writer = os.pipe()
     command = [python, "-m", "bench.alloc_work", part, str(writer), str(folder), json.dumps(load)]
     with os.fdopen(reader) as lines:

@@ -89,7 +89,7 @@ class Meter:
 
 
 class MeteredBackend(Through):
-    """A session whose reads and writes are timed. Reads within a batch are told from those that a caller does before."""
+    """A session whose reads and writes are timed. Reads within a batch count apart from those that precede it."""
 
     def __init__(self, inner: Backend, meter: Meter) -> None:
         super().__init__(inner)

@@ -37,9 +37,23 @@ def built(revision: str) -> Path:
 
 def with_line_tracing() -> Path:
     """Build this checkout with line tracing in the core, and return its Python."""
-    folder = ROOT / "build" / "linetrace"
-    print(f"building a core with line tracing in {folder}", flush=True)
-    _build(folder, ROOT, "cmake.define.SVC_LINETRACE=ON", f"build-dir={folder / 'objects'}")
+    return _variant("linetrace", "cmake.define.SVC_LINETRACE=ON")
+
+
+def with_symbols() -> Path:
+    """Build this checkout with the names and lines of the core's functions, and return its Python."""
+    return _variant("symbols", "cmake.build-type=RelWithDebInfo", "install.strip=false")
+
+
+def _variant(name: str, *settings: str) -> Path:
+    """Build this checkout, unless it is built already and has no changes since."""
+    folder, now = ROOT / "build" / name, commit()
+    mark = folder / "commit"
+    if not mark.exists() or mark.read_text() != now or now.endswith("-dirty") or not now:
+        print(f"building a core with {name} in {folder}", flush=True)
+        mark.unlink(missing_ok=True)
+        _build(folder, ROOT, f"build-dir={folder / 'objects'}", *settings)
+        mark.write_text(now)
     return folder / "venv" / "bin" / "python"
 
 

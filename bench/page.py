@@ -50,7 +50,7 @@ def write(results: Path, page: Path = PAGE) -> None:
 
 
 def filled(text: str, run: Run) -> str:
-    """Return the page with all its blocks written anew."""
+    """Return the page with the tables of this run."""
     return _BLOCK.sub(lambda match: f"{match[1]}\n{BLOCKS[match[2]](run)}\n\n{match[3]}", text)
 
 

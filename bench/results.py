@@ -67,7 +67,7 @@ def read(path: Path) -> Run:
 
 
 def read_all(path: Path) -> list[Run]:
-    """Read a file, or all files of a folder in the order of their names. Raise ValueError if there is none."""
+    """Read a file, or all files of a folder in the order of their names. Raise ValueError without any."""
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files or not all(map(Path.is_file, files)):
         raise ValueError(f"{path} has no results: give a file that `python -m bench` wrote, or a folder of them")
