@@ -39,6 +39,13 @@ ALL = (
         _NO_RUNTIME, ("rounds", "warm_up"),
     ),
     Case(
+        "driver",
+        "python_driver",
+        "the calls of `single` by a driver in Python, whose own time is in each call",
+        _NO_RUNTIME,
+        ("rounds", "warm_up"),
+    ),
+    Case(
         "burst", "burst",
         "ADD and DEL of many pods, 16 at a time: pods per second, time of all DELs, tail of a call, STATUS among ADDs",
         "a node with other load", ("burst_rounds", "burst_pods"),

@@ -16,7 +16,7 @@ from bench.results import Run, read
 from bench.runs import run_cases
 from bench.series import plots
 
-CASES = ("single", "burst", "etcd", "orch", "one-shot", "pods", "parallel", "growth", "blocks", "pools", "phases")
+CASES = ("single", "driver", "burst", "etcd", "orch", "one-shot", "pods", "parallel", "growth", "blocks", "pools", "phases")
 FOLDER = ROOT / "docs" / "plots"
 RESULTS = FOLDER / "results.jsonl"
 
