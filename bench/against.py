@@ -117,20 +117,23 @@ def main() -> int:
     for program in ("svcctl", "svc-agent"):
         if not os.access(options.programs / program, os.X_OK):
             parser.error(f"{options.programs / program} is not a program: name the directory of the other build's programs")
-    return compare(
-        (node_of(options.programs.resolve()), node_of(BIN)), options.repetitions, str(options.programs), options.json
-    )
+    programs: Path = options.programs.resolve()
+    title = f"ratios of this checkout to {programs}"
+    return compare((node_of(programs), node_of(BIN)), options.repetitions, title, options.json)
 
 
 def run_against(commit: str, repetitions: int, file: Path | None) -> int:
     """Build a commit, and compare this checkout with it."""
     if os.geteuid():
         raise SystemExit("it makes network namespaces: run it as root")
-    return compare((node_of(built(commit)), node_of(BIN)), repetitions, commit, file)
+    return compare((node_of(built(commit)), node_of(BIN)), repetitions, f"ratios of this checkout to {commit}", file)
 
 
-def compare(kinds: tuple[type[Node], type[Node]], repetitions: int, other: str, file: Path | None = None) -> int:
-    """Print the ratios of the second kind of node to the first with a verdict, and write them to a file of results."""
+def compare(kinds: tuple[type[Node], type[Node]], repetitions: int, title: str, file: Path | None = None) -> int:
+    """Print the ratios of the second kind of node to the first with a verdict, and write them to a file of results.
+
+    `title` says what is compared.
+    """
     found = environment()
     file = file or new_file(found)
     ratios: dict[str, list[float]] = {}
@@ -139,10 +142,10 @@ def compare(kinds: tuple[type[Node], type[Node]], repetitions: int, other: str, 
         for name, ratio in repetition(kinds if number % 2 == 0 else (kinds[1], kinds[0])):
             ratios.setdefault(name, []).append(ratio if number % 2 == 0 else 1 / ratio)
     with file.open("w") as sink:
-        write_line([sink], {"environment": found, "other": other})
+        write_line([sink], {"environment": found, "title": title})
         for name, values in ratios.items():
             write_line([sink], {"against": name, "ratios": values})
-    print(f"{words(found)}\nratios of this checkout to {other}, of {repetitions} agents of each\n\n{report(ratios)}\n")
+    print(f"{words(found)}\n{title}, {repetitions} agents of each\n\n{report(ratios)}\n")
     print(f"results: {file}")
     if busy > BUSY:
         print(f"DOUBTFUL: processors {busy:.0%} busy before")
