@@ -21,23 +21,23 @@ ATTRIBUTES = {"node": NODE, "pod": "web-0", "namespace": "default"}
 
 def run(options: Options) -> Iterator[Figure]:
     for length in options.block_sizes:
-        for share in options.fills:
+        size = 1 << (32 - length)
+        for used in sorted({min(int(size * share), size - 1) for share in options.fills}):
             with (
                 tempfile.TemporaryDirectory(prefix="svc-bench-") as folder,
                 closing(EmbeddedSite(Path(folder)).open()) as store,
             ):
-                yield from _measured(store, options, length, share)
+                yield from _measured(store, options, length, used)
 
 
-def _measured(store: Backend, options: Options, length: int, share: float) -> Iterator[Figure]:
+def _measured(store: Backend, options: Options, length: int, used: int) -> Iterator[Figure]:
     size = 1 << (32 - length)
-    used = min(int(size * share), size - 1)
     set_ready(store)
     put_node(store, NODE, zone=LAST_ZONE)
     fill(store, pool_documents(1, block_length=length))
     fill(store, block_documents(SPACE.block(0, length), NODE, used))
     times = cycles(IpamService(store, NODE), options.curve_rounds + WARM_UP)
-    parameters = {"size": size, "used": used, "fill": share}
+    parameters = {"size": size, "used": used, "fill": round(used / size, 3)}
     for name, values in zip(("assign", "release"), times, strict=True):
         yield Figure(f"block_{name}", "us", Sample.of(values[WARM_UP:]), options.curve_rounds, parameters=parameters)
 

@@ -30,7 +30,7 @@ class Options:
     curve_rounds: int = 20
     curve_pods: tuple[int, ...] = (1, 100, 250, 500, 1000, 1500, 2000)
     parallel: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    block_sizes: tuple[int, ...] = (20, 22, 24, 26, 28, 30)
+    block_sizes: tuple[int, ...] = (20, 22, 24, 26, 28)
     fills: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
     pools: tuple[int, ...] = (1, 10, 50, 100, 200, 500)
     blocks_of_pool: int = 20

@@ -89,7 +89,9 @@ def _value(name: str) -> str:
 def _goals(run: Run) -> str:
     figures = run.figures
     rows = [_goal(text, figures.get(key)) for text, key in GOALS]
-    return markdown_table(("figure", "svc", "beside", "ratio", "goal", "reached"), rows)
+    judged = [row[-1] for row in rows if row[-1]]
+    summary = f"{judged.count('yes')} of {len(judged)} measured goals are reached."
+    return f"{markdown_table(('figure', 'svc', 'beside', 'ratio', 'goal', 'reached'), rows)}\n\n{summary}"
 
 
 def _goal(text: str, figure: Figure | None) -> tuple[str, ...]:
