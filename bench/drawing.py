@@ -36,9 +36,11 @@ def draw(plot: Plot, file: Path) -> None:
 def _panels(plot: Plot) -> Canvas:
     panels = [panel for panel in plot.panels if panel.lines]
     canvas = Canvas(figsize=(WIDTH * max(1.5, len(panels)), HEIGHT), layout="constrained")
-    axes = canvas.subplots(1, len(panels), squeeze=False, sharey=any(panel.log_y for panel in panels))[0]
+    axes = canvas.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for one, panel in zip(axes, panels, strict=True):
         _panel(one, panel)
+        if not panel.log_y:
+            one.set_ylim(bottom=0, top=1.08 * _highest(line for panel in panels for line in panel.lines))
     labels = {line.label: None for panel in panels for line in panel.lines}
     handles = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
     canvas.legend([handles[label] for label in labels], list(labels), loc="outside lower center", ncols=min(4, len(labels)))
@@ -62,8 +64,6 @@ def _panel(axes: Any, panel: Panel) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(_number))
-    else:
-        axes.set_ylim(bottom=0, top=1.08 * _highest(panel.lines))
     if not panel.log_x:
         axes.xaxis.set_major_formatter(FuncFormatter(_number))
         axes.set_xlim(left=0)

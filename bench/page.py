@@ -32,9 +32,9 @@ GOALS = (
     ("ADD without an agent, embedded store", "one_shot_embedded_add"),
     ("ADD without an agent, etcd", "one_shot_etcd_add"),
     ("ADD at 2,000 pods beside 1 pod, without the kernel's own part", "pods_add_own pods=2000"),
-    ("memory of the agent at 2,000 pods, embedded store", "growth_rss store=embedded pods=2000"),
-    ("memory of the agent at 2,000 pods, etcd", "growth_rss store=etcd pods=2000"),
-    ("memory of the agent at 2,000 pods, Kubernetes API", "growth_rss store=orch pods=2000"),
+    ("memory of the agent at rest with 2,000 pods, embedded store", "growth_rss store=embedded pods=2000"),
+    ("the same with etcd", "growth_rss store=etcd pods=2000"),
+    ("the same with the Kubernetes API", "growth_rss store=orch pods=2000"),
     ("ADD with 500 pools and 10,000 blocks, beside 1 pool", "pools_add pools=500 blocks=10000"),
 )
 

@@ -117,8 +117,11 @@ _STORES = {"embedded": "embedded", "etcd": "etcd", "orch": "Kubernetes API"}
 
 
 def _memory(figures: Sequence[Figure]) -> Plot:
-    lines = _lines(figures, "growth_rss", "pods", lambda parameters: _STORES[parameters["store"]])
-    return Plot("memory", "Memory of the agent", [Panel("RSS, by datastore", "pods on the node", "MiB", lines)])
+    panels = [
+        Panel(title, "pods on the node", "MiB", _lines(figures, name, "pods", lambda found: _STORES[found["store"]]))
+        for name, title in (("growth_rss", "At rest"), ("growth_rss_after_adds", "Right after the ADDs, 16 at once"))
+    ]
+    return Plot("memory", "Memory of the agent (RSS) by datastore", panels)
 
 
 def _blocks(figures: Sequence[Figure]) -> Plot:
