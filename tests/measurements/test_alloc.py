@@ -39,7 +39,7 @@ def test_phases_add_up_to_the_calls(bench: Any) -> None:
     assert {figure.parameters["of"]: figure.ours.p50 for figure in figures if figure.name == "alloc_count"}["writes"] == 1
 
 
-def test_threads_share_batches(bench: Any) -> None:
+def test_threads_allocate_side_by_side(bench: Any) -> None:
     work = bench("alloc_work")
     with work.work_on(work.Load(threads=4, rounds=25)) as running:
         list(work.VIEWS["time"](running, Path()))
