@@ -155,16 +155,7 @@ def compare(kinds: tuple[type[Node], type[Node]], repetitions: int, title: str, 
 def report(ratios: dict[str, list[float]]) -> str:
     """Return a table with a verdict for each name."""
     compared = verdict.corrected(map(verdict.of_ratios, ratios.values()))
-    rows = [
-        (
-            name,
-            f"{one.ratio:.3f}",
-            "" if one.p is None else f"{one.low:.3f} to {one.high:.3f}",
-            "" if one.p is None else f"{one.p:.4f}",
-            one.verdict(0.0, higher_is_better=False),
-        )
-        for name, one in zip(ratios, compared, strict=True)
-    ]
+    rows = [(name, *one.cells, one.verdict(0.0, higher_is_better=False)) for name, one in zip(ratios, compared, strict=True)]
     return text_table([("what", "ratio", "95 %", "p", "verdict"), *rows], right={1, 2, 3})
 
 

@@ -124,10 +124,7 @@ def _word(sides: Sides, comparison: Comparison, control: Comparison, noise: floa
 
 def _row(sides: Sides, comparison: Comparison, word: str) -> tuple[str, ...]:
     cells = [cell for values in sides.values for cell in (f"{statistics.median(values):.4g}", _spread(values))]
-    is_tested = comparison.p is not None
-    interval = f"{comparison.low:.3f} to {comparison.high:.3f}" if is_tested else ""
-    p = f"{comparison.p:.4f}" if is_tested else ""
-    return sides.figure.key, sides.figure.unit, *cells, f"{comparison.ratio:.3f}", interval, p, word
+    return sides.figure.key, sides.figure.unit, *cells, *comparison.cells, word
 
 
 def _spread(values: Sequence[float]) -> str:

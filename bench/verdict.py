@@ -30,6 +30,13 @@ class Comparison:
     high: float
     p: float | None
 
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Return ratio, interval and p-value for a table."""
+        if self.p is None:
+            return f"{self.ratio:.3f}", "", ""
+        return f"{self.ratio:.3f}", f"{self.low:.3f} to {self.high:.3f}", f"{self.p:.4f}" if self.p >= 0.0001 else "< 0.0001"
+
     def differs(self, noise: float) -> bool:
         return self.p is not None and self.p < FALSE_SHARE and not (self.low <= 1 + noise and self.high >= 1 - noise)
 
