@@ -1,7 +1,8 @@
 """What `svcctl install --watch` does after the installation.
 
-It keeps the node's access valid, notes the version, and registers the node in etcd. All are repeated until the process ends.
-The latter two are for pods only: there the node's name in Kubernetes is known, and the account has the rights.
+It keeps the node's access valid, puts removed executables back, notes the version, and registers the node in etcd. All are
+repeated until the process ends. The latter two are for pods only: there the node's name in Kubernetes is known, and the account
+has the rights.
 """
 
 import math
@@ -16,6 +17,7 @@ from typing import Final
 from svc import __version__
 from svc.admin.account_access import Access
 from svc.admin.cluster_version import API_TYPE, note_version
+from svc.admin.executable_keeper import ExecutableKeeper
 from svc.admin.installation import Installation
 from svc.admin.node_registration import register
 from svc.admin.repeated_task import RepeatedTask, Report
@@ -32,10 +34,13 @@ TYPES_VARIABLE: Final = "CLUSTER_TYPE"
 
 
 def keep(wanted: Installation, access: Access, report: Report, is_over: Callable[[], bool]) -> None:
-    """Keep access, noted version and registered node as they should be, until `is_over`.
+    """Keep access, executables, noted version and registered node as they should be, until `is_over`.
 
     Report what is done, and each failure once."""
     keeper = TokenKeeper(access, report)
+    executables = RepeatedTask(
+        ExecutableKeeper(wanted, report).look, report, failed="executables not kept", recovered="the executables are kept again"
+    )
     version = RepeatedTask(
         partial(_note, wanted, access, report), report, failed="version not noted", recovered="the version is noted"
     )
@@ -45,6 +50,7 @@ def keep(wanted: Installation, access: Access, report: Report, is_over: Callable
     try:
         while not is_over():
             keeper.look()
+            executables.run()
             version.run()
             node.run()
             time.sleep(LOOK_SECONDS)

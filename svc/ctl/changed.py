@@ -1,15 +1,28 @@
 """The answer of commands that change objects: a line for each object, and in a dry run for each field."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from svc.admin.changes import ABSENT, Change, show_value
 from svc.ctl.cli_context import echo_json, echo_yaml
+from svc.ctl.output import OutputError
 from svc.ctl.terminal import echo, visible
 
 
 def show_changes(done: Sequence[Change], output: str, *, dry_run: bool) -> None:
-    """Print what was done to each object, or would be."""
+    """Print what was done to each object, or would be. If that cannot be printed, the error says that it was done."""
+    try:
+        _print_changes(done, output, dry_run=dry_run)
+        sys.stdout.flush()
+    except OutputError as error:
+        written = [] if dry_run else [visible(_reference(each)) for each in done if each.write]
+        if not written:
+            raise
+        raise OutputError(f"{error}; written all the same: {', '.join(written)}") from None
+
+
+def _print_changes(done: Sequence[Change], output: str, *, dry_run: bool) -> None:
     if output == "json":
         echo_json([_document(each) for each in done])
     elif output == "yaml":

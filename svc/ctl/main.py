@@ -2,10 +2,8 @@
 
 import atexit
 import gc
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
@@ -15,6 +13,7 @@ import click
 import svc
 from svc.ctl.file_completion import complete_profiles
 from svc.ctl.interrupts import INTERRUPTED, import_interrupts
+from svc.ctl.output import OutputError, checked_output
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
@@ -37,58 +36,6 @@ _REPEATED: Final = (  # options of svcctl, also after the command
 )
 
 
-class _OutputError(Exception):
-    """Standard output cannot be written. The message says why."""
-
-
-class _Output:
-    """A text stream whose errors, as on a full disk, differ from those of other files."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> Any:
-        with _output_errors():
-            return self._stream.write(text)
-
-    def flush(self) -> None:
-        with _output_errors():
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def _output_errors() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _OutputError(f"the answer cannot be written to standard output: {error.strerror}") from None
-
-
-@contextmanager
-def _checked_output() -> Iterator[None]:
-    """Raise _OutputError if standard output cannot be written, BrokenPipeError if a pipe has no reader.
-
-    Discard its buffer then, because Python would write it again at exit, and fail. An output that is closed already is an
-    error before anything is done."""
-    stream: Any = sys.stdout
-    if stream is None:
-        raise _OutputError("the answer cannot be written to standard output: it is closed")
-    stream.reconfigure(errors="backslashreplace")  # its encoding may lack characters
-    sys.stdout = _Output(stream)
-    try:
-        yield
-    except _OutputError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise
-    finally:
-        sys.stdout = stream
-
-
 class _Commands(click.Group):
     """Commands that are found by name, and whose errors are printed without a traceback."""
 
@@ -104,9 +51,9 @@ class _Commands(click.Group):
     def main(self, *args: Any, **options: Any) -> Any:
         """Also print in one line why the output, a help text or an error cannot be written."""
         try:
-            with _checked_output():
+            with checked_output():
                 return super().main(*args, **options)
-        except (_OutputError, OSError) as error:
+        except (OutputError, OSError) as error:
             with suppress(OSError):
                 click.echo(f"Error: {reason_of(error)}", err=True)
             sys.exit(1)

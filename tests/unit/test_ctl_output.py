@@ -32,6 +32,17 @@ def test_full_device_causes_one_line_of_error(tmp_path: Path, words: str) -> Non
     assert (done.returncode, done.stderr) == (1, FULL)
 
 
+def test_full_device_does_not_hide_a_change(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    (tmp_path / "pool.json").write_text(text(pool()))
+    words = "--state-dir", str(cli.folder / "state"), "--embedded", "apply", "-f", str(tmp_path / "pool.json")
+    done = svcctl(*words, "--dry-run", to="/dev/full")
+    assert (done.returncode, done.stderr) == (1, FULL)
+    done = svcctl(*words, to="/dev/full")
+    assert (done.returncode, done.stderr) == (1, FULL.rstrip() + "; written all the same: ippool/pods\n")
+    assert "unchanged" in cli.prints("apply", "-f", str(tmp_path / "pool.json"))
+
+
 @pytest.mark.parametrize("words", ["-h", "pool", "--nothing", "--state-dir /none pool get"])
 def test_exit_status_reports_an_error_that_cannot_be_printed(words: str) -> None:
     """Standard error is full as well."""
