@@ -64,7 +64,9 @@ def _environment(run: Run) -> str:
         if busy
         else ""
     )
-    return f"Measured {words(run.environment)}.{doubts}"
+    joined = run.environment.get("joined", ())
+    parts = f" Joined from several runs, at the commits {', '.join(joined)}." if len(joined) > 1 else ""
+    return f"Measured {words(run.environment)}.{parts}{doubts}"
 
 
 def _cases(_: Run) -> str:

@@ -46,9 +46,10 @@ def draw_all(run: Run, folder: Path) -> None:
 
 
 def join(files: Sequence[Path], target: Path) -> None:
-    """Write the results of several runs as one. Its environment is that of the first run."""
+    """Write the results of several runs as one. Its environment is that of the first run, and has the commits of all."""
     runs = [read(file) for file in files]
-    lines = [{"environment": runs[0].environment}, *(line for run in runs for line in run.lines)]
+    commits = sorted({run.environment["commit"] for run in runs})
+    lines = [{"environment": {**runs[0].environment, "joined": commits}}, *(line for run in runs for line in run.lines)]
     target.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
