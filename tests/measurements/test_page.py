@@ -31,9 +31,11 @@ def test_page_has_each_block(bench: Any) -> None:
 
 
 def test_goals_are_among_the_measured_figures(bench: Any) -> None:
+    """Provisional results, of a busy machine, may lack some; the page says so."""
     page = bench("page")
-    figures = bench("results").read(page.RESULTS).figures
-    assert [key for _, key in page.GOALS if key not in figures] == []
+    run = bench("results").read(page.RESULTS)
+    assert run.busy_keys() or [key for _, key in page.GOALS if key not in run.figures] == []
+    assert page.PAGE.read_text().count("| not measured |") == sum(key not in run.figures for _, key in page.GOALS)
 
 
 def test_plots_have_the_data_of_the_results(bench: Any) -> None:
