@@ -140,10 +140,14 @@ class LineTracer:
 
     def _on_call(self, frame: FrameType, _event: str, _argument: object) -> Any:
         if not frame.f_code.co_filename.endswith(".pyx"):
-            return None
+            return None if frame.f_code.co_filename.endswith(".py") else self._ignore
         self._charge()
         self._stack.append(None)
         return self._on_event
+
+    def _ignore(self, *_: object) -> Any:
+        """Trace nothing in a frame of Cython, which cannot do without a function."""
+        return self._ignore
 
     def _on_event(self, frame: FrameType, event: str, _argument: object) -> Any:
         self._charge()
