@@ -25,6 +25,7 @@ from bench.table import text_table
 
 FOLDER = ROOT / "build" / "alloc"
 PARTS = ("time", "allocations", "flame", "lines")
+_PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # a build has an environment without programs of libraries
 _BUILDS = {"flame": with_symbols, "lines": with_line_tracing}
 
 
@@ -67,7 +68,7 @@ def _lines(part: str, folder: Path, load: Json) -> Iterator[Json]:
     reader, writer = os.pipe()
     command = [python, "-m", "bench.alloc_work", part, str(writer), str(folder), json.dumps(load)]
     with os.fdopen(reader) as lines:
-        process = subprocess.Popen(command, pass_fds=[writer], cwd=ROOT)
+        process = subprocess.Popen(command, pass_fds=[writer], cwd=ROOT, env=os.environ | {"PATH": _PATH})
         os.close(writer)
         try:
             yield from map(json.loads, lines)

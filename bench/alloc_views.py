@@ -30,7 +30,7 @@ NEWEST_PYTHON = (3, 11)  # newer ones report the lines of Cython by another inte
 
 def flame(work: "Work", folder: Path) -> Iterator[Figure]:
     """Sample all threads while they allocate, the functions of the compiled core included."""
-    sampler = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    sampler = shutil.which("py-spy")
     if not sampler:
         raise Missing("py-spy is missing: pip install --group bench")
     file = folder / f"alloc-{work.load.store}.svg"
