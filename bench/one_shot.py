@@ -1,71 +1,55 @@
-"""ADD and DEL without an agent, on each datastore: the executable starts Python, and this process does the call."""
+"""Calls without an agent: the executable starts Python, which carries out the call and ends."""
 
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 
 from bench.cluster import etcd_server, node_stage
-from bench.measurement import Figure, Missing, Sample, at_most
+from bench.measurement import Figure, Sample, at_most
 from bench.options import VERSIONS, Options
-from bench.sequential import AFTER_DELETION
-from bench.testbed import Plugin, Pod, Stage
+from bench.testbed import Plugin, Stage
 
-MOST_ROUNDS = 20  # these calls take a hundred times as long as those with an agent
-GOALS = {"embedded": 60, "etcd": 150}  # milliseconds of an ADD
-IMPORTS = 5
+GOALS = {"embedded": 60.0, "etcd": 150.0}  # milliseconds of an ADD
+_IMPORTS = {"embedded": "import svc.cni.oneshot", "etcd": "import svc.cni.oneshot, svc.datastore.etcd.store"}
+_PYTHON = "the start of Python alone"
 
 
 def run(options: Options) -> Iterator[Figure]:
-    rounds, missing = min(options.rounds, MOST_ROUNDS), list[str]()
-    with ExitStack() as stack:
-        stage = stack.enter_context(node_stage())
-        plugins = dict(_plugins(stage, stack, missing))
-        pods = dict(zip(plugins, stage.pods(len(plugins)), strict=True))
-        times = _measured(stage, plugins, pods, rounds)
-    bare, imports = _python_ms("pass"), _python_ms("import svc.cni.oneshot")
-    note = f"Python starts in {bare:.0f} ms, with the imports of a call in {imports:.0f} ms"
-    for (name, verb), values in times.items():
-        goal = at_most(GOALS[name]) if verb == "ADD" and name in GOALS else None
-        yield Figure(
-            f"one_shot_{name}_{verb.lower()}", "ms", Sample.of(values), rounds, then=goal, note=note, versions=VERSIONS
-        )
-    if missing:
-        raise Missing("; ".join(missing))
-
-
-def _plugins(stage: Stage, stack: ExitStack, missing: list[str]) -> Iterator[tuple[str, Plugin]]:
-    yield "embedded", stage.svc_plugin()
-    try:
-        yield "etcd", stack.enter_context(etcd_server(stage))[0].plugin
-    except Missing as what:
-        missing.append(f"etcd: {what}")
-
-
-def _measured(
-    stage: Stage, plugins: dict[str, Plugin], pods: dict[str, Pod], rounds: int
-) -> dict[tuple[str, str], list[float]]:
-    for name, plugin in plugins.items():  # with the agent, so that the first block is there
-        for verb in ("ADD", "DEL"):
-            stage.execute(plugin, verb, pods[name])
-    stage.node.stop_agent()
-    times: dict[tuple[str, str], list[float]] = {}
-    for number in range(rounds + 1):
+    with node_stage() as stage, etcd_server(stage) as (server, _):
+        stage.node.stop_agent()
+        plugins = {"embedded": stage.svc_plugin(), "etcd": server.plugin}
         for name, plugin in plugins.items():
-            for verb in ("ADD", "DEL"):
-                ms = stage.execute(plugin, verb, pods[name]).ms
-                time.sleep(AFTER_DELETION)
-                if number:  # the first fills caches
-                    times.setdefault((name, verb), []).append(ms)
-    return times
+            yield from _calls(stage, name, plugin, options)
+    for name, statement in _IMPORTS.items():
+        note = f"median of the whole process; {_PYTHON} {_median_ms('pass', options.rounds):.1f} ms"
+        yield Figure(f"one_shot_{name}_import", "ms", _process_ms(statement, options.rounds), options.rounds, note=note)
 
 
-def _python_ms(code: str) -> float:
-    """Return the time of a new Python process that does this."""
-    times = []
-    for _ in range(IMPORTS):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-I", "-c", code], check=True)
-        times.append((time.perf_counter() - began) * 1000)
-    return Sample.of(times).p50
+def _calls(stage: Stage, name: str, plugin: Plugin, options: Options) -> Iterator[Figure]:
+    found: dict[str, list[float]] = {"ADD": [], "DEL": []}
+    (pod,) = stage.pods(1)
+    for number in range(options.rounds + options.warm_up):
+        for verb, times in found.items():
+            ms = stage.execute(plugin, verb, pod).ms
+            if number >= options.warm_up:
+                times.append(ms)
+    for verb, times in found.items():
+        goal = at_most(GOALS[name]) if verb == "ADD" else None
+        yield Figure(f"one_shot_{name}_{verb.lower()}", "ms", Sample.of(times), options.rounds, goal=goal, versions=VERSIONS)
+
+
+def _process_ms(statement: str, rounds: int) -> Sample:
+    return Sample.of([_one(statement) for _ in range(rounds)])
+
+
+def _median_ms(statement: str, rounds: int) -> float:
+    return _process_ms(statement, rounds).p50
+
+
+def _one(statement: str) -> float:
+    from harness.node import BIN
+
+    started = time.perf_counter()
+    command: Sequence[str] = (str(BIN / "python"), "-I", "-c", statement)
+    subprocess.run(command, check=True)
+    return (time.perf_counter() - started) * 1000

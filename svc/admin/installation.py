@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +41,7 @@ from svc.netconf.fields import FILE_OPTIONS
 from svc.netconf.installed import FILE_NAME, Installed, add_installed, remove_installed
 from svc.netconf.networklist import check_file, read_file, read_others, read_plugin
 from svc.orch.pod_cidrs import config_warning
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 Json = dict[str, Any]
 Warn = Callable[[str], None]

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from svc.attach.record import DELETING
 from svc.cni.spool_file import MAX_BYTES, MAX_FILES, waiting
 from svc.model.errors import CallerError, PeerError, SvcError
 from svc.timestamps import rfc3339
-from svc.values import dataclass
+from svc.values import asdict, dataclass
 
 GOOD, DEGRADED, DOWN = "good", "degraded", "down"
 EXIT_STATUS: Final = {GOOD: 0, DEGRADED: 3, DOWN: 4}

@@ -4,7 +4,6 @@ import math
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 
 import orjson
 
@@ -26,6 +25,7 @@ from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
 from svc.netconf.decoding import decode
 from svc.netconf.netconf import NetConf
+from svc.values import replace
 from svc.waits.wait import Resumable, Suspended, limited
 
 # Limits of a call's work, from when a worker takes it; waits for readiness gates and policy are not included. They are shorter

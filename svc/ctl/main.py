@@ -4,7 +4,6 @@ import atexit
 import gc
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from svc.ctl.path_option import PATH
 from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
+from svc.values import replace
 
 atexit.register(gc.freeze)  # otherwise the end of the process traverses all objects: 40 of 200 ms
 

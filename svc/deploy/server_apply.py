@@ -9,13 +9,12 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.datastore.api import StoreError
 from svc.deploy.discovery import Discovery, ServedKind
 from svc.model.errors import CallerError
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 if TYPE_CHECKING:
     from svc.datastore.orch.client import Client  # its packages come with an extra

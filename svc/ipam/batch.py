@@ -8,7 +8,6 @@ That is permitted, because all requests of a batch are concurrent.
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -38,6 +37,7 @@ from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import NODE, BlockKey, HandleKey, Host, Key, ResourceKey
 from svc.retry import ATTEMPTS_BEFORE_BACKOFF, attempts, is_after_backoff
+from svc.values import replace
 
 Outcome = Answer | BaseException
 

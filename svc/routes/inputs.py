@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
 from typing import Final
 
 from svc._core.cidr import Address, Cidr
@@ -12,7 +11,7 @@ from svc.model.pool import CROSS_SUBNET, LOAD_BALANCER, NEVER, Pool
 from svc.model.resource import Json, Resource
 from svc.names import Names
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 INTERNAL: Final = "InternalIP"
 TUNNEL_FIELDS: Final = {

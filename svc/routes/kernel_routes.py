@@ -7,14 +7,13 @@ same network and metric, so an own route never replaces a foreign one. No own ro
 import errno
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 from svc._core import netns, rtnl
 from svc._core.cidr import Address, Cidr
 from svc.dataplane.kernel import query
 from svc.routes.applied import Failure, Foreign
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Key = tuple[bytes, int]
 """A network: its packed address and its length."""

@@ -1,7 +1,6 @@
 """What this node tells the others: the addresses of its tunnels, and on etcd its own address."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from svc._core.cidr import Address
@@ -17,6 +16,7 @@ from svc.names import Names
 from svc.routes.inputs import INTERNAL, TUNNEL_FIELDS, node_facts
 from svc.routes.planning import tunnel_mac
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
+from svc.values import replace
 
 HANDLES: Final = {VXLAN_V4: "vxlan-tunnel-addr-", VXLAN_V6: "vxlan-v6-tunnel-addr-", IPIP: "ipip-tunnel-addr-"}
 TYPES: Final = {VXLAN_V4: "vxlanTunnelAddress", VXLAN_V6: "vxlanV6TunnelAddress", IPIP: "ipipTunnelAddress"}

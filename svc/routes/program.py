@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from svc._core.cidr import Address
@@ -31,6 +30,7 @@ from svc.routes.settings import Settings
 from svc.routes.telemetry import Telemetry
 from svc.routes.tunnel_addresses import TunnelAddresses
 from svc.routes.wanted import Wanted
+from svc.values import replace
 
 BATCH_SECONDS: Final = 0.05
 COMPARE_SECONDS: Final = 60.0

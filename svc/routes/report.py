@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
@@ -10,7 +9,7 @@ from svc.routes.applied import Applied, Failure
 from svc.routes.planning import Row
 from svc.routes.reasons import Reason
 from svc.routes.wanted import Blackhole, Direct, Way
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 

@@ -8,7 +8,6 @@
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from svc.upgrade.saved_steps import saved_steps
 from svc.upgrade.step import Between, Look, Step
 from svc.upgrade.step_runner import POLL_SECONDS, Options, StepRunner, Stop
 from svc.upgrade.writer import Writer
+from svc.values import replace
 
 Json = dict[str, Any]
 

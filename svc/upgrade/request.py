@@ -1,9 +1,7 @@
 """What a user gives for a procedure."""
 
-from dataclasses import fields
-
 from svc.model.errors import CallerError
-from svc.values import dataclass
+from svc.values import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """Steps of a procedure: what each finds, does, waits for, and undoes."""
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Any, Final, Protocol
 
 from svc.upgrade.object_states import Difference
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from svc.upgrade.outcomes import Blocked, Stopped, TimedOut, Waits
 from svc.upgrade.run_record import DONE, FAILED, RUNNING, UNDONE, WAITING, RunRecord
 from svc.upgrade.step import Look, Step
 from svc.upgrade.writer import Changed
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field
 
 from svc._core.cidr import Address
 from svc.attach.context import Context
@@ -18,7 +17,7 @@ from svc.model.resource import Resource
 from svc.model.result import Dns, IpConfig, Route
 from svc.names import Names
 from svc.orch.pod_info import PodInfo
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Valid = frozenset[tuple[str, str]]
 """Containers and interfaces that the runtime knows."""

@@ -1,7 +1,6 @@
 """Addresses from the pools of the datastore, and addresses that bypass IPAM."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from svc._core.cidr import Address
@@ -19,6 +18,7 @@ from svc.ipam.requests import Allocation, Assign, ReleaseTarget
 from svc.model.annotations import ADDRESSES, FAMILIES, POOLS, AnnotationSettings
 from svc.model.errors import Code, SvcError
 from svc.model.result import IpConfig, Route
+from svc.values import replace
 
 REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # errors that changed annotations of the namespace may avoid
 

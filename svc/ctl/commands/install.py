@@ -5,7 +5,6 @@ While a node is updated, its agent waits for `install` in a container. So that i
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from svc.model.errors import SvcError
 from svc.netconf.installed import FILE_NAME, remove_installed
 from svc.netconf.names_profiles import canonical
 from svc.netconf.networklist import read_file
+from svc.values import replace
 
 _EMBEDDED = "embedded"
 _OF_THE_NETWORK = ("netconf", "host_conf_dir", "installation", "without", "cni_version")
