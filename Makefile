@@ -23,7 +23,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image wheels wheels-test wheels-twice deb lock deploy-folders clean FORCE
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench plots scale kube-programs otlp-receiver helm image wheels wheels-test wheels-twice deb lock deploy-folders clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -51,7 +51,7 @@ types: $(VENV)/.installed
 	$(BIN)/stubtest --allowlist tests/harness/stubtest.allow $(addprefix svc._core.,bitmap cidr netns rtnl)
 
 quick: lint ## lint, unit tests, and the contract tests that need no server: for every change
-	$(PYTEST) -m "not server and not slow and not long" tests/unit tests/contract
+	$(PYTEST) -m "not server and not slow and not long" tests/unit tests/contract tests/measurements
 
 unit: $(VENV)/.installed ## run the unit tests
 	$(PYTEST) tests/unit
@@ -83,7 +83,7 @@ faults: $(VENV)/.installed kube-programs ## kill nodes at random and controllers
 	    PYTHONPATH=tests $(BIN)/python -m faults --store $$store --kills $$(($(KILLS) / 8)) --seed $(SEED) $$troubles \
 	        || [ $$? -eq 77 ] || exit 1; \
 	done; done
-	$(BIN)/pytest -m long tests/e2e tests/contract
+	$(BIN)/pytest -m long tests/e2e tests/contract tests/measurements
 
 fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled core and the executable with the address sanitizer
 	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --seed $(SEED)
@@ -91,6 +91,9 @@ fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled 
 
 bench: $(VENV)/.installed kube-programs ## measure svc and other plugins in one interleaved run
 	$(BIN)/python -m bench
+
+plots: $(VENV)/.installed kube-programs ## measure the curves of docs/benchmarks.md, draw them and write its tables: 20 minutes of a quiet machine
+	$(BIN)/python -m bench plots
 
 scale: $(VENV)/.installed kube-programs ## measure the controllers with 1,000 nodes and 30,000 pods
 	$(BIN)/python -m bench --only scale --nodes $(NODES) --pods $(PODS)
