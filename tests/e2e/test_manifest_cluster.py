@@ -42,7 +42,9 @@ def test_pods_reach_each_other_and_the_outside(cluster: ManifestCluster) -> None
             ways = {(row["node"], row["reason"]) for row in report["networks"] if row["node"] != node.name}
             far = {name for name, (subnet, _) in PLACES.items() if subnet != PLACES[node.name][0]}
             assert ways == {(name, "TUNNEL" if name in far else "DIRECT") for name in PLACES if name != node.name}
-            assert (report["traces"], report["problems"]) == ([], [])
+            # the first pod turns forwarding on; the report may be older, and packets below show that it is on
+            problems = [text for text in report["problems"] if "the kernel forwards no" not in text]
+            assert (report["traces"], problems) == ([], [])
         addresses = {name: [text.partition("/")[0] for text in netns.addresses("eth0")] for name, netns in pods.items()}
         for source, target in (("node1", "node2"), ("node1", "node3"), ("node3", "node2")):
             for mine, other in zip(addresses[source], addresses[target], strict=True):

@@ -22,7 +22,7 @@ from harness.reference_plugins import REFERENCE, require_plugin
 from harness.routed_node import Fabric, addresses_of
 from svc.admin.routes_report import read_report
 from svc.deploy.manifests.settings import BIN_DIR, CONF_DIR, SYSTEM_NAMESPACE
-from svc.model.errors import PeerError
+from svc.model.errors import Code, PeerError
 from svc.names import DEFAULT
 
 Json = dict[str, Any]
@@ -97,8 +97,16 @@ class ManifestNode:
         }  # fmt: skip
         network = json.loads((self.pod.root / CONF_DIR[1:] / DEFAULT.conflist).read_text())
         entry = network["plugins"][0] | {"name": network["name"], "cniVersion": network["cniVersion"]}
-        done = self.pod.host(f"{BIN_DIR}/{DEFAULT.plugin}", stdin=json.dumps(entry), variables=variables)
-        return [ip["address"].partition("/")[0] for ip in json.loads(done.stdout)["ips"]]
+        until = time.monotonic() + TIMEOUT_SECONDS
+        while True:  # as kubelet does: install-watch initialises the datastore after the agent has started
+            done = self.pod.host(f"{BIN_DIR}/{DEFAULT.plugin}", stdin=json.dumps(entry), variables=variables, check=False)
+            answer = json.loads(done.stdout)
+            if answer.get("code") != Code.DATASTORE_LOCKED:
+                break
+            assert time.monotonic() < until, (answer, self.pod.log("install-watch"))
+            time.sleep(0.2)
+        assert done.returncode == 0, answer
+        return [ip["address"].partition("/")[0] for ip in answer["ips"]]
 
     def report(self) -> Json:
         """Return what svc-routes reports; empty while it does not answer."""
