@@ -92,7 +92,7 @@ ALL = (
     ),
     Case(
         "routes", "routes",
-        "svc-routes with 1,000 nodes and 4,000 blocks on each datastore: start, memory, rest, the way of a change to the kernel; "
+        "svc-routes with 1,000 nodes and 4,000 blocks on each datastore: start, memory, rest, changes until the kernel; "
         "packets during restarts, kills and outages; ADDs beside it; its messages to the kernel beside pyroute2",
         "a network between the nodes", (), on_request=True,
     ),

@@ -13,9 +13,8 @@ from bench.routes_site import OWN, READY_SECONDS
 from bench.testbed import Failed
 from harness.datastores import Site
 from harness.node import netconf
+from svc.admin.routes_report import SOCKET, read_report
 from svc.model.errors import PeerError
-from svc.routes.settings import SOCKET
-from svc.routes.showing import read_report
 
 _STOP_SECONDS = 20.0
 _QUIET_SECONDS = 2.0

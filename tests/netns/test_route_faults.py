@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness.ipam import put, put_affinity, put_pool, remove
-from netns.test_route_program import World, announced, eventually, world
+from harness.route_world import World, eventually
+from netns.test_route_program import announced, world
 from svc._core import netns, rtnl
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
