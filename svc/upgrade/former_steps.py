@@ -193,8 +193,8 @@ class RemoveFormer(SmallStep):
         )
 
     def undo(self, look: Look) -> None:
-        """Create them again."""
-        for each in look.content["missing"]:
+        """Create them again, the last one first: the DaemonSet, from which a move is planned, after what belongs to it."""
+        for each in reversed(look.content["missing"]):
             self._writer.create(created_again(each))
 
 

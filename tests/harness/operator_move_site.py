@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 from harness.datastores import OrchSite, session, set_ready
 from harness.ipam import put_pool
 from harness.kube import Kube
+from harness.polling import wait_until
 from harness.upgrade_site import SYSTEM, UpgradeSite
+from svc.datastore.api import Backend, Conflict
 from svc.datastore.open import open_client
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import NETWORKING, NONE, ORCH, POLICY_V1BETA1, Settings
@@ -51,7 +53,7 @@ class OperatorMoveSite:
     def install(self, flavour: str = NETWORKING, namespace: str = SYSTEM, **more: Any) -> None:
         """Apply the manifests."""
         with session(self.site) as store:
-            set_ready(store)
+            wait_until(lambda: _is_ready(store))
             put_pool(store, "pool-v4", POOL, ipipMode="Always", natOutgoing=True)
         settings = Settings(flavour, ORCH, "svc:0.1.0", namespace=namespace, crds=NONE, policy_api=POLICY_V1BETA1, **more)
         client = open_client({"kubeconfig": str(self.upgrades.kubeconfig)})
@@ -142,3 +144,12 @@ class OperatorMoveSite:
             path = f"/api/v1/nodes/{name}"
             self.kube.call("PATCH", path, {"metadata": {"labels": {self.key: None}}}, "application/merge-patch+json")
         self.kube.forget("operator.svc.internal/", "crd.svc.internal/")
+
+
+def _is_ready(store: Backend) -> bool:
+    """Set the ready flag. The controllers, which know the Installation of before for a moment, may write it as well."""
+    try:
+        set_ready(store)
+    except Conflict:
+        return False
+    return True
