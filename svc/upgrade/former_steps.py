@@ -194,8 +194,8 @@ class RemoveFormer(SmallStep):
         return Look(not left, changes=changes, content={"left": left})
 
     def undo(self, look: Look) -> None:
-        """Create them again."""
-        for each, present in look.content["left"]:
+        """Create them again, the last one first: the DaemonSet, from which a move is planned, after what belongs to it."""
+        for each, present in reversed(look.content["left"]):
             live = present or self._writer.create(created_again(each))
             if operations := giving_back(live, each):
                 self._writer.patch(_place(each), live, operations)

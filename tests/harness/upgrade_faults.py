@@ -90,7 +90,8 @@ def turn_round(
         if killed.returncode == 0:
             break
         succeeds(opposite)
-        assert state() == wanted, number
+        found = state()
+        assert found == wanted, f"after write {number}"
         kills += 1
     print(f"{verb}: {kills} kills, each followed by {opposite}")
     return kills

@@ -164,6 +164,17 @@ def test_former_workloads_stay_while_a_node_waits() -> None:
     assert writer.find(FORMER) is None
 
 
+def test_former_daemon_set_comes_back_last() -> None:
+    """An undoing that is interrupted leaves no DaemonSet without its ConfigMap, from which the next move would be planned."""
+    settings = Place("v1", "ConfigMap", "kube-system", "cni-config")
+    writer = MemoryWriter(daemon_set(), made(CONTROLLERS, spec={"replicas": 0}), made(settings, data={"config": "{}"}))
+    run = Run(RemoveWorkloads(writer, [FORMER, CONTROLLERS, settings], TURN))
+    run.carry_out()
+    number = len(writer.writes)
+    run.undo()
+    assert writer.writes[number:] == [f"create {place}" for place in (settings, CONTROLLERS, FORMER)]
+
+
 def policy_agent(image: str) -> Json:
     containers = [{"name": "calico-node", "image": image, "env": [{"name": "IP", "value": "autodetect"}]}]
     installers = [{"name": "install-cni", "image": image}]
