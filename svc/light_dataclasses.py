@@ -11,6 +11,12 @@ MISSING = object()
 _FIELDS = "__dataclass_fields__"  # where orjson, and the functions of `dataclasses`, look for them
 
 
+class _Parameters:
+    """What `pprint` asks of a class: whether to print its objects field by field, in place of `repr`."""
+
+    repr = False
+
+
 class Field:
     """A field: its name, default or factory of defaults, and whether `__init__`, `__repr__` and `__eq__` use it."""
 
@@ -54,6 +60,7 @@ def dataclass(*, frozen=False, eq=True, repr=True, slots=False):  # noqa: A002 t
         listed = _listed(cls)
         added = {
             _FIELDS: listed,
+            "__dataclass_params__": _Parameters,
             "__match_args__": tuple([each.name for each in listed.values() if each.init and not each.kw_only]),
             "__init__": _compiled_on_use("__init__", _init_of),
         }
@@ -156,13 +163,16 @@ def _with_slots(cls, listed, added):
 
 
 def _compiled_on_use(name, define):
-    """Return a method that replaces itself by the compiled one and calls it."""
+    """Return a method that replaces itself by the compiled one and calls it. Threads may call it at the same time."""
+    compiled = None
 
     def method(self, *arguments, **named):
-        cls = next(each for each in type(self).__mro__ if vars(each).get(name) is method)
-        compiled = define(vars(cls)[_FIELDS].values(), cls)
-        compiled.__qualname__ = f"{cls.__qualname__}.{name}"
-        setattr(cls, name, compiled)
+        nonlocal compiled
+        cls = next((each for each in type(self).__mro__ if vars(each).get(name) is method), None)
+        if cls is not None:  # otherwise another thread has replaced this method since it was called
+            compiled = define(vars(cls)[_FIELDS].values(), cls)
+            compiled.__qualname__ = f"{cls.__qualname__}.{name}"
+            setattr(cls, name, compiled)
         return compiled(self, *arguments, **named)
 
     return method

@@ -1,9 +1,14 @@
 """Dataclasses of svc.values: equality, hashes and slots like frozen ones, and plain assignment of fields."""
 
+import copy
 import dataclasses
 import importlib
+import pickle
 import pkgutil
+import pprint
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
@@ -195,6 +200,62 @@ def test_nested_values_become_dictionaries() -> None:
     assert asdict(value) == dataclasses.asdict(value) == {"points": ({"x": 1, "y": 0},), "names": {"a": {"x": 2, "y": 3}}}
 
 
+def test_long_lists_are_printed() -> None:
+    """As pytest does if two of them differ."""
+    values = [ByName("a" * 90), ByName("b" * 90)]
+    assert pprint.pformat(values) == f"[{values[0]!r},\n {values[1]!r}]"
+
+
+def test_values_are_copied_and_pickled() -> None:
+    made = Every(1, [2], "c", late=4)
+    for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert other == made
+        assert (other.hidden, other.ended) == (7, True)
+
+
+def test_method_that_was_read_before_its_first_use_can_be_called_again() -> None:
+    """As by a thread that calls it while another one replaces it."""
+
+    @dataclass(frozen=True, slots=True)
+    class Fresh:
+        x: int
+
+    initialise, equals, digest = Fresh.__init__, Fresh.__eq__, Fresh.__hash__
+    first, second = Fresh.__new__(Fresh), Fresh.__new__(Fresh)
+    for made in (first, second):
+        initialise(made, 1)
+    assert equals(first, second)
+    assert equals(first, Fresh(1))
+    assert digest(first) == digest(second)
+
+
+def test_threads_use_a_class_for_the_first_time() -> None:
+    """The interpreter changes threads as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(100):
+                assert set(threads.map(_first_use, [_fresh()] * 4)) == {True}
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _fresh() -> type[Any]:
+    @dataclass(frozen=True, slots=True)
+    class Fresh:
+        x: int
+        y: str = ""
+        z: str = ""
+
+    return Fresh
+
+
+def _first_use(cls: type[Any]) -> bool:
+    first, second = cls(1), cls(1)
+    return bool(first == second) and hash(first) == hash(second)
+
+
 def test_field_of_dataclasses_is_refused() -> None:
     with pytest.raises(TypeError, match=r"x: describe the field by svc\.values\.field"):
 
@@ -219,7 +280,7 @@ def test_methods_of_every_class_can_be_compiled() -> None:
     """They are compiled at their first use, which may be in a rare case."""
     found = 0
     for cls in _classes():
-        if type(vars(cls).get("__dataclass_fields__")) is dict and "__dataclass_params__" not in vars(cls):
+        if "__dataclass_fields__" in vars(cls):
             with pytest.raises(TypeError, match="unexpected keyword argument"):
                 cls(**{"not a field": 1})
             found += 1
