@@ -4,17 +4,21 @@ Other packages import modules that they need in few cases: `dataclasses` imports
 """
 
 import sys
+from _thread import RLock
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+
+_lock = RLock()  # held to remove a stand-in: another thread may have done that, and be importing the module
 
 
 class _Postponed(ModuleType):
     """Stands for a module until one of its attributes is read."""
 
     def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
+        with _lock:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
         return getattr(import_module(self.__name__), name)
 
 
