@@ -4,8 +4,6 @@ import gc
 import os
 import sys
 
-from svc.lazy_modules import postpone
-
 SIGN = b"svc\n"  # the executable compares these bytes
 OPTION = "--signed"
 
@@ -16,6 +14,8 @@ def main() -> int:
         sys.argv.remove(OPTION)
         sys.stdout.buffer.write(SIGN)
         sys.stdout.flush()
+    from svc.lazy_modules import postpone
+
     gc.disable()  # it would look through the same modules again and again: a tenth of the time
     postpone("hashlib", "inspect", "ipaddress", "traceback")
     from svc.cni.oneshot import main as carry_out

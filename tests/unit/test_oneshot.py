@@ -1,5 +1,6 @@
 """One-shots, and agents that start and end during a call."""
 
+import gc
 import io
 import os
 import socket
@@ -102,7 +103,10 @@ def test_signature_precedes_all_output(
     """The executable expects it, because another Python would not write it."""
     monkeypatch.setattr(oneshot, "main", lambda: print(*sys.argv) or 3)
     monkeypatch.setattr(sys, "argv", ["svc", "--signed", "--name", "svc"])
-    assert entry_point() == 3
+    try:
+        assert entry_point() == 3
+    finally:
+        gc.enable()  # for the other tests of this process
     assert capsysbinary.readouterr().out == b"svc\nsvc --name svc\n"
 
 
