@@ -6,8 +6,8 @@ of these classes are plain slots at run time. Equality and hash are those of a f
 
 The decorator of `dataclasses` compiles each method of each class when the class is defined, and its module imports a dozen
 others. A process that carries out one call defines a hundred classes and uses half of them: this took half of its start. So
-methods are compiled when they are first used. The functions of `dataclasses` work with these classes as well. Keyword-only
-fields, `InitVar` and methods of order are not supported.
+methods are compiled when they are first used. The functions of `dataclasses` work with these classes as well. `InitVar` and
+methods of order are not supported.
 """
 
 from typing import TYPE_CHECKING

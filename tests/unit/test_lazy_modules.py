@@ -1,6 +1,7 @@
 """Modules that are imported when something of them is used."""
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,3 +59,16 @@ def test_threads_use_a_module_for_the_first_time(module: str) -> None:
                 assert list(threads.map(lambda _, used=stand_in: used.value, range(4))) == [1] * 4
     finally:
         sys.setswitchinterval(before)
+
+
+def test_grpc_and_log_records_do_not_import_asyncio() -> None:
+    """Log records do from Python 3.12 on, if something seems to have imported it."""
+    statements = (
+        "import logging, sys",
+        "from svc.datastore.etcd.sync_grpc import grpc",
+        "logging.warning('a record')",
+        "assert grpc.insecure_channel",
+        "print('asyncio.events' in sys.modules)",
+    )
+    done = subprocess.run([sys.executable, "-c", "; ".join(statements)], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("False\n", 0)
