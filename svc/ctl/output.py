@@ -18,6 +18,8 @@ class _Output:
         self._stream = stream
 
     def write(self, text: str) -> Any:
+        if isinstance(text, str) and not text:  # click tries this, and ignores the error, after which the output is discarded
+            return 0
         with _output_errors(self._stream):
             return self._stream.write(text)
 

@@ -38,6 +38,12 @@ def test_full_device_causes_one_line_of_error(tmp_path: Path, words: str) -> Non
     assert (done.returncode, done.stderr) == (1, FULL)
 
 
+def test_full_device_is_an_error_without_a_buffer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    done = svcctl("--version", to="/dev/full")
+    assert (done.returncode, done.stderr) == (1, FULL)
+
+
 def test_full_device_does_not_hide_a_change(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     (tmp_path / "pool.json").write_text(text(pool()))
