@@ -1,6 +1,8 @@
 """Executables that another program removed after `svcctl install`."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from harness.shim import compile_shim
 from svc.admin.executable_keeper import ExecutableKeeper
 from svc.admin.installation import Installation, install
 from svc.names import DEFAULT
-from svc.netconf.installed import remove_installed
+from svc.netconf.installed import read_installed, remove_installed
 
 
 @pytest.fixture
@@ -51,6 +53,16 @@ def test_uninstalled_files_stay_removed(wanted: Installation) -> None:
     keeper.look()
     keeper.look()
     assert not (wanted.bin_dir / DEFAULT.plugin).exists()
+
+
+def test_uninstalled_files_stay_removed_if_that_cannot_be_printed(wanted: Installation) -> None:
+    words = "--state-dir", str(wanted.state_dir), "uninstall", "--bin-dir", str(wanted.bin_dir)
+    statement = "from svc.ctl.main import main; main(prog_name='svcctl')"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", statement, *words], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, b"cannot be written" in done.stderr) == (1, True)
+    assert content(wanted.bin_dir) == {}
+    assert read_installed(wanted.state_dir) == ()
 
 
 def test_changed_files_and_removed_directories_stay(wanted: Installation) -> None:

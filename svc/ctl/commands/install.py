@@ -121,11 +121,13 @@ def uninstall(context: CliContext, bin_dir: Path) -> None:
     recorded, profile = recorded_settings(folder, context.names), canonical(context.profile)
     state_dir = Path(recorded.get("state_dir", context.state_dir))
     others = other_installations(state_dir, profile, folder)
-    for path, outcome in installer.uninstall(folder, context.names, others):
-        echo(f"{path} {outcome}")
-    installation.drop_log_directory(context.names, others)
-    if remove_installed(state_dir, profile, str(folder)):
-        echo(f"{state_dir / FILE_NAME} removed")
+    done, is_last = installer.uninstall(folder, context.names, others), False
+    try:  # before the output, which may fail: `svcctl install --watch` puts back what is recorded
+        installation.drop_log_directory(context.names, others)
+        is_last = remove_installed(state_dir, profile, str(folder))
+    finally:
+        for path, outcome in [*done, *([(state_dir / FILE_NAME, "removed")] if is_last else [])]:
+            echo(f"{path} {outcome}")
     _warn_of_leftovers(state_dir, profile, is_last=all(entry.profile != profile for entry in others.entries))
 
 
