@@ -23,6 +23,8 @@ class _Postponed(ModuleType):
 
 
 def postpone(*names: str) -> None:
-    """Have these modules imported when something of them is used, unless that was done already."""
+    """Have these modules imported when something of them is used, unless that was done already.
+
+    Use something of a package before a statement such as `import package.module`, which would load that module twice."""
     for name in names:
         sys.modules.setdefault(name, _Postponed(name))
