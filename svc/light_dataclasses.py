@@ -156,13 +156,16 @@ def _with_slots(cls, listed, added):
 
 
 def _compiled_on_use(name, define):
-    """Return a method that replaces itself by the compiled one and calls it."""
+    """Return a method that replaces itself by the compiled one and calls it. Several threads may call it first."""
+    compiled = None
 
     def method(self, *arguments, **named):
-        cls = next(each for each in type(self).__mro__ if vars(each).get(name) is method)
-        compiled = define(vars(cls)[_FIELDS].values(), cls)
-        compiled.__qualname__ = f"{cls.__qualname__}.{name}"
-        setattr(cls, name, compiled)
+        nonlocal compiled
+        cls = next((each for each in type(self).__mro__ if vars(each).get(name) is method), None)
+        if cls is not None:  # otherwise another thread has replaced it since this call has begun
+            compiled = define(vars(cls)[_FIELDS].values(), cls)
+            compiled.__qualname__ = f"{cls.__qualname__}.{name}"
+            setattr(cls, name, compiled)
         return compiled(self, *arguments, **named)
 
     return method
