@@ -97,8 +97,10 @@ class KernelPart:
         used = {entry.link for entry in kept.values()}
         problems = self._tunnels.delete(links, except_for=[name for name, link in links.items() if link["index"] in used])
         self._links, self._networks = None, {key_of(network) for network in kept}
-        if self._others_masquerade or self._nat.exists():
-            self._bring_nat(None if self._others_masquerade else wanted.nat, may_delete=may_delete)
+        if self._others_masquerade:
+            self._bring_nat(None, may_delete=True)
+        elif self._nat.exists():
+            self._bring_nat(wanted.nat, may_delete=may_delete)
         routes = {network: wanted.routes[network] for network in outcome.present if network in wanted.routes}
         return Applied(routes, problems=(*problems, *_undeleted(outcome)), unwanted=len(every) - len(left))
 
