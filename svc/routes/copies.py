@@ -278,7 +278,7 @@ class Copies:
             known = {BlockKey(cidr) for cidr in self._borrowed}  # those of a watch that was closed
             self._blocks = Follower(self._backend, BlockQuery(), "blocks", self._take, self._blocks_listed, known)
             self._blocks.start()
-        elif blocks is not None and self._blocks_are_known and self._strict and not self._borrowed:
+        elif blocks is not None and self._strict and self._blocks_are_known and not self._borrowed and not self._lacks_block():
             blocks.close()
             blocks.join()
             self._blocks = None
@@ -287,6 +287,11 @@ class Copies:
             del blocks
             gc.collect()  # of what the listing of the largest part has left
             return_free_memory()
+
+    def _lacks_block(self) -> bool:
+        """Return whether a block is unreadable: only the watch tells when it is corrected, and nothing is deleted before."""
+        with self._lock:
+            return any(isinstance(key, BlockKey) for key in self._lacking)
 
     def _blocks_listed(self) -> None:
         self._blocks_are_known = True

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Entry, Event, StoreError
-from svc.model.ipam import Affinity
-from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery, Key, Query, ResourceKey
+from svc.ipam import settings
+from svc.model.ipam import Affinity, Block, IpamConfig
+from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery, Key, Query, ResourceKey
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 from svc.routes import copies as copying
@@ -94,15 +96,18 @@ class MemoryStore:
     def find(self, _: Key) -> None:
         return None
 
-    def node(self, name: str, address: str | None, **spec: Any) -> None:
+    def node(self, name: str, address: str | None, ranges: tuple[str, ...] = (), **spec: Any) -> None:
         given = [] if address is None else [{"address": address, "type": "InternalIP"}]
-        self.put(ResourceKey("Node", name), Resource("Node", {"name": name}, {"addresses": given, **spec}))
+        status = {"podCIDRs": list(ranges)}
+        self.put(ResourceKey("Node", name), Resource("Node", {"name": name}, {"addresses": given, **spec}, status=status))
 
     def pool(self, **spec: Any) -> None:
         self.put(ResourceKey("IPPool", "pool"), Resource("IPPool", {"name": "pool"}, spec))
 
 
 def _kind(key: Key) -> str:
+    if isinstance(key, BlockKey):
+        return "block"
     return key.kind if isinstance(key, ResourceKey) else "affinity"
 
 
@@ -245,6 +250,34 @@ def test_an_address_that_another_node_has_got_is_no_way_to_the_deleted_one() -> 
         store.node("n2", "192.168.0.1")
         assert eventually(lambda: node(copies, "n2") is not None)
         assert node(copies) == NodeFacts("n1")
+
+
+def test_what_another_node_has_got_is_not_of_the_deleted_one() -> None:
+    """A range or the address of a tunnel with two nodes would give neither of them a way."""
+    store = MemoryStore()
+    with copied(store) as copies:
+        store.node("n1", "192.168.0.1", ("10.0.1.0/24", "fd00:1::/64"), **TUNNEL)
+        store.remove(ResourceKey("Node", "n1"))
+        store.node("n2", "192.168.0.2", ("10.0.1.0/24",), **TUNNEL)
+        assert eventually(lambda: node(copies, "n2") is not None)
+        assert node(copies) == NodeFacts("n1", {4: Address("192.168.0.1")}, ranges=(Cidr("fd00:1::/64"),))
+        found = node(copies, "n2")
+        assert found is not None
+        assert (found.ranges, len(found.tunnels)) == ((Cidr("10.0.1.0/24"),), 1)
+
+
+def test_blocks_are_watched_while_one_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is deleted before it is corrected, and only the watch tells that it is."""
+    store, key = MemoryStore(), BlockKey(BLOCK)
+    store.entries[key] = object()
+    monkeypatch.setattr(settings, "read_settings", lambda _: IpamConfig(strict_affinity=True))
+    with copied(store) as copies:
+        assert eventually(lambda: copies.is_lacking)
+        time.sleep(0.1)
+        assert copies.watches_blocks
+        store.put(key, Block(BLOCK, "host:n1", Ordinals(6), 1))
+        assert eventually(lambda: not copies.watches_blocks)
+        assert not copies.is_lacking
 
 
 def test_a_deleted_pool_stays_while_nodes_have_blocks_of_it() -> None:
