@@ -23,14 +23,18 @@ class Node:
         self.addresses = held
         self.released: list[str] = []
         self.registered: list[tuple[dict[int, Address], dict[int, Address]]] = []
-        self.is_full = self.is_broken = False
+        self.is_full = self.is_broken = self.has_no_ipam = False
 
     def assign(self, kind: str, pools: Iterable[str]) -> Address:
+        if self.has_no_ipam:
+            raise ImportError("no IPAM")
         if self.is_full:
             raise PeerError(f"no address for {kind} from {pools}")
         return self.addresses[0]
 
     def held(self, _: str) -> tuple[Address, ...]:
+        if self.has_no_ipam:
+            raise ImportError("no IPAM")
         return self.addresses
 
     def release(self, kind: str) -> None:
@@ -134,6 +138,17 @@ def test_an_error_of_svc_is_a_problem(marks: OwnMarks) -> None:
     tunnels.want(NEEDED, {4: FIRST})
     tunnels.attempt_needed()
     assert "an error of svc, RuntimeError: broken" in tunnels.problems["address"]
+    assert tunnels.addresses == {VXLAN_V4: FIRST}
+
+
+def test_an_error_of_svc_keeps_the_address_of_the_device(marks: OwnMarks) -> None:
+    """Whether IPAM has given it back cannot be asked either."""
+    node = Node(FIRST)
+    node.has_no_ipam = True
+    tunnels = made(node, marks, v4=FIRST)
+    tunnels.want(NEEDED, {})
+    tunnels.attempt_needed()
+    assert "no IPAM" in tunnels.problems[VXLAN_V4]
     assert tunnels.addresses == {VXLAN_V4: FIRST}
 
 
