@@ -7,7 +7,7 @@ there has announced them again. A pool that is deleted while nodes have blocks o
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from svc._core.cidr import Address, Cidr
+from svc._core.cidr import Cidr
 from svc.routes.inputs import NodeFacts, RoutedPool
 
 GRACE_SECONDS: Final = 600.0  # for a node
@@ -96,7 +96,7 @@ def _completed(present: NodeFacts | None, lost: NodeFacts) -> NodeFacts:
     return NodeFacts(present.name, addresses, tunnels, {**lost.macs, **present.macs}, present.ranges)
 
 
-def _without(facts: NodeFacts, taken: Collection[Address | Cidr]) -> NodeFacts:
+def _without(facts: NodeFacts, taken: Collection[object]) -> NodeFacts:
     addresses = {version: address for version, address in facts.addresses.items() if address not in taken}
     tunnels = {kind: address for kind, address in facts.tunnels.items() if address not in taken}
     ranges = tuple(network for network in facts.ranges if network not in taken)

@@ -96,7 +96,7 @@ class MemoryStore:
     def find(self, _: Key) -> None:
         return None
 
-    def node(self, name: str, address: str | None, ranges: tuple[str, ...] = (), **spec: Any) -> None:
+    def node(self, name: str, address: str | None, *ranges: str, **spec: Any) -> None:
         given = [] if address is None else [{"address": address, "type": "InternalIP"}]
         status = {"podCIDRs": list(ranges)}
         self.put(ResourceKey("Node", name), Resource("Node", {"name": name}, {"addresses": given, **spec}, status=status))
@@ -256,9 +256,9 @@ def test_what_another_node_has_got_is_not_of_the_deleted_one() -> None:
     """A range or the address of a tunnel with two nodes would give neither of them a way."""
     store = MemoryStore()
     with copied(store) as copies:
-        store.node("n1", "192.168.0.1", ("10.0.1.0/24", "fd00:1::/64"), **TUNNEL)
+        store.node("n1", "192.168.0.1", "10.0.1.0/24", "fd00:1::/64", **TUNNEL)
         store.remove(ResourceKey("Node", "n1"))
-        store.node("n2", "192.168.0.2", ("10.0.1.0/24",), **TUNNEL)
+        store.node("n2", "192.168.0.2", "10.0.1.0/24", **TUNNEL)
         assert eventually(lambda: node(copies, "n2") is not None)
         assert node(copies) == NodeFacts("n1", {4: Address("192.168.0.1")}, ranges=(Cidr("fd00:1::/64"),))
         found = node(copies, "n2")
