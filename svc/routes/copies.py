@@ -124,7 +124,7 @@ class Copies:
         yield from tuple(self.unreadable.values())
         with self._lock:
             now = time.monotonic()
-            yield from self._last_nodes.problems(self._nodes, now)
+            yield from self._last_nodes.problems(self._nodes, lambda: self._routed_nodes(now), now)
             yield from self._last_pools.problems(self._pools, self._networks())
 
     @property
@@ -160,6 +160,13 @@ class Copies:
     def _all_followers(self) -> list[Follower]:
         blocks = self._blocks
         return [*self._followers, *([blocks] if blocks is not None else [])]
+
+    def _routed_nodes(self, now: float) -> set[str]:
+        """Return the names of the nodes that have networks."""
+        if self._use_pod_cidr:
+            return {name for name, facts in self._last_nodes.completed(self._nodes, now).items() if facts.ranges}
+        claiming = {host for hosts in self._claims.values() for host in hosts}
+        return claiming.union(*(found.values() for found in self._borrowed.values()))
 
     def _networks(self) -> Iterator[Cidr]:
         """Yield the networks that need routes, one of each block."""

@@ -4,7 +4,7 @@ A Node that is deleted comes back, as a rule: with its addresses after a moment,
 there has announced them again. A pool that is deleted while nodes have blocks of it says nothing about their ways any more.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from svc._core.cidr import Cidr
@@ -42,9 +42,12 @@ class LastNodes:
             found[name] = _completed(nodes.get(name), _without(lost, taken))
         return found
 
-    def problems(self, nodes: Mapping[str, NodeFacts], now: float) -> Iterator[str]:
-        """Yield a sentence for each node whose routes stay for a time."""
+    def problems(self, nodes: Mapping[str, NodeFacts], routed: Callable[[], Collection[str]], now: float) -> Iterator[str]:
+        """Yield a sentence for each node whose routes stay for a time. `routed` returns the nodes that have networks."""
+        names = routed() if self._lost else ()
         for name, (_, since) in self._lost.items():
+            if name not in names:
+                continue
             loss = "has lost an address or a tunnel" if name in nodes else "does not exist any more"
             minutes = max(1, round((GRACE_SECONDS - now + since) / 60))
             yield f"node {name!r} {loss}: its routes stay for {minutes} more minutes"

@@ -214,13 +214,17 @@ def test_a_deleted_node_stays_for_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
     with copied(store, own="own") as copies:
         store.node("n1", "192.168.0.1", **TUNNEL)
         store.node("own", "192.168.0.9")
-        assert eventually(lambda: len(copies.inputs().nodes) == 2)
+        store.put(AffinityKey("n1", BLOCK), Affinity())
+        assert eventually(lambda: (len(copies.inputs().nodes), len(copies.inputs().claims)) == (2, 1))
         before = node(copies)
         for name in ("n1", "own"):
             store.remove(ResourceKey("Node", name))
         assert eventually(lambda: list(copies.inputs().nodes) == ["n1"])  # the node itself knows its own addresses
         assert node(copies) == before
         assert any("does not exist any more: its routes stay for 10 more minutes" in text for text in copies.problems())
+        store.remove(AffinityKey("n1", BLOCK))
+        assert eventually(lambda: list(copies.problems()) == [])  # it has no routes
+        store.put(AffinityKey("n1", BLOCK), Affinity())
         store.node("n1", None)
         assert eventually(lambda: any("has lost an address" in text for text in copies.problems()))
         assert node(copies) == before
@@ -250,6 +254,17 @@ def test_an_address_that_another_node_has_got_is_no_way_to_the_deleted_one() -> 
         store.node("n2", "192.168.0.1")
         assert eventually(lambda: node(copies, "n2") is not None)
         assert node(copies) == NodeFacts("n1")
+
+
+def test_a_deleted_node_with_a_range_is_named() -> None:
+    store = MemoryStore()
+    with copied(store, use_pod_cidr=True) as copies:
+        for name, ranges in (("n1", ["10.0.1.0/24"]), ("n2", [])):
+            store.node(name, "192.168.0.1", *ranges)
+            store.remove(ResourceKey("Node", name))
+        store.node("n3", "192.168.0.3")
+        assert eventually(lambda: node(copies, "n3") is not None)
+        assert [text.split(" does ")[0] for text in copies.problems()] == ["node 'n1'"]
 
 
 def test_what_another_node_has_got_is_not_of_the_deleted_one() -> None:
