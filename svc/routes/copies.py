@@ -90,13 +90,13 @@ class Copies:
         """End the watches and their threads."""
         self._ended.set()
         self._may_read_blocks.set()
-        followers = self._all_followers()
-        for follower in followers:
+        for follower in self._all_followers():
             follower.close()
-        for follower in followers:
-            follower.join()
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
+        for follower in self._all_followers():  # that of the blocks may have begun since
+            follower.close()
+            follower.join()
 
     @property
     def can_plan(self) -> bool:
