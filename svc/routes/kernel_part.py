@@ -68,7 +68,8 @@ class KernelPart:
         devices or NAT are in the result. Raise PeerError if the kernel cannot be read."""
         self.changed(0)
         problems: list[str] = []
-        devices = self._bring_tunnels(wanted, problems, may_delete=may_delete)
+        keeps_peers = any(self.uses_tunnel(network) for network in kept)  # which ones, is not known
+        devices = self._bring_tunnels(wanted, problems, may_delete=may_delete and not keeps_peers)
         entries, failures = self._entries(wanted.routes, devices)
         outcome = self._routes.bring(entries, may_delete=may_delete, kept={*kept, *failures})
         if may_delete:
