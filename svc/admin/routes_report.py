@@ -36,7 +36,11 @@ def read_report(path: Path, seconds: float = _SECONDS) -> Json:
     head, _, body = answer.partition(b"\r\n\r\n")
     if b" 200 " not in head.partition(b"\r\n")[0]:
         raise PeerError(f"svc-routes refuses to answer on {str(path)!r}", details="see its log", code=Code.IO_FAILURE)
-    found: Json = json.loads(body)
+    try:
+        found: Json = json.loads(body)
+    except ValueError:
+        msg = f"svc-routes has ended in the middle of its answer on {str(path)!r}"
+        raise PeerError(msg, details="repeat this", code=Code.IO_FAILURE) from None
     return found
 
 

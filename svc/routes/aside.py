@@ -34,10 +34,10 @@ class Aside:
         The traces are kept for the next process, until this one works. Raise PeerError."""
         if self._mode.is_check_due(now):
             self._mode.record(tuple(self._kernel.traces(pools)), now)
+            if self._settings.mode == AUTO and self._mode.traces:
+                trace_file.note(self._settings.state_dir, self._mode.traces)
         works = self._mode.works(now)
-        if self._settings.mode == AUTO and self._mode.traces:
-            trace_file.note(self._settings.state_dir, self._mode.traces)
-        elif self._settings.mode == AUTO and works:
+        if self._settings.mode == AUTO and works:
             trace_file.forget(self._settings.state_dir)
         if works:
             self._last = None
@@ -53,7 +53,7 @@ class Aside:
         """Make way for the other program. Return the report. Raise PeerError."""
         keeps_tunnels = self._mode.idle_seconds(now) < HANDOVER_SECONDS
         applied = self._kernel.stand_aside(wanted, pools, keeps_tunnels=keeps_tunnels, may_delete=False)
-        if applied.unwanted and may_delete(self._kernel.own_routes(), applied.unwanted, now):
+        if may_delete(self._kernel.own_routes(), applied.unwanted, now) and applied.unwanted:
             applied = self._kernel.stand_aside(wanted, pools, keeps_tunnels=keeps_tunnels, may_delete=True)
         self._last, self._remaining = now, self._kernel.own_routes()
         traces, problems = self._mode.reasons, applied.problems

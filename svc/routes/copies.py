@@ -90,13 +90,13 @@ class Copies:
         """End the watches and their threads."""
         self._ended.set()
         self._may_read_blocks.set()
-        followers = self._all_followers()
-        for follower in followers:
+        for follower in self._all_followers():
             follower.close()
-        for follower in followers:
-            follower.join()
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
+        for follower in self._all_followers():  # that of the blocks may have begun since
+            follower.close()
+            follower.join()
 
     @property
     def can_plan(self) -> bool:
@@ -124,7 +124,7 @@ class Copies:
         yield from tuple(self.unreadable.values())
         with self._lock:
             now = time.monotonic()
-            yield from self._last_nodes.problems(self._nodes, now)
+            yield from self._last_nodes.problems(self._nodes, lambda: self._routed_nodes(now), now)
             yield from self._last_pools.problems(self._pools, self._networks())
 
     @property
@@ -160,6 +160,13 @@ class Copies:
     def _all_followers(self) -> list[Follower]:
         blocks = self._blocks
         return [*self._followers, *([blocks] if blocks is not None else [])]
+
+    def _routed_nodes(self, now: float) -> set[str]:
+        """Return the names of the nodes that have networks."""
+        if self._use_pod_cidr:
+            return {name for name, facts in self._last_nodes.completed(self._nodes, now).items() if facts.ranges}
+        claiming = {host for hosts in self._claims.values() for host in hosts}
+        return claiming.union(*(found.values() for found in self._borrowed.values()))
 
     def _networks(self) -> Iterator[Cidr]:
         """Yield the networks that need routes, one of each block."""
@@ -278,7 +285,7 @@ class Copies:
             known = {BlockKey(cidr) for cidr in self._borrowed}  # those of a watch that was closed
             self._blocks = Follower(self._backend, BlockQuery(), "blocks", self._take, self._blocks_listed, known)
             self._blocks.start()
-        elif blocks is not None and self._blocks_are_known and self._strict and not self._borrowed:
+        elif blocks is not None and self._strict and self._blocks_are_known and not self._borrowed and not self._lacks_block():
             blocks.close()
             blocks.join()
             self._blocks = None
@@ -287,6 +294,11 @@ class Copies:
             del blocks
             gc.collect()  # of what the listing of the largest part has left
             return_free_memory()
+
+    def _lacks_block(self) -> bool:
+        """Return whether a block is unreadable: only the watch tells when it is corrected, and nothing is deleted before."""
+        with self._lock:
+            return any(isinstance(key, BlockKey) for key in self._lacking)
 
     def _blocks_listed(self) -> None:
         self._blocks_are_known = True

@@ -68,7 +68,8 @@ class KernelPart:
         devices or NAT are in the result. Raise PeerError if the kernel cannot be read."""
         self.changed(0)
         problems: list[str] = []
-        devices = self._bring_tunnels(wanted, problems, may_delete=may_delete)
+        keeps_peers = any(self.uses_tunnel(network) for network in kept)  # which ones, is not known
+        devices = self._bring_tunnels(wanted, problems, may_delete=may_delete and not keeps_peers)
         entries, failures = self._entries(wanted.routes, devices)
         outcome = self._routes.bring(entries, may_delete=may_delete, kept={*kept, *failures})
         if may_delete:
@@ -97,8 +98,10 @@ class KernelPart:
         used = {entry.link for entry in kept.values()}
         problems = self._tunnels.delete(links, except_for=[name for name, link in links.items() if link["index"] in used])
         self._links, self._networks = None, {key_of(network) for network in kept}
-        if self._others_masquerade or self._nat.exists():
-            self._bring_nat(None if self._others_masquerade else wanted.nat, may_delete=may_delete)
+        if self._others_masquerade:
+            self._bring_nat(None, may_delete=True)
+        elif self._nat.exists():
+            self._bring_nat(wanted.nat, may_delete=may_delete)
         routes = {network: wanted.routes[network] for network in outcome.present if network in wanted.routes}
         return Applied(routes, problems=(*problems, *_undeleted(outcome)), unwanted=len(every) - len(left))
 

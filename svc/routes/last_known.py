@@ -4,10 +4,10 @@ A Node that is deleted comes back, as a rule: with its addresses after a moment,
 there has announced them again. A pool that is deleted while nodes have blocks of it says nothing about their ways any more.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from svc._core.cidr import Address, Cidr
+from svc._core.cidr import Cidr
 from svc.routes.inputs import NodeFacts, RoutedPool
 
 GRACE_SECONDS: Final = 600.0  # for a node
@@ -31,19 +31,23 @@ class LastNodes:
             del self._lost[name]
 
     def completed(self, nodes: Mapping[str, NodeFacts], now: float) -> dict[str, NodeFacts]:
-        """Return the nodes with what they have lost. An address that another node has got is not among it."""
+        """Return the nodes with what they have lost. What another node has got since is not among it."""
         found = dict(nodes)
         self._lost = {name: lost for name, lost in self._lost.items() if now - lost[1] < GRACE_SECONDS}
         if not self._lost:
             return found
-        taken = {address for facts in nodes.values() for address in facts.addresses.values()}
+        every = ((*facts.addresses.values(), *facts.tunnels.values(), *facts.ranges) for facts in nodes.values())
+        taken = {each for of_node in every for each in of_node}
         for name, (lost, _) in self._lost.items():
             found[name] = _completed(nodes.get(name), _without(lost, taken))
         return found
 
-    def problems(self, nodes: Mapping[str, NodeFacts], now: float) -> Iterator[str]:
-        """Yield a sentence for each node whose routes stay for a time."""
+    def problems(self, nodes: Mapping[str, NodeFacts], routed: Callable[[], Collection[str]], now: float) -> Iterator[str]:
+        """Yield a sentence for each node whose routes stay for a time. `routed` returns the nodes that have networks."""
+        names = routed() if self._lost else ()
         for name, (_, since) in self._lost.items():
+            if name not in names:
+                continue
             loss = "has lost an address or a tunnel" if name in nodes else "does not exist any more"
             minutes = max(1, round((GRACE_SECONDS - now + since) / 60))
             yield f"node {name!r} {loss}: its routes stay for {minutes} more minutes"
@@ -95,6 +99,8 @@ def _completed(present: NodeFacts | None, lost: NodeFacts) -> NodeFacts:
     return NodeFacts(present.name, addresses, tunnels, {**lost.macs, **present.macs}, present.ranges)
 
 
-def _without(facts: NodeFacts, taken: Iterable[Address]) -> NodeFacts:
+def _without(facts: NodeFacts, taken: Collection[object]) -> NodeFacts:
     addresses = {version: address for version, address in facts.addresses.items() if address not in taken}
-    return NodeFacts(facts.name, addresses, facts.tunnels, facts.macs, facts.ranges)
+    tunnels = {kind: address for kind, address in facts.tunnels.items() if address not in taken}
+    ranges = tuple(network for network in facts.ranges if network not in taken)
+    return NodeFacts(facts.name, addresses, tunnels, facts.macs, ranges)

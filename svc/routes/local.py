@@ -1,6 +1,6 @@
 """This node as the planner needs it: its addresses, and its tunnels whose address and parent are known."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from svc._core.cidr import Address
@@ -23,11 +23,11 @@ def addresses_of_node(settings: Settings, inputs: Inputs, interfaces: tuple[Inte
 
 
 def moved_addresses(
-    settings: Settings, interfaces: tuple[Interface, ...], own: Mapping[int, Address], registered: Mapping[int, Address]
+    settings: Settings, interfaces: tuple[Interface, ...], own: Mapping[int, Address], registered: Collection[Address]
 ) -> dict[int, Address]:
     """Return the present addresses in place of those that svc-routes has registered and that no interface has any more."""
-    lost = [version for version, address in registered.items() if own.get(version) == address]
-    lost = [version for version in lost if interface_with(interfaces, registered[version]) is None]
+    written = {version: address for version, address in own.items() if address in registered}
+    lost = [version for version, address in written.items() if interface_with(interfaces, address) is None]
     found = own_addresses(interfaces, settings.interface) if lost else {}
     return {version: found[version] for version in lost if version in found}
 

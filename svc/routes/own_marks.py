@@ -6,7 +6,7 @@ A file of the state directory keeps it, because after a boot neither the devices
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +19,13 @@ log = logging.getLogger("svc.routes")
 
 
 class OwnMarks:
-    """The kinds of the tunnels that have their address by svc-routes, and the registered addresses. Thread-safe."""
+    """The kinds of the tunnels that have their address by svc-routes, and all addresses that it has registered. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME
         self._lock = threading.Lock()
         self.tunnels: frozenset[str] = frozenset()
-        self.registered: Mapping[int, Address] = {}
+        self.registered: frozenset[Address] = frozenset()
         self._read()
 
     def add_tunnel(self, kind: str) -> None:
@@ -38,23 +38,25 @@ class OwnMarks:
         if kind in self.tunnels:
             self._write(self.tunnels - {kind}, self.registered)
 
-    def add_registered(self, addresses: Mapping[int, Address]) -> None:
-        """Note addresses of this node that are about to be written to its Node. Raise OSError."""
-        if not addresses.items() <= self.registered.items():
-            self._write(self.tunnels, {**self.registered, **addresses})
+    def add_registered(self, addresses: Collection[Address]) -> None:
+        """Note addresses of this node that are about to be written to its Node. Raise OSError.
+
+        Those of before stay noted: the write may fail, and the Node still have them."""
+        if not self.registered.issuperset(addresses):
+            self._write(self.tunnels, self.registered.union(addresses))
 
     def _read(self) -> None:
         try:
             found = json.loads(self._path.read_text())
             self.tunnels = frozenset(map(str, found["tunnels"]))
-            self.registered = {address.version: address for address in map(Address, found["addresses"])}
+            self.registered = frozenset(map(Address, found["addresses"]))
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as failure:
             log.warning("%s is left out, so that the tunnels of before keep their addresses: %s", self._path, failure)
 
-    def _write(self, tunnels: frozenset[str], registered: Mapping[int, Address]) -> None:
-        document = {"tunnels": sorted(tunnels), "addresses": sorted(map(str, registered.values()))}
+    def _write(self, tunnels: frozenset[str], registered: frozenset[Address]) -> None:
+        document = {"tunnels": sorted(tunnels), "addresses": sorted(map(str, registered))}
         with self._lock:
             write(File(self._path, f"{json.dumps(document)}\n".encode(), 0o644))
             self.tunnels, self.registered = tunnels, registered

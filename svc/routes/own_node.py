@@ -1,7 +1,6 @@
 """What this node tells the others: the addresses of its tunnels, and on etcd its own address."""
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from svc._core.cidr import Address
@@ -67,10 +66,10 @@ class OwnNode:
     def register(
         self,
         addresses: Mapping[int, Address],
-        former: Mapping[int, Address] = MappingProxyType({}),
-        note: Callable[[Mapping[int, Address]], None] = lambda _: None,
+        former: Collection[Address] = (),
+        note: Callable[[Collection[Address]], None] = lambda _: None,
     ) -> bool:
-        """Write the addresses of this node to its Node, for the IP versions of which it has none, or the `former` one.
+        """Write the addresses of this node to its Node, for the IP versions of which it has none, or a `former` one.
 
         `note` is called with those that are about to be written. Return whether the Node was changed. Raise StoreError."""
         lacking: dict[int, Address] = {}
@@ -82,14 +81,14 @@ class OwnNode:
             lacking = {
                 version: address
                 for version, address in sorted(addresses.items())
-                if present.get(version) in (None, former.get(version)) and present.get(version) != address
+                if (held := present.get(version)) is None or (held in former and held != address)
             }
             return _with_addresses(node, lacking, present) if lacking else node
 
         found = self._backend.find(self._key)
         if found is None or changed(found.value) is not found.value:
             self._require_unlocked()
-            note(lacking if found is not None else addresses)
+            note((lacking if found is not None else addresses).values())
             self._backend.update(self._key, changed)
         return bool(lacking)
 

@@ -26,6 +26,7 @@ from svc.routes.local import addresses_of_node, local_of, moved_addresses, pod_m
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
 from svc.routes.own_marks import OwnMarks
+from svc.routes.reasons import Reason
 from svc.routes.report import WAITING, WORKING, Report
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings
@@ -201,7 +202,8 @@ class Program:
         if is_aside:
             self._stand_aside(plan.wanted, inputs)
             return COMPARE_SECONDS
-        if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
+        is_changed = plan.wanted != self._wanted or not self._stays <= plan.rows.keys()
+        if is_full or is_changed or self._is_due(time.monotonic()):
             self._apply(plan, changed_at, is_full=is_full)
         self._want_tunnels(inputs, own)
         problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
@@ -248,7 +250,7 @@ class Program:
         routes = self._refusals.due_routes(wanted.routes, now)
         if self._stays:
             routes = {network: way for network, way in routes.items() if network not in self._stays}
-        tried, kept = replace(wanted, routes=routes), wanted.routes.keys() - routes.keys()
+        tried, kept = replace(wanted, routes=routes), (wanted.routes.keys() - routes.keys()) | self._stays
         is_wiped = not self._settings.use_pod_cidr and not self._copies.has_pools  # other parts may be read a moment later
         rest = (wanted.peers, wanted.tunnels, wanted.nat)
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
@@ -267,10 +269,10 @@ class Program:
         """Return the networks of no pool whose routes stay as they are: without the pool, their way is not known.
 
         Those are the ones with a route through a tunnel, and those without a route while a pool may be unreadable."""
-        found = [network for network, row in plan.rows.items() if not row.pool and row.way is not None]
+        found = {network: row.way for network, row in plan.rows.items() if not row.pool and _may_have_way(row)}
         lacks_pool = self._copies.is_lacking and not self._settings.use_pod_cidr
-        staying = (True, None) if lacks_pool else (True,)
-        return {network for network in found if self._kernel.uses_tunnel(network) in staying}
+        uses = {network: self._kernel.uses_tunnel(network) for network in found}
+        return {network for network, way in found.items() if uses[network] or (lacks_pool and way and uses[network] is None)}
 
     def _is_known(self) -> bool:
         """Return whether everything is known that has to be known before a deletion."""
@@ -308,3 +310,7 @@ class Program:
         if text != self._shown:
             log.info("%s", text)
         self._shown = text
+
+
+def _may_have_way(row: planning.Row) -> bool:
+    return row.way is not None or row.reason is Reason.NO_POOL

@@ -145,7 +145,7 @@ class TunnelAddresses:
             held = self._node.held(kind)
             if not held:
                 self._node.release(kind)
-        except SvcError:
+        except Exception:  # of any kind: the caller has reported why nothing is known
             return False
         return address not in held
 

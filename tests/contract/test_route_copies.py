@@ -251,19 +251,19 @@ def test_a_registered_address_is_corrected(clean_site: Site) -> None:
     if isinstance(clean_site, OrchSite):
         pytest.skip(OTHER_STORES + "the kubelet writes them")
     first, second, third = (Address(f"192.168.0.{number}") for number in (1, 2, 3))
-    noted: list[dict[int, Address]] = []
+    noted: list[list[Address]] = []
     with session(clean_site) as store:
         node = OwnNode(store, clean_site.names, "node1")
 
         def addresses() -> list[str]:
             return [item["address"] for item in store.get(ResourceKey("Node", "node1")).value.spec["addresses"]]
 
-        node.register({4: first, 6: Address("fd01::1")}, {}, lambda found: noted.append(dict(found)))
-        assert not node.register({4: second}, {4: third})
+        node.register({4: first, 6: Address("fd01::1")}, (), lambda found: noted.append(list(found)))
+        assert not node.register({4: second}, [third])
         assert addresses() == ["192.168.0.1", "fd01::1"]
-        assert node.register({4: second}, {4: first}, lambda found: noted.append(dict(found)))
+        assert node.register({4: second}, [first], lambda found: noted.append(list(found)))
         assert addresses() == ["fd01::1", "192.168.0.2"]
-        assert noted == [{4: first, 6: Address("fd01::1")}, {4: second}]
+        assert noted == [[first, Address("fd01::1")], [second]]
 
 
 def test_other_changes_of_a_kubernetes_node_are_refused(clean_site: Site) -> None:

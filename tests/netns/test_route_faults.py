@@ -164,6 +164,33 @@ def test_an_unreadable_pool_gives_no_direct_route(world: World) -> None:
         assert eventually(lambda: (gateway(world), gateway(world, OTHER)) == (None, "198.18.0.2"))
 
 
+def test_a_pool_that_is_deleted_before_a_start_keeps_its_tunnel(world: World) -> None:
+    """Its nodes have blocks of it, and are behind a router. Others are routed as before."""
+    world.netns.ip("route", "add", "default", "via", "198.18.0.254")
+    put_pool(world.store, "pool", "10.1.0.0/16", vxlanMode="CrossSubnet")
+    put_pool(world.store, "gone", "10.0.0.0/16", vxlanMode="CrossSubnet")
+    put_tunnel_node(world, "203.0.113.5")
+    put_affinity(world.store, BLOCK, node="n1")
+    world.add_node("n2", "198.18.0.2")
+    put_affinity(world.store, "10.1.0.0/26", node="n2")
+
+    def neighbours() -> list[str]:
+        return [each["dst"] for each in world.netns.ip("neigh", "show", "dev", "vxlan.svc")]
+
+    with world.running():
+        assert eventually(lambda: gateway(world) == "10.9.0.1")
+        assert eventually(lambda: gateway(world, "10.1.0.0/26") == "198.18.0.2")
+        assert neighbours() == ["10.9.0.1"]
+    remove(world.store, ResourceKey("IPPool", "gone"))
+    with world.running():
+        assert eventually(lambda: has_problem(world, "1 networks, such as 10.0.0.0/26, are in no pool"))
+        remove(world.store, AffinityKey("n2", Cidr("10.1.0.0/26")))
+        assert eventually(lambda: gateway(world, "10.1.0.0/26") is None)
+        assert (gateway(world), neighbours()) == ("10.9.0.1", ["10.9.0.1"])
+        remove(world.store, AffinityKey("n1", Cidr(BLOCK)))
+        assert eventually(lambda: (gateway(world), neighbours()) == (None, []))
+
+
 def test_a_tunnel_keeps_its_address_over_a_boot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its device is gone, and its pool is unreadable at first."""
     released: list[str] = []

@@ -235,6 +235,25 @@ def test_routes_are_shown(node: NodeStatus, tmp_path: Path, changes: Json, line:
     assert "networks" not in found["routes"]
 
 
+def test_an_instance_that_ends_during_its_answer_is_a_problem(node: NodeStatus, tmp_path: Path) -> None:
+    node.agent = Source("the agent", lambda: {**state(), "agent": None})
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "routes.sock"))
+        listening.listen()
+
+        def answer() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(b'HTTP/1.1 200 OK\r\n\r\n{"state": ')
+
+        server = threading.Thread(target=answer)
+        server.start()
+        found = node.read(TIMEOUT_SECONDS)
+        server.join()
+    assert [each["level"] for each in found["problems"]] == [DEGRADED]
+    assert "ended in the middle of its answer" in found["problems"][0]["text"]
+
+
 def test_routes_are_absent_without_an_instance(node: NodeStatus, tmp_path: Path) -> None:
     """Also if a killed one has left its socket. One that hangs is a problem."""
     node.agent = Source("the agent", lambda: {**state(), "agent": None})

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Entry, Event, StoreError
-from svc.model.ipam import Affinity
-from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery, Key, Query, ResourceKey
+from svc.ipam import settings
+from svc.model.ipam import Affinity, Block, IpamConfig
+from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery, Key, Query, ResourceKey
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 from svc.routes import copies as copying
@@ -94,15 +96,18 @@ class MemoryStore:
     def find(self, _: Key) -> None:
         return None
 
-    def node(self, name: str, address: str | None, **spec: Any) -> None:
+    def node(self, name: str, address: str | None, *ranges: str, **spec: Any) -> None:
         given = [] if address is None else [{"address": address, "type": "InternalIP"}]
-        self.put(ResourceKey("Node", name), Resource("Node", {"name": name}, {"addresses": given, **spec}))
+        status = {"podCIDRs": list(ranges)}
+        self.put(ResourceKey("Node", name), Resource("Node", {"name": name}, {"addresses": given, **spec}, status=status))
 
     def pool(self, **spec: Any) -> None:
         self.put(ResourceKey("IPPool", "pool"), Resource("IPPool", {"name": "pool"}, spec))
 
 
 def _kind(key: Key) -> str:
+    if isinstance(key, BlockKey):
+        return "block"
     return key.kind if isinstance(key, ResourceKey) else "affinity"
 
 
@@ -209,13 +214,17 @@ def test_a_deleted_node_stays_for_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
     with copied(store, own="own") as copies:
         store.node("n1", "192.168.0.1", **TUNNEL)
         store.node("own", "192.168.0.9")
-        assert eventually(lambda: len(copies.inputs().nodes) == 2)
+        store.put(AffinityKey("n1", BLOCK), Affinity())
+        assert eventually(lambda: (len(copies.inputs().nodes), len(copies.inputs().claims)) == (2, 1))
         before = node(copies)
         for name in ("n1", "own"):
             store.remove(ResourceKey("Node", name))
         assert eventually(lambda: list(copies.inputs().nodes) == ["n1"])  # the node itself knows its own addresses
         assert node(copies) == before
         assert any("does not exist any more: its routes stay for 10 more minutes" in text for text in copies.problems())
+        store.remove(AffinityKey("n1", BLOCK))
+        assert eventually(lambda: list(copies.problems()) == [])  # it has no routes
+        store.put(AffinityKey("n1", BLOCK), Affinity())
         store.node("n1", None)
         assert eventually(lambda: any("has lost an address" in text for text in copies.problems()))
         assert node(copies) == before
@@ -245,6 +254,45 @@ def test_an_address_that_another_node_has_got_is_no_way_to_the_deleted_one() -> 
         store.node("n2", "192.168.0.1")
         assert eventually(lambda: node(copies, "n2") is not None)
         assert node(copies) == NodeFacts("n1")
+
+
+def test_a_deleted_node_with_a_range_is_named() -> None:
+    store = MemoryStore()
+    with copied(store, use_pod_cidr=True) as copies:
+        for name, ranges in (("n1", ["10.0.1.0/24"]), ("n2", [])):
+            store.node(name, "192.168.0.1", *ranges)
+            store.remove(ResourceKey("Node", name))
+        store.node("n3", "192.168.0.3")
+        assert eventually(lambda: node(copies, "n3") is not None)
+        assert [text.split(" does ")[0] for text in copies.problems()] == ["node 'n1'"]
+
+
+def test_what_another_node_has_got_is_not_of_the_deleted_one() -> None:
+    """A range or the address of a tunnel with two nodes would give neither of them a way."""
+    store = MemoryStore()
+    with copied(store) as copies:
+        store.node("n1", "192.168.0.1", "10.0.1.0/24", "fd00:1::/64", **TUNNEL)
+        store.remove(ResourceKey("Node", "n1"))
+        store.node("n2", "192.168.0.2", "10.0.1.0/24", **TUNNEL)
+        assert eventually(lambda: node(copies, "n2") is not None)
+        assert node(copies) == NodeFacts("n1", {4: Address("192.168.0.1")}, ranges=(Cidr("fd00:1::/64"),))
+        found = node(copies, "n2")
+        assert found is not None
+        assert (found.ranges, len(found.tunnels)) == ((Cidr("10.0.1.0/24"),), 1)
+
+
+def test_blocks_are_watched_while_one_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is deleted before it is corrected, and only the watch tells that it is."""
+    store, key = MemoryStore(), BlockKey(BLOCK)
+    store.entries[key] = object()
+    monkeypatch.setattr(settings, "read_settings", lambda _: IpamConfig(strict_affinity=True))
+    with copied(store) as copies:
+        assert eventually(lambda: copies.is_lacking)
+        time.sleep(0.1)
+        assert copies.watches_blocks
+        store.put(key, Block(BLOCK, "host:n1", Ordinals(6), 1))
+        assert eventually(lambda: not copies.watches_blocks)
+        assert not copies.is_lacking
 
 
 def test_a_deleted_pool_stays_while_nodes_have_blocks_of_it() -> None:

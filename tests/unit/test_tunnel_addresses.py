@@ -1,6 +1,6 @@
 """The addresses of tunnels: which are kept, released and used, with a node that only notes what is asked of it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,10 @@ import pytest
 from svc._core.cidr import Address
 from svc.model.errors import PeerError
 from svc.routes.inputs import HANDLES
+from svc.routes.interfaces import Interface
+from svc.routes.local import moved_addresses
 from svc.routes.own_marks import OwnMarks, remove_marks
+from svc.routes.settings import Settings
 from svc.routes.tunnel_addresses import TunnelAddresses
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
 
@@ -22,15 +25,19 @@ class Node:
     def __init__(self, *held: Address) -> None:
         self.addresses = held
         self.released: list[str] = []
-        self.registered: list[tuple[dict[int, Address], dict[int, Address]]] = []
-        self.is_full = self.is_broken = False
+        self.registered: list[tuple[dict[int, Address], set[Address]]] = []
+        self.is_full = self.is_broken = self.has_no_ipam = False
 
     def assign(self, kind: str, pools: Iterable[str]) -> Address:
+        if self.has_no_ipam:
+            raise ImportError("no IPAM")
         if self.is_full:
             raise PeerError(f"no address for {kind} from {pools}")
         return self.addresses[0]
 
     def held(self, _: str) -> tuple[Address, ...]:
+        if self.has_no_ipam:
+            raise ImportError("no IPAM")
         return self.addresses
 
     def release(self, kind: str) -> None:
@@ -39,13 +46,13 @@ class Node:
     def register(
         self,
         addresses: Mapping[int, Address],
-        former: Mapping[int, Address],
-        note: Callable[[Mapping[int, Address]], None],
+        former: Collection[Address],
+        note: Callable[[Collection[Address]], None],
     ) -> None:
         if self.is_broken:
             raise RuntimeError("broken")
-        self.registered.append((dict(addresses), dict(former)))
-        note(addresses)
+        self.registered.append((dict(addresses), set(former)))
+        note(addresses.values())
 
 
 @pytest.fixture
@@ -106,7 +113,7 @@ def test_a_device_tells_that_an_address_is_own(marks: OwnMarks) -> None:
 
 
 def test_registered_addresses_are_known_after_a_boot(tmp_path: Path) -> None:
-    for address, former in ((FIRST, {}), (SECOND, {4: FIRST})):
+    for address, former in ((FIRST, set[Address]()), (SECOND, {FIRST}), (FIRST, {FIRST, SECOND})):
         node = Node()
         tunnels = made(node, OwnMarks(tmp_path))
         tunnels.want({}, {4: address})
@@ -114,14 +121,23 @@ def test_registered_addresses_are_known_after_a_boot(tmp_path: Path) -> None:
         assert node.registered == [({4: address}, former)]
     remove_marks(tmp_path)
     remove_marks(tmp_path)
-    assert OwnMarks(tmp_path).registered == {}
+    assert OwnMarks(tmp_path).registered == frozenset()
+
+
+def test_an_address_whose_correction_failed_is_corrected_later(tmp_path: Path) -> None:
+    """The new address is noted, and the Node still has the old one."""
+    for address in (FIRST, SECOND):
+        OwnMarks(tmp_path).add_registered([address])
+    settings = Settings({"kind": "etcdv3"}, "n1", interface="up0")
+    found = moved_addresses(settings, (Interface("up0", 1500, (SECOND,)),), {4: FIRST}, OwnMarks(tmp_path).registered)
+    assert found == {4: SECOND}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"tunnels": 1}', '{"tunnels": [], "addresses": ["x"]}'])
 def test_a_damaged_file_means_that_nothing_is_own(tmp_path: Path, text: str) -> None:
     (tmp_path / "node.routes").write_text(text)
     marks = OwnMarks(tmp_path)
-    assert (marks.tunnels, marks.registered) == (frozenset(), {})
+    assert (marks.tunnels, marks.registered) == (frozenset(), frozenset())
     marks.add_tunnel(VXLAN_V4)
     assert OwnMarks(tmp_path).tunnels == {VXLAN_V4}
 
@@ -134,6 +150,17 @@ def test_an_error_of_svc_is_a_problem(marks: OwnMarks) -> None:
     tunnels.want(NEEDED, {4: FIRST})
     tunnels.attempt_needed()
     assert "an error of svc, RuntimeError: broken" in tunnels.problems["address"]
+    assert tunnels.addresses == {VXLAN_V4: FIRST}
+
+
+def test_an_error_of_svc_keeps_the_address_of_the_device(marks: OwnMarks) -> None:
+    """Whether IPAM has given it back cannot be asked either."""
+    node = Node(FIRST)
+    node.has_no_ipam = True
+    tunnels = made(node, marks, v4=FIRST)
+    tunnels.want(NEEDED, {})
+    tunnels.attempt_needed()
+    assert "no IPAM" in tunnels.problems[VXLAN_V4]
     assert tunnels.addresses == {VXLAN_V4: FIRST}
 
 

@@ -276,6 +276,20 @@ def _classes() -> Iterator[type]:
             yield from (each for each in found if isinstance(each, type) and each.__module__ == module.name)
 
 
+def test_method_that_another_thread_has_compiled_can_be_called() -> None:
+    """A thread has found the method, but another one was faster."""
+
+    @dataclass(frozen=True, slots=True)
+    class Fresh:
+        x: int
+
+    begin, compare = Fresh.__init__, Fresh.__eq__
+    assert Fresh(1) == Fresh(1)
+    begun = Fresh(2)
+    begin(begun, 3)
+    assert compare(begun, Fresh(3))
+
+
 def test_methods_of_every_class_can_be_compiled() -> None:
     """They are compiled at their first use, which may be in a rare case."""
     found = 0

@@ -1,0 +1,64 @@
+"""Rounds of a program that makes way, with a kernel that only notes what is asked of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc._core.cidr import Cidr
+from svc.routes import trace_file
+from svc.routes.applied import Applied
+from svc.routes.aside import Aside
+from svc.routes.mode import Mode
+from svc.routes.settings import AUTO, Settings
+from svc.routes.wanted import Wanted
+
+POOL = Cidr("10.0.0.0/16")
+TRACE = "a device"
+
+
+class Kernel:
+    """The calls of KernelPart."""
+
+    def __init__(self, unwanted: int = 0) -> None:
+        self.unwanted = unwanted
+        self.may_delete: list[bool] = []
+
+    def traces(self, _: object) -> list[str]:
+        return [TRACE]
+
+    def stand_aside(self, *_: object, may_delete: bool, **__: Any) -> Applied:
+        self.may_delete.append(may_delete)
+        return Applied(unwanted=self.unwanted)
+
+    def own_routes(self) -> int:
+        return 7
+
+
+def made(kernel: Kernel, folder: Path) -> Aside:
+    settings = Settings({"kind": "orch"}, "n1", mode=AUTO, state_dir=folder)
+    return Aside(settings, kernel, Mode(AUTO))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("unwanted", "rounds"), [(0, [False]), (2, [False, True])])
+def test_each_round_tells_how_many_routes_have_to_go(tmp_path: Path, unwanted: int, rounds: list[bool]) -> None:
+    """Also none: the rule about large deletions begins anew then."""
+    kernel, asked = Kernel(unwanted), []
+
+    def may_delete(own: int, doomed: int, _: float) -> bool:
+        asked.append((own, doomed))
+        return True
+
+    report = made(kernel, tmp_path).round(Wanted({}), [POOL], may_delete, 0.0)
+    assert (asked, kernel.may_delete, report.remaining) == ([(7, unwanted)], rounds, 7)
+
+
+def test_traces_are_written_with_each_check(tmp_path: Path) -> None:
+    aside = made(Kernel(), tmp_path)
+    assert aside.is_needed([POOL], 0.0)
+    assert trace_file.read(tmp_path) == (TRACE,)
+    trace_file.remove(tmp_path)
+    assert aside.is_needed([POOL], 1.0)
+    assert trace_file.read(tmp_path) == ()
+    assert aside.is_needed([POOL], 60.0)
+    assert trace_file.read(tmp_path) == (TRACE,)
