@@ -118,6 +118,11 @@ def test_undoing_stops_at_what_was_changed_since() -> None:
         with pytest.raises(Blocked, match="was changed since"):
             each.undo()
     assert len(writer.writes) == number
+    assert [change for each in (hold, pause, subjects) for change in each.step.look_back(each.saved).changes] == [
+        (f"{FORMER}: spec.updateStrategy", {"type": "OnDelete"}, find(writer, FORMER)["spec"]["updateStrategy"]),
+        (f"{CONTROLLERS}: spec.replicas", 0, 7),
+        (f"{BINDING}: subjects[+]", None, subject("mine")),
+    ], "what was made -> what is there"
 
 
 def test_subjects_of_a_second_run() -> None:
@@ -216,7 +221,7 @@ def test_difference_of_a_policy_agent_that_was_changed_is_shown() -> None:
     writer.edit(POLICY_AGENT, template={"spec": spec})
     look = run.step.look_back(run.saved)
     assert look.blockers == ("DaemonSet/kube-system/calico-node was changed since",)
-    assert ("containers[calico-node].image", "other", "calico/node:v3.28.0") in look.changes
+    assert look.changes == (("containers[calico-node].image", "calico/node:v3.28.0", "other"),)
 
 
 def test_pools_of_a_second_run() -> None:
