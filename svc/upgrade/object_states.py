@@ -23,6 +23,11 @@ def last_applied(names: Names) -> str:
     return f"kubectl.{names.orch_domain}/last-applied-configuration"
 
 
+def written_annotations(names: Names) -> set[str]:
+    """Return the annotations that clients and controllers write by themselves."""
+    return {last_applied(names), f"deployment.{names.orch_domain}/revision", "deprecated.daemonset.template.generation"}
+
+
 def essence(document: Json | None, names: Names) -> Json | None:
     """Return what users decide about an object: without status, and without what the server and controllers write."""
     if document is None:
@@ -31,7 +36,7 @@ def essence(document: Json | None, names: Names) -> Json | None:
     if document.get("kind") == _KEPT_APART[0]:
         found.pop(_KEPT_APART[1], None)
     metadata = {key: value for key, value in document["metadata"].items() if key not in _SERVERS}
-    noise = {last_applied(names), f"deployment.{names.orch_domain}/revision", "deprecated.daemonset.template.generation"}
+    noise = written_annotations(names)
     metadata["annotations"] = {key: value for key, value in (metadata.get("annotations") or {}).items() if key not in noise}
     found["metadata"] = {key: value for key, value in metadata.items() if value not in ({}, [])}
     return found
