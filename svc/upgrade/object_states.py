@@ -13,7 +13,7 @@ Difference = tuple[str, Any, Any]
 
 _SERVERS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences")
 SECRET: Final = "Secret"  # noqa: S105  # a kind
-_HIDDEN: Final = "(hidden)"
+HIDDEN: Final = "(hidden)"
 _SECRET_FIELDS: Final = ("data", "stringData", "metadata.annotations")
 _KEPT_APART: Final = ("ServiceAccount", "secrets")  # a controller writes them
 
@@ -65,7 +65,7 @@ def shown(before: Json | None, after: Json | None) -> tuple[Difference, ...]:
     if SECRET not in ((before or {}).get("kind"), (after or {}).get("kind")):
         return found
     return tuple(
-        (field, old and _HIDDEN, new and _HIDDEN) if field.startswith(_SECRET_FIELDS) or not field else (field, old, new)
+        (field, old and HIDDEN, new and HIDDEN) if field.startswith(_SECRET_FIELDS) or not field else (field, old, new)
         for field, old, new in found
     )
 

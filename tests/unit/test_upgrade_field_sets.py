@@ -224,3 +224,15 @@ def test_carried_edits_of_a_manifest_get_a_manager_of_their_own() -> None:
     (operation,) = operations(live, DEFAULT, [("f:data", "f:a")])
     found = {each["manager"]: set(each["fieldsV1"]["f:data"]) - {"."} for each in operation["value"]}
     assert found == {"svcctl": {"f:b"}, EDITS: {"f:a", "f:c"}}
+
+
+def test_no_text_about_an_edit_has_what_a_secret_keeps() -> None:
+    def secret(value: str, *managers: tuple[str, str, Json]) -> Json:
+        return managed({"apiVersion": "v1", "kind": "Secret", "metadata": {}, "data": {"key": value}}, *managers)
+
+    fields: Json = {"f:data": {"f:key": {}}}
+    live = secret("bGl2ZQ==", ("kubectl-edit", "Update", fields))
+    for base in ("bmV3", "YmFzZQ=="):
+        (edit,) = find_edits(live, secret("bmV3", ("svcctl", "Apply", fields)), secret(base))
+        assert str(edit).startswith("data.key = (hidden), set by kubectl-edit")
+        assert not any(value in str(edit) for value in ("bGl2ZQ==", "bmV3", "YmFzZQ=="))
