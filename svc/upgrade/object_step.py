@@ -115,7 +115,7 @@ class ObjectStep:
         live = self._writer.find(self.place) if self._writer.served(self.place) else None
         now, target = digest(essence(live, self._writer.names)), _origin(saved)
         wanted = digest(essence(target, self._writer.names))
-        if live is not None and target is not None and now == wanted and giving_back(live, target):
+        if live is not None and target is not None and now == wanted and self._is_half_restored(live, target):
             return Look(False, before=now, after=wanted, content={"live": live, "target": target})
         if now == wanted or (live is not None and target is None and _is_ending(live)):
             return Look(True, before=now, after=wanted)
@@ -142,18 +142,30 @@ class ObjectStep:
         if owners := live["metadata"].get("ownerReferences"):  # they have steps of their own
             body["metadata"]["ownerReferences"] = owners
         names = self._writer.names
-        if essence(live, names) != essence(target, names):
+        if essence(live, names) != essence(target, names) or self._lacks_note(live, target):
             live = self._writer.replace(body, live)
         if operations := giving_back(live, target):
             self._writer.patch(self.place, live, operations)
+
+    def _is_half_restored(self, live: Json, target: Json) -> bool:
+        """Return whether managers, or what a client had noted, are not as before: a run was killed between two writes."""
+        return bool(giving_back(live, target)) or self._lacks_note(live, target)
+
+    def _lacks_note(self, live: Json, target: Json) -> bool:
+        return self._note(live) is None and self._note(target) is not None
+
+    def _note(self, document: Json | None) -> str | None:
+        """Return the document that a client applied last, as it has noted it."""
+        annotations: dict[str, str] = document["metadata"].get("annotations") or {} if document is not None else {}
+        return annotations.get(last_applied(self._writer.names))
 
     def _creation(self) -> Look:
         after = essence(self._writer.dry_create(self._document), self._writer.names)
         content = {"before": None, "after": after, "base": None}
         return Look(False, changes=_CREATED, before=digest(None), after=digest(after), content=content)
 
-    def _change(self, live: Json, saved: Sequence[Json]) -> Look:  # noqa: ARG002  # a Secret needs it
-        names, (base, is_recorded) = self._writer.names, self._base(live)
+    def _change(self, live: Json, saved: Sequence[Json]) -> Look:
+        names, (base, is_recorded) = self._writer.names, self._base(live, saved)
         applied = self._writer.dry_apply(self._document)
         own, published = essence(applied, names), self._bundle.published(self.place)
         if is_comparable(published, self._document):
@@ -187,15 +199,15 @@ class ObjectStep:
         found = [f"{self.name}: {edit}" for edit in edits if edit.is_carried]
         return [*found, *(blocking_budgets(self._writer, live) if self.place.kind in WORKLOADS else ())]
 
-    def _base(self, live: Json) -> tuple[Json | None, bool]:
-        """Return the object of the former manifest, if it is known, and whether a run has recorded it.
+    def _base(self, live: Json, saved: Sequence[Json]) -> tuple[Json | None, bool]:
+        """Return the object of the former manifest, if it is known, and whether a run has recorded it as it was stored.
 
-        A damaged annotation does not count."""
-        text = (live["metadata"].get("annotations") or {}).get(last_applied(self._writer.names))
+        A damaged annotation does not count. A run that was killed after it had removed it has saved it as its base."""
         with suppress(ValueError):
-            found: Json | None = json.loads(text or "")
-            return found, False
-        return self._former(self.name), True
+            noted: Json | None = json.loads(self._note(live) or "")
+            return noted, False
+        found = self._former(self.name)
+        return found, not any(each.get("base") == found and self._note(each["before"]) for each in saved)
 
     def _namespace(self) -> tuple[tuple[str, ...], bool]:
         """Return what forbids objects in the namespace, and whether it is yet to be made."""

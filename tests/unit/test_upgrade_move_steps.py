@@ -9,8 +9,11 @@ from harness.memory_writer import MemoryWriter
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
 from svc.upgrade.backup import Backup, Entry
+from svc.upgrade.bundle import Bundle
 from svc.upgrade.former_steps import FormerSubjects, HoldFormer, PauseControllers, RemoveWorkloads
 from svc.upgrade.node_turns import MARK, Turn
+from svc.upgrade.object_states import digest, essence, last_applied
+from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.pool_labels import PoolLabels
@@ -234,6 +237,27 @@ def test_pools_of_a_second_run() -> None:
         run.carry_out()
         run.undo()
         assert find(writer, place)["spec"] == {"cidr": "10.0.0.0/16", "natOutgoing": nat}
+
+
+def test_undoing_between_the_two_writes_of_a_step() -> None:
+    """The run has moved the fields of the client, and was killed before it applied the manifest."""
+    place, note = Place("v1", "ConfigMap", "kube-system", "settings"), last_applied(DEFAULT)
+    fields = {"f:data": {"f:a": {}}, "f:metadata": {"f:annotations": {f"f:{note}": {}}}}
+    client, own = ({"manager": name, "operation": "Update", "fieldsV1": fields} for name in ("kubectl", "svcctl"))
+    before, live = made(place, data={"a": "1"}), made(place, data={"a": "1"})
+    before["metadata"] |= {"annotations": {note: "{}"}, "managedFields": [client]}
+    live["metadata"] |= {"managedFields": [own]}
+    writer = MemoryWriter(live)
+    step = ObjectStep(writer, before, Bundle([]), lambda _: None)
+    at = digest(essence(before, DEFAULT))
+    saved = [{"before": before, "after": made(place), "digest_before": at, "digest_after": digest(made(place))}]
+    assert step._base(live, [saved[0] | {"base": {}}]) == (None, True)
+    killed = ObjectStep(writer, before, Bundle([]), lambda _: {})
+    assert killed._base(live, [saved[0] | {"base": {}}]) == ({}, False), "as before the kill"
+    step.undo(step.look_back(saved))
+    assert step.look_back(saved).is_done
+    metadata = find(writer, place)["metadata"]
+    assert (metadata["annotations"], metadata["managedFields"]) == ({note: "{}"}, [client])
 
 
 class MemoryBackup(Backup):
