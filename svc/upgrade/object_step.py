@@ -18,7 +18,7 @@ from svc.upgrade.places import Place, place_of
 from svc.upgrade.published_base import compared, is_comparable
 from svc.upgrade.rollouts import blocking_budgets, rollout_of
 from svc.upgrade.step import REACHED, Look, Progress
-from svc.upgrade.stored_objects import count_objects, undecodable
+from svc.upgrade.stored_objects import count_objects, has_blocks, undecodable
 from svc.upgrade.writer import Changed, Writer, not_served
 
 Json = dict[str, Any]
@@ -243,6 +243,8 @@ class ObjectStep:
         """Return why undoing leaves an object that the run has created; empty if it does not."""
         if self.place.kind == NAMESPACE:
             return f"{self.name} stays: others may use it"
+        if is_created_once(self._document) and has_blocks(self._writer, self._document):
+            return f"{self.name} stays: nodes have blocks of it"
         if self.place.kind != DEFINITION:
             return ""
         number = count_objects(self._writer, self._document)
