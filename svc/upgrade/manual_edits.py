@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from svc.upgrade.adoption import entries, is_applier, own_fields
-from svc.upgrade.field_sets import MISSING, Path, has, leaves, nearest_item, put, remove, show, value_at
+from svc.upgrade.field_sets import MISSING, Path, has, items_of, leaves, put, remove, show, value_at
 from svc.upgrade.object_states import HIDDEN, SECRET
 from svc.upgrade.writer import MANAGER
 from svc.values import dataclass
@@ -79,9 +79,8 @@ def find_edits(live: Json, applied: Json, base: Json | None, *, is_recorded: boo
 
 
 def _whole(path: Path, live: Json) -> Path:
-    """Return the path of the item of a list that is gone, if it is gone as a whole."""
-    item = nearest_item(path)
-    return item if item and value_at(live, item) is MISSING else path
+    """Return the path of the item of a list that is gone as a whole, with all that it had; else the path itself."""
+    return next((item for item in items_of(path) if value_at(live, item) is MISSING), path)
 
 
 def without_carried(document: Json, edits: Sequence[Edit]) -> Json:

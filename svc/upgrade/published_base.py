@@ -11,7 +11,7 @@ from typing import Any, Final, TypeGuard
 from svc.deploy.server_apply import DEFINITION
 from svc.names import Names
 from svc.upgrade.adoption import entries, is_adopted, own_fields
-from svc.upgrade.field_sets import MISSING, Path, has, leaves, nearest_item, value_at
+from svc.upgrade.field_sets import MISSING, Path, has, items_of, leaves, value_at
 from svc.upgrade.manual_edits import Edit
 from svc.upgrade.object_states import SECRET, written_annotations
 from svc.upgrade.outcomes import Blocked
@@ -60,11 +60,10 @@ def _edits(live: Json, applied: Json, base: Json, new: Json, names: Names) -> It
 
 def _place(path: Path, live: Json, base: Json, new: Json) -> Path:
     """Return the path of the whole item if an item of a list was added or removed, else the path itself."""
-    item = nearest_item(path)
-    if not item:
-        return path
-    states = [value_at(each, item) is MISSING for each in (live, base, new)]
-    return item if states in ([True, False, False], [False, True, True]) else path
+    for item in items_of(path):
+        if [value_at(each, item) is MISSING for each in (live, base, new)] in ([True, False, False], [False, True, True]):
+            return item
+    return path
 
 
 def _managers(live: Json, path: Path) -> tuple[str, ...]:
