@@ -169,7 +169,7 @@ class ObjectStep:
         applied = self._writer.dry_apply(self._document)
         own, published = essence(applied, names), self._bundle.published(self.place)
         if is_comparable(published, self._document):
-            base, edits = published, compared(self._writer, live, applied, self._document, published)
+            edits = compared(self._writer, live, applied, self._document, published)
         else:
             edits = list(find_edits(live, applied, base, is_recorded=is_recorded))
         document, carried = without_carried(self._document, edits), tuple(each.path for each in edits if each.is_carried)
