@@ -121,12 +121,12 @@ class ObjectStep:
             return Look(True, before=now, after=wanted)
         if target is None and live is not None and _selector(live) != _selector(saved[-1]["after"]):
             return Look(True, before=now, after=wanted)  # a selector cannot be changed: another object was put in its place
+        if target is None and (note := self._why_kept()):
+            return Look(True, notes=(note,), before=now, after=wanted)
         if now not in {each["digest_after"] for each in saved}:
             made = saved[-1]["after"]
             found = shown(made, essence(live, self._writer.names))
             return Look(False, (f"{self.name} was changed since",), changes=found, before=now, after=wanted)
-        if target is None and (note := self._why_kept()):
-            return Look(True, notes=(note,), before=now, after=wanted)
         changes = shown(essence(live, self._writer.names), essence(target, self._writer.names))
         return Look(False, changes=changes, before=now, after=wanted, content={"live": live, "target": target})
 

@@ -264,12 +264,16 @@ def test_undoing_between_the_two_writes_of_a_step() -> None:
 def test_pool_that_is_in_use_stays(block: str, stays: bool) -> None:
     """Its addresses would be those of no pool."""
     version = DEFAULT.crd_api_version
-    pool = made(Place(version, "IPPool", "", "pool"), spec={"cidr": "10.244.0.0/16"})
+    place = Place(version, "IPPool", "", "pool")
+    pool = made(place, spec={"cidr": "10.244.0.0/16"})
     writer = MemoryWriter(pool, made(Place(version, "IPAMBlock", "", "b"), spec={"cidr": block}))
     step = ObjectStep(writer, pool, Bundle([]), lambda _: None)
     state = essence(pool, DEFAULT)
-    look = step.look_back([{"before": None, "after": state, "digest_before": digest(None), "digest_after": digest(state)}])
+    saved = [{"before": None, "after": state, "digest_before": digest(None), "digest_after": digest(state)}]
+    look = step.look_back(saved)
     assert (look.is_done, look.notes) == (stays, ("IPPool/pool stays: nodes have blocks of it",) if stays else ())
+    writer.edit(place, natOutgoing=True)
+    assert step.look_back(saved).blockers == (() if stays else ("IPPool/pool was changed since",)), "what stays may differ"
 
 
 class MemoryBackup(Backup):
