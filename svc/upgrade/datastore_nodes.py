@@ -40,7 +40,7 @@ class Nodes(MoveStep):
     def look(self, saved: Sequence[Json]) -> Look:
         """Return done when the target is in use. The progress says which nodes are missing."""
         self._sites.use(saved)
-        self._before = saved[0]["claims"] if saved else {}
+        self._before = saved[0].get("claims") or {} if saved else {}
         self._entry = saved[-1] if saved else {}
         has_arrived = self._sites.has_arrived
         return Look(has_arrived, unverified=not has_arrived, notes=tuple(map(_left_out, self._left.items())))
@@ -73,7 +73,7 @@ class Nodes(MoveStep):
             False,
             (_sentence(sorted(missing)), *(f"node {name}: {text}" for name, text in why.items())),
             asks=tuple(f"node {name} has not moved: {text}; {_COST}" for name, text in why.items()) if is_over else (),
-            saves=self._entry | {"left": self._left | why},
+            saves={"ends": self._sites.known.to_json()} | self._entry | {"left": self._left | why},
             notes=notes,
         )
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from svc._core.cidr import Cidr
 from svc.admin.ipam_check.check import check
+from svc.admin.ipam_check.findings import Finding
 from svc.admin.ipam_check.observation import Place
 from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND as ENDPOINT
@@ -71,9 +72,11 @@ class DatastoreProcedure:
         unheld = list(islice(_unheld(self._sites.source, self._sites.target), MAX_FINDINGS))
         return unheld or check_nodes(self._writer, pause, self._known())
 
-    def _known(self) -> list[tuple[str, str]]:
-        """Return what the check finds in the source: the user has consented to that."""
-        return [(each.id, each.object) for each in check(self._sites.source, lambda _seconds, _counts: False).findings]
+    def _known(self) -> set[str]:
+        """Return the addresses about which the check finds something in both datastores: the user has consented to that.
+
+        Pods that were added since the move are not in the source."""
+        return _addresses(self._sites.source) & _addresses(self._sites.target)
 
 
 def is_reverse(run: Mapping[str, str], inputs: Mapping[str, str]) -> bool:
@@ -89,8 +92,15 @@ def special_steps(writer: Writer) -> Mapping[str, Step]:
 
 
 def _findings(place: Place) -> dict[str, str]:
-    findings = check(place, lambda _seconds, _counts: False).findings
-    return {f"{each.id}: {each.object}": each.problem for each in findings}
+    return {f"{each.id}: {each.object}": each.problem for each in _checked(place)}
+
+
+def _addresses(place: Place) -> set[str]:
+    return {address for each in _checked(place) for address in each.addresses}
+
+
+def _checked(place: Place) -> Sequence[Finding]:
+    return check(place, lambda _seconds, _counts: False).findings
 
 
 def _unheld(source: Place, target: Place) -> Iterator[str]:

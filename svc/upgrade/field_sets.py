@@ -107,12 +107,9 @@ def _has_keys(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(item.get(field, value) == value for field, value in wanted.items()) and any(field in item for field in wanted)
 
 
-def nearest_item(path: Path) -> Path:
-    """Return the part of a path down to its last item of a list; empty if it has none."""
-    for depth in range(len(path), 0, -1):
-        if path[depth - 1].startswith("k:"):
-            return path[:depth]
-    return ()
+def items_of(path: Path) -> list[Path]:
+    """Return the parts of a path that end at an item of a list, the outermost first."""
+    return [path[: depth + 1] for depth, key in enumerate(path) if key.startswith("k:")]
 
 
 def split(fields: Fields, chosen: Sequence[Path], above: Path = ()) -> tuple[dict[str, Any], dict[str, Any]]:

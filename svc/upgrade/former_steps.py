@@ -79,10 +79,12 @@ class HoldFormer(SmallStep):
         if live is None:
             return Look(True)
         before, after, own = _hold(live), saved[-1]["hold"], _held(self._turn)
+        made = {name: before[name] if before[name] in (own[name], after[name]) else own[name] for name in after}
+        if made != before:
+            since = _changes(self._turn.former, made, before)
+            return Look(False, (f"{self._turn.former} was changed since",), changes=since)
         changes = _changes(self._turn.former, before, after)
-        is_own = all(before[name] in (own[name], after[name]) for name in after)
-        blockers = () if is_own else (f"{self._turn.former} was changed since",)
-        return Look(not changes, blockers, changes=changes, content={"live": live, "hold": after})
+        return Look(not changes, changes=changes, content={"live": live, "hold": after})
 
     def undo(self, look: Look) -> None:
         """Write what was there."""
@@ -146,9 +148,10 @@ class PauseControllers(SmallStep):
         self._place, number = Place(*saved[-1]["place"]), saved[-1]["replicas"]
         live = self._find(self._place)
         present = number if live is None else live["spec"].get("replicas", 1)
-        blockers = () if present in (0, number) else (f"{self._place} was changed since",)
-        changes = ((f"{self._place}: spec.replicas", present, number),)
-        return Look(present == number, blockers, changes=changes, content={"live": live, "number": number})
+        field = f"{self._place}: spec.replicas"
+        if present not in (0, number):
+            return Look(False, (f"{self._place} was changed since",), changes=((field, 0, present),))
+        return Look(present == number, changes=((field, present, number),), content={"live": live, "number": number})
 
     def undo(self, look: Look) -> None:
         """Scale it again."""
@@ -258,9 +261,13 @@ class FormerSubjects(SmallStep):
             live = self._find(Place(*place))
             if live is not None and not all(each in subjects_of(live) for each in self._taken(subjects)):
                 found[name] = (Place(*place), live, subjects)
-        changed = [name for name, (_, live, subjects) in found.items() if not _is_within(live, subjects)]
+        changed = {name: live for name, (_, live, subjects) in found.items() if not _is_within(live, subjects)}
+        if changed:
+            added = ((name, each) for name, live in changed.items() for each in subjects_of(live) if each not in found[name][2])
+            since = tuple((f"{name}: subjects[+]", None, each) for name, each in added)
+            return Look(False, tuple(f"{name} was changed since" for name in changed), changes=since)
         changes = tuple((f"{name}: subjects", subjects_of(live), subjects) for name, (_, live, subjects) in found.items())
-        return Look(not found, tuple(f"{name} was changed since" for name in changed), changes=changes, content=found)
+        return Look(not found, changes=changes, content=found)
 
     def undo(self, look: Look) -> None:
         """Bind them again."""

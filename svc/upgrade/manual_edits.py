@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from svc.upgrade.adoption import entries, is_applier, own_fields
-from svc.upgrade.field_sets import MISSING, Path, has, leaves, nearest_item, put, remove, show, value_at
+from svc.upgrade.field_sets import MISSING, Path, has, items_of, leaves, put, remove, show, value_at
+from svc.upgrade.object_states import HIDDEN, SECRET
 from svc.upgrade.writer import MANAGER
 from svc.values import dataclass
 
@@ -26,7 +27,8 @@ Json = dict[str, Any]
 class Edit:
     """A field with its managers, and its values in the former manifest, in the cluster and in the new manifest.
 
-    MISSING stands for a field that is not there. `is_base_known` says whether the former manifest is known."""
+    MISSING stands for a field that is not there. `is_base_known` says whether the former manifest is known, `is_hidden` that no
+    text may have the values."""
 
     path: Path
     managers: tuple[str, ...]
@@ -34,6 +36,7 @@ class Edit:
     live: Any
     new: Any
     is_base_known: bool = True
+    is_hidden: bool = False
 
     @property
     def is_carried(self) -> bool:
@@ -42,11 +45,16 @@ class Edit:
 
     def __str__(self) -> str:
         field, managers = show(self.path), ", ".join(self.managers)
-        edit = f"{field} was removed" if self.live is MISSING else f"{field} = {self.live!r}, set by {managers}"
+        edit = f"{field} was removed" if self.live is MISSING else f"{field} = {self._shown(self.live)}, set by {managers}"
         if self.is_carried:
             return f"{edit}, stays out" if self.live is MISSING else f"{edit}, is carried over"
-        former = _shown(self.base) if self.is_base_known else "not known"
-        return f"{edit}; the manifest has {_shown(self.new)}, the former one: {former}"
+        former = self._shown(self.base) if self.is_base_known else "not known"
+        return f"{edit}; the manifest has {self._shown(self.new)}, the former one: {former}"
+
+    def _shown(self, value: Any) -> str:
+        if value is MISSING:
+            return "nothing"
+        return HIDDEN if self.is_hidden else repr(value)
 
 
 def find_edits(live: Json, applied: Json, base: Json | None, *, is_recorded: bool = False) -> Iterator[Edit]:
@@ -54,6 +62,7 @@ def find_edits(live: Json, applied: Json, base: Json | None, *, is_recorded: boo
 
     `applied` is the object as it would leave it. A base that is recorded has the values as the server stores them."""
     others = [each for each in entries(live) if not is_applier(each) and each["manager"] != MANAGER]
+    is_hidden = live.get("kind") == SECRET
     removed: set[Path] = set()
     for path in leaves(own_fields(applied)):
         before, after = value_at(live, path), value_at(applied, path)
@@ -62,21 +71,16 @@ def find_edits(live: Json, applied: Json, base: Json | None, *, is_recorded: boo
             at = _whole(path, live)
             if is_recorded and former is not MISSING and at not in removed:
                 removed.add(at)
-                yield Edit(at, (), value_at(base, at), MISSING, value_at(applied, at))
+                yield Edit(at, (), value_at(base, at), MISSING, value_at(applied, at), is_hidden=is_hidden)
             continue
         managers = tuple(dict.fromkeys(each["manager"] for each in others if has(each["fieldsV1"], path)))
         if managers and before != after:
-            yield Edit(path, managers, former, before, after, is_base_known=former is not MISSING)
+            yield Edit(path, managers, former, before, after, former is not MISSING, is_hidden)
 
 
 def _whole(path: Path, live: Json) -> Path:
-    """Return the path of the item of a list that is gone, if it is gone as a whole."""
-    item = nearest_item(path)
-    return item if item and value_at(live, item) is MISSING else path
-
-
-def _shown(value: Any) -> str:
-    return "nothing" if value is MISSING else repr(value)
+    """Return the path of the item of a list that is gone as a whole, with all that it had; else the path itself."""
+    return next((item for item in items_of(path) if value_at(live, item) is MISSING), path)
 
 
 def without_carried(document: Json, edits: Sequence[Edit]) -> Json:

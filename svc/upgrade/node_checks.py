@@ -25,15 +25,15 @@ CHECK_SECONDS = 180.0  # for a pod: the command may look twice, a minute apart
 MAX_NODES: Final = 3
 _COMMAND: Final = "`svcctl reconcile`"
 _AGENT: Final = "svc-agent"
-_HEADINGS: Final = ("ID ", "journal: ")
+_HEADINGS: Final = ("ID ", "journal: ", "waiting ")
 _ENDED: Final = ("Succeeded", "Failed")
 _DIRECTORIES: Final = {"--state-dir": DEFAULT.state_dir, "--run-dir": DEFAULT.run_dir}
 
 
-def check_nodes(writer: Writer, pause: Callable[[float], None], known: Collection[tuple[str, str]] = ()) -> list[str]:
-    """Return what agents of sample nodes find, without the `known` findings, by ID and object.
+def check_nodes(writer: Writer, pause: Callable[[float], None], known: Collection[str] = ()) -> list[str]:
+    """Return what agents of sample nodes find, but not about the addresses whose contradictions are `known`.
 
-    Nothing is checked if agents do not run in pods."""
+    The IDs of agents are others than those of a check of the datastore. Nothing is checked if agents do not run in pods."""
     samples = islice(_samples(writer), MAX_NODES)
     return [text for node, program in samples for text in _check(writer, node, program, pause, known)]
 
@@ -46,9 +46,7 @@ def _samples(writer: Writer) -> Iterator[tuple[str, Json]]:
         yield from ((pod["spec"]["nodeName"], program) for pod in ready if program.get("command") == [_AGENT])
 
 
-def _check(
-    writer: Writer, node: str, program: Json, pause: Callable[[float], None], known: Collection[tuple[str, str]]
-) -> list[str]:
+def _check(writer: Writer, node: str, program: Json, pause: Callable[[float], None], known: Collection[str]) -> list[str]:
     if not is_gone(writer, CHECK, pause, CHECK_SECONDS):
         return [f"{CHECK} of an earlier run does not end: see its events"]
     pod = _pod(node, program)
@@ -56,7 +54,7 @@ def _check(
         late = f"{CHECK} on node {node} has not ended after {CHECK_SECONDS:.0f} s"
         found = [f"{late}: see its events, or run {_COMMAND} there"]
     else:
-        lines = [each for each in _said(writer.find(CHECK)) if not any(id_ in each and name in each for id_, name in known)]
+        lines = [each for each in _said(writer.find(CHECK)) if set(known).isdisjoint(each.split())]
         found = [f"node {node}: {_COMMAND} there: {' | '.join(lines)}"] if lines else []
     remove(writer, CHECK)
     return found
@@ -73,13 +71,14 @@ def _has_ended(writer: Writer, pod: Json) -> bool:
 
 
 def _said(live: Json | None) -> list[str]:
-    """Return the lines of a pod that has failed, without the headings of a table."""
+    """Return the lines of a pod that has failed, without headings, and without that it has waited."""
     status = (live or {}).get("status") or {}
     if status.get("phase") == _ENDED[0]:
         return []
     states = [(each.get("state") or {}).get("terminated") or {} for each in status.get("containerStatuses") or ()]
-    text = "\n".join(str(each.get("message") or each.get("reason") or "") for each in states) or "no message"
-    return [" ".join(line.split()) for line in text.splitlines() if line.strip() and not line.startswith(_HEADINGS)]
+    text = "\n".join(str(each.get("message") or each.get("reason") or "") for each in states)
+    found = [" ".join(line.split()) for line in text.splitlines() if line.strip() and not line.startswith(_HEADINGS)]
+    return found or [str(status.get("message") or "it has failed without a finding")]
 
 
 def _pod(node: str, program: Json) -> Json:

@@ -13,7 +13,7 @@ Difference = tuple[str, Any, Any]
 
 _SERVERS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences")
 SECRET: Final = "Secret"  # noqa: S105  # a kind
-_HIDDEN: Final = "(hidden)"
+HIDDEN: Final = "(hidden)"
 _SECRET_FIELDS: Final = ("data", "stringData", "metadata.annotations")
 _KEPT_APART: Final = ("ServiceAccount", "secrets")  # a controller writes them
 
@@ -21,6 +21,11 @@ _KEPT_APART: Final = ("ServiceAccount", "secrets")  # a controller writes them
 def last_applied(names: Names) -> str:
     """Return the annotation with the document that a client applied last."""
     return f"kubectl.{names.orch_domain}/last-applied-configuration"
+
+
+def written_annotations(names: Names) -> set[str]:
+    """Return the annotations that clients and controllers write by themselves."""
+    return {last_applied(names), f"deployment.{names.orch_domain}/revision", "deprecated.daemonset.template.generation"}
 
 
 def essence(document: Json | None, names: Names) -> Json | None:
@@ -31,7 +36,7 @@ def essence(document: Json | None, names: Names) -> Json | None:
     if document.get("kind") == _KEPT_APART[0]:
         found.pop(_KEPT_APART[1], None)
     metadata = {key: value for key, value in document["metadata"].items() if key not in _SERVERS}
-    noise = {last_applied(names), f"deployment.{names.orch_domain}/revision", "deprecated.daemonset.template.generation"}
+    noise = written_annotations(names)
     metadata["annotations"] = {key: value for key, value in (metadata.get("annotations") or {}).items() if key not in noise}
     found["metadata"] = {key: value for key, value in metadata.items() if value not in ({}, [])}
     return found
@@ -60,7 +65,7 @@ def shown(before: Json | None, after: Json | None) -> tuple[Difference, ...]:
     if SECRET not in ((before or {}).get("kind"), (after or {}).get("kind")):
         return found
     return tuple(
-        (field, old and _HIDDEN, new and _HIDDEN) if field.startswith(_SECRET_FIELDS) or not field else (field, old, new)
+        (field, old and HIDDEN, new and HIDDEN) if field.startswith(_SECRET_FIELDS) or not field else (field, old, new)
         for field, old, new in found
     )
 

@@ -18,7 +18,7 @@ from svc.upgrade.places import Place, place_of
 from svc.upgrade.published_base import compared, is_comparable
 from svc.upgrade.rollouts import blocking_budgets, rollout_of
 from svc.upgrade.step import REACHED, Look, Progress
-from svc.upgrade.stored_objects import count_objects, undecodable
+from svc.upgrade.stored_objects import count_objects, has_blocks, undecodable
 from svc.upgrade.writer import Changed, Writer, not_served
 
 Json = dict[str, Any]
@@ -115,18 +115,18 @@ class ObjectStep:
         live = self._writer.find(self.place) if self._writer.served(self.place) else None
         now, target = digest(essence(live, self._writer.names)), _origin(saved)
         wanted = digest(essence(target, self._writer.names))
-        if live is not None and target is not None and now == wanted and giving_back(live, target):
+        if live is not None and target is not None and now == wanted and self._is_half_restored(live, target):
             return Look(False, before=now, after=wanted, content={"live": live, "target": target})
         if now == wanted or (live is not None and target is None and _is_ending(live)):
             return Look(True, before=now, after=wanted)
         if target is None and live is not None and _selector(live) != _selector(saved[-1]["after"]):
             return Look(True, before=now, after=wanted)  # a selector cannot be changed: another object was put in its place
+        if target is None and (note := self._why_kept()):
+            return Look(True, notes=(note,), before=now, after=wanted)
         if now not in {each["digest_after"] for each in saved}:
             made = saved[-1]["after"]
             found = shown(made, essence(live, self._writer.names))
             return Look(False, (f"{self.name} was changed since",), changes=found, before=now, after=wanted)
-        if target is None and (note := self._why_kept()):
-            return Look(True, notes=(note,), before=now, after=wanted)
         changes = shown(essence(live, self._writer.names), essence(target, self._writer.names))
         return Look(False, changes=changes, before=now, after=wanted, content={"live": live, "target": target})
 
@@ -142,22 +142,34 @@ class ObjectStep:
         if owners := live["metadata"].get("ownerReferences"):  # they have steps of their own
             body["metadata"]["ownerReferences"] = owners
         names = self._writer.names
-        if essence(live, names) != essence(target, names):
+        if essence(live, names) != essence(target, names) or self._lacks_note(live, target):
             live = self._writer.replace(body, live)
         if operations := giving_back(live, target):
             self._writer.patch(self.place, live, operations)
+
+    def _is_half_restored(self, live: Json, target: Json) -> bool:
+        """Return whether managers, or what a client had noted, are not as before: a run was killed between two writes."""
+        return bool(giving_back(live, target)) or self._lacks_note(live, target)
+
+    def _lacks_note(self, live: Json, target: Json) -> bool:
+        return self._note(live) is None and self._note(target) is not None
+
+    def _note(self, document: Json | None) -> str | None:
+        """Return the document that a client applied last, as it has noted it."""
+        annotations: dict[str, str] = document["metadata"].get("annotations") or {} if document is not None else {}
+        return annotations.get(last_applied(self._writer.names))
 
     def _creation(self) -> Look:
         after = essence(self._writer.dry_create(self._document), self._writer.names)
         content = {"before": None, "after": after, "base": None}
         return Look(False, changes=_CREATED, before=digest(None), after=digest(after), content=content)
 
-    def _change(self, live: Json, saved: Sequence[Json]) -> Look:  # noqa: ARG002  # a Secret needs it
-        names, (base, is_recorded) = self._writer.names, self._base(live)
+    def _change(self, live: Json, saved: Sequence[Json]) -> Look:
+        names, (base, is_recorded) = self._writer.names, self._base(live, saved)
         applied = self._writer.dry_apply(self._document)
         own, published = essence(applied, names), self._bundle.published(self.place)
         if is_comparable(published, self._document):
-            base, edits = published, compared(self._writer, live, applied, self._document, published)
+            edits = compared(self._writer, live, applied, self._document, published)
         else:
             edits = list(find_edits(live, applied, base, is_recorded=is_recorded))
         document, carried = without_carried(self._document, edits), tuple(each.path for each in edits if each.is_carried)
@@ -187,15 +199,15 @@ class ObjectStep:
         found = [f"{self.name}: {edit}" for edit in edits if edit.is_carried]
         return [*found, *(blocking_budgets(self._writer, live) if self.place.kind in WORKLOADS else ())]
 
-    def _base(self, live: Json) -> tuple[Json | None, bool]:
-        """Return the object of the former manifest, if it is known, and whether a run has recorded it.
+    def _base(self, live: Json, saved: Sequence[Json]) -> tuple[Json | None, bool]:
+        """Return the object of the former manifest, if it is known, and whether a run has recorded it as it was stored.
 
-        A damaged annotation does not count."""
-        text = (live["metadata"].get("annotations") or {}).get(last_applied(self._writer.names))
+        A damaged annotation does not count. A run that was killed after it had removed it has saved it as its base."""
         with suppress(ValueError):
-            found: Json | None = json.loads(text or "")
-            return found, False
-        return self._former(self.name), True
+            noted: Json | None = json.loads(self._note(live) or "")
+            return noted, False
+        found = self._former(self.name)
+        return found, not any(each.get("base") == found and self._note(each["before"]) for each in saved)
 
     def _namespace(self) -> tuple[tuple[str, ...], bool]:
         """Return what forbids objects in the namespace, and whether it is yet to be made."""
@@ -231,6 +243,8 @@ class ObjectStep:
         """Return why undoing leaves an object that the run has created; empty if it does not."""
         if self.place.kind == NAMESPACE:
             return f"{self.name} stays: others may use it"
+        if is_created_once(self._document) and has_blocks(self._writer, self._document):
+            return f"{self.name} stays: nodes have blocks of it"
         if self.place.kind != DEFINITION:
             return ""
         number = count_objects(self._writer, self._document)

@@ -11,9 +11,9 @@ from typing import Any, Final, TypeGuard
 from svc.deploy.server_apply import DEFINITION
 from svc.names import Names
 from svc.upgrade.adoption import entries, is_adopted, own_fields
-from svc.upgrade.field_sets import MISSING, Path, has, leaves, nearest_item, value_at
+from svc.upgrade.field_sets import MISSING, Path, has, items_of, leaves, value_at
 from svc.upgrade.manual_edits import Edit
-from svc.upgrade.object_states import SECRET, last_applied
+from svc.upgrade.object_states import SECRET, written_annotations
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.writer import Cluster
 
@@ -45,12 +45,12 @@ def _completed(cluster: Cluster, document: Json) -> Json:
 
 
 def _edits(live: Json, applied: Json, base: Json, new: Json, names: Names) -> Iterator[Edit]:
-    own, note = own_fields(applied), ("f:metadata", "f:annotations", f"f:{last_applied(names)}")
+    own, written = own_fields(applied), {("f:metadata", "f:annotations", f"f:{name}") for name in written_annotations(names)}
     of_appliers = [each["fieldsV1"] for each in entries(live) if is_adopted(each, live["apiVersion"])]
     known: set[Path] = set()
     for path in (leaf for fields in (own, own_fields(live), *of_appliers) for leaf in leaves(fields)):
         at = _place(path, live, base, new)
-        if at in known or at == note:
+        if at in known or at in written:
             continue
         known.add(at)
         was, is_, becomes = (value_at(each, at) for each in (base, live, new))
@@ -60,11 +60,10 @@ def _edits(live: Json, applied: Json, base: Json, new: Json, names: Names) -> It
 
 def _place(path: Path, live: Json, base: Json, new: Json) -> Path:
     """Return the path of the whole item if an item of a list was added or removed, else the path itself."""
-    item = nearest_item(path)
-    if not item:
-        return path
-    states = [value_at(each, item) is MISSING for each in (live, base, new)]
-    return item if states in ([True, False, False], [False, True, True]) else path
+    for item in items_of(path):
+        if [value_at(each, item) is MISSING for each in (live, base, new)] in ([True, False, False], [False, True, True]):
+            return item
+    return path
 
 
 def _managers(live: Json, path: Path) -> tuple[str, ...]:

@@ -94,9 +94,10 @@ class FormerTemplate(Template):
         now, former = template_in(live), saved[-1]["before"]
         if now == former:
             return Look(True)
-        changes = ((f"data.{CONFIG}", now, former),)
-        changed = () if now in {each["after"] for each in saved} else (f"{self.place} was changed since",)
-        return Look(False, changed, changes=changes, content={"live": live, "former": former})
+        if now not in {each["after"] for each in saved}:
+            since = ((f"data.{CONFIG}", saved[-1]["after"], now),)
+            return Look(False, (f"{self.place} was changed since",), changes=since)
+        return Look(False, changes=((f"data.{CONFIG}", now, former),), content={"live": live, "former": former})
 
     def undo(self, look: Look) -> None:
         """Write the former template."""

@@ -165,8 +165,13 @@ class StepRunner:
 
 def _shown(look: Look) -> str:
     """Return the differences of a look, for an error."""
-    found = [f"{name or 'object'}: {before!r} -> {after!r}" for name, before, after in look.changes]
+    found = [f"{name or 'object'}: {_value(before)} -> {_value(after)}" for name, before, after in look.changes]
     return "; ".join([*found[:_MAX_SHOWN], *([f"and {len(found) - _MAX_SHOWN} more"] if len(found) > _MAX_SHOWN else [])])
+
+
+def _value(value: Any) -> str:
+    """Return a value of a field. A whole object, which was created or deleted, is only said to be there."""
+    return "present" if isinstance(value, dict) and {"kind", "metadata"} <= value.keys() else repr(value)
 
 
 def _shown_since(look: Look) -> str:

@@ -1,10 +1,13 @@
-"""Objects of the kinds of a definition: whether there are some, and whether its schema accepts them."""
+"""Objects of the kinds of a definition: whether there are some, and whether its schema accepts them. Blocks of a pool."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
+from svc._core.cidr import Cidr
 from svc.datastore.orch.client import ApiError
+from svc.model.custom_resources import BLOCK
 from svc.upgrade.bundle import kinds_of
+from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
 
 Json = dict[str, Any]
@@ -25,6 +28,13 @@ def _all(cluster: Cluster, definition: Json) -> Iterator[Json]:
 def count_objects(cluster: Cluster, definition: Json) -> int:
     """Return the number of objects of a definition, up to the number that is checked."""
     return sum(1 for _ in _all(cluster, definition))
+
+
+def has_blocks(cluster: Cluster, pool: Json) -> bool:
+    """Return whether nodes have blocks of a pool, from which pods may have addresses."""
+    place, cidr = Place(cluster.names.crd_api_version, BLOCK, "", "any"), Cidr(pool["spec"]["cidr"])
+    blocks = cluster.items(cluster.folder(place)) if cluster.served(place) else ()
+    return any(Cidr(each["spec"]["cidr"]) in cidr for each in blocks)
 
 
 def undecodable(cluster: Cluster, definition: Json) -> Iterator[str]:

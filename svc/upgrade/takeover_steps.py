@@ -99,12 +99,19 @@ class PolicyAgent(SmallStep):
         live = self._find(self._place)
         if live is None or _parts(live) == parts:
             return Look(True)
-        blockers = () if digest(_parts(live)) == saved[-1]["after"] else (f"{self._place} was changed since",)
-        return Look(False, blockers, changes=tuple(differences(_parts(live), parts)), content={"live": live, "parts": parts})
+        if digest(_parts(live)) != saved[-1]["after"]:
+            since = differences(self._made(live, parts), _parts(live))
+            return Look(False, (f"{self._place} was changed since",), changes=tuple(since))
+        return Look(False, changes=tuple(differences(_parts(live), parts)), content={"live": live, "parts": parts})
 
     def undo(self, look: Look) -> None:
         """Write the containers of before."""
         self._write(look.content["live"], look.content["parts"])
+
+    def _made(self, live: Json, parts: Json) -> Json:
+        """Return the containers as the step has made them from those of before."""
+        former = {"metadata": live["metadata"], "spec": {"template": {"spec": parts}}}
+        return _parts(without_cni(former, self._writer.names))
 
     def _write(self, live: Json, parts: Json) -> None:
         assert self._place is not None

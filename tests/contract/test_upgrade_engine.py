@@ -554,7 +554,7 @@ def test_next_run_removes_the_secrets_of_this_one(site: UpgradeSite) -> None:
     assert f"run {second['run']}: manifests, from 0.1.1 to 0.1.2: done" in status.stdout
 
 
-FINDING = "released-address  10.65.0.7  1 min  the address is not allocated  delete the pod"
+FINDING = "attachment-unallocated  net c1 eth0  1 min  10.65.0.7 is not allocated (pod a/b)  recreate its workload"
 
 
 def test_agents_of_sample_nodes_check_their_attachments(site: UpgradeSite, kubelets: FakeKubelets) -> None:
@@ -572,7 +572,7 @@ def test_agents_of_sample_nodes_check_their_attachments(site: UpgradeSite, kubel
         assert sorted(found) == [
             f"node {node}: `svcctl reconcile` there: {' '.join(FINDING.split())}" for node in ("node1", "node2")
         ]
-        assert check_nodes(writer, time.sleep, [("released-address", "10.65.0.7")]) == []
+        assert check_nodes(writer, time.sleep, ["10.65.0.7"]) == []
     assert eventually(lambda: site.get(path) is None, bool)
 
 
@@ -593,6 +593,20 @@ def test_nodes_that_do_not_follow(site: UpgradeSite, kubelets: FakeKubelets, mon
             assert stalled.has_lasted(names)
         finally:
             site.edit("/api/v1/nodes/node2", {"spec": {"unschedulable": None}})
+
+
+def said(*lines: str) -> list[str]:
+    """Return what counts of a pod that has failed with these lines."""
+    state = {"terminated": {"message": "\n".join(lines)}}
+    return node_checks._said({"status": {"phase": "Failed", "containerStatuses": [{"state": state}]}})
+
+
+def test_what_a_check_of_a_node_says() -> None:
+    """That the command has waited is no finding. A pod that fails without one has checked nothing."""
+    waiting = "waiting 60 s, to see again what a call in flight may explain: 1 attachment-unallocated"
+    assert said(waiting, "ID  OBJECT", FINDING, "journal: 3 rows") == [" ".join(FINDING.split())]
+    assert said(waiting) == said() == ["it has failed without a finding"]
+    assert node_checks._said({"status": {"phase": "Succeeded"}}) == []
 
 
 def test_check_asks_the_agent_of_the_node() -> None:

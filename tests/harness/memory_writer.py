@@ -29,6 +29,9 @@ class MemoryWriter(Writer):
     def find(self, place: Place) -> Json | None:
         return copy.deepcopy(self._objects.get(place))
 
+    def folder(self, place: Place) -> str:
+        return f"/{place.kind.lower()}s"
+
     def items(self, path: str, *, metadata_only: bool = False, **params: str) -> Iterator[Json]:
         kind = path.rpartition("/")[2]
         yield from (copy.deepcopy(each) for each in self._objects.values() if f"{each['kind'].lower()}s" == kind)

@@ -6,10 +6,11 @@ import pytest
 
 from svc.names import DEFAULT
 from svc.upgrade.adoption import EDITS, holds, leftovers, operations, remove_all
-from svc.upgrade.field_sets import MISSING, has, leaves, nearest_item, put, remove, show, split, union, value_at
+from svc.upgrade.field_sets import MISSING, has, items_of, leaves, put, remove, show, split, union, value_at
 from svc.upgrade.former_managers import giving_back
 from svc.upgrade.manual_edits import find_edits, with_carried, without_carried
 from svc.upgrade.object_states import differences, digest, essence, last_applied
+from svc.upgrade.published_base import _edits
 
 Json = dict[str, Any]
 
@@ -177,9 +178,9 @@ def test_values_are_put_where_the_source_has_them() -> None:
     assert bare == {"spec": {"containers": [{"name": "agent", "env": [{"name": "MINE", "value": "mine"}]}]}}
 
 
-def test_nearest_item_of_a_path() -> None:
-    assert nearest_item((*ENV, VARIABLE, "f:value")) == (*ENV, VARIABLE)
-    assert nearest_item(("f:data", "f:x")) == ()
+def test_items_of_a_path() -> None:
+    assert items_of((*ENV, VARIABLE, "f:value")) == [ENV[:3], (*ENV, VARIABLE)]
+    assert items_of(("f:data", "f:x")) == []
 
 
 def test_removed_fields_are_edits_if_a_run_has_recorded_them() -> None:
@@ -224,3 +225,33 @@ def test_carried_edits_of_a_manifest_get_a_manager_of_their_own() -> None:
     (operation,) = operations(live, DEFAULT, [("f:data", "f:a")])
     found = {each["manager"]: set(each["fieldsV1"]["f:data"]) - {"."} for each in operation["value"]}
     assert found == {"svcctl": {"f:b"}, EDITS: {"f:a", "f:c"}}
+
+
+def test_no_text_about_an_edit_has_what_a_secret_keeps() -> None:
+    def secret(value: str, *managers: tuple[str, str, Json]) -> Json:
+        return managed({"apiVersion": "v1", "kind": "Secret", "metadata": {}, "data": {"key": value}}, *managers)
+
+    fields: Json = {"f:data": {"f:key": {}}}
+    live = secret("bGl2ZQ==", ("kubectl-edit", "Update", fields))
+    for base in ("bmV3", "YmFzZQ=="):
+        (edit,) = find_edits(live, secret("bmV3", ("svcctl", "Apply", fields)), secret(base))
+        assert str(edit).startswith("data.key = (hidden), set by kubectl-edit")
+        assert not any(value in str(edit) for value in ("bGl2ZQ==", "bmV3", "YmFzZQ=="))
+
+
+def test_item_that_was_removed_comes_back_as_a_whole() -> None:
+    """The new manifest has changed the image of a container that a user has removed, and not its variable."""
+
+    def pod(image: str) -> Json:
+        agent = {"name": "agent", "image": image, "env": [{"name": "MINE", "value": "1"}]}
+        return {"spec": {"containers": [agent]}, "metadata": {}}
+
+    fields: Json = {CONTAINER: {"f:image": {}, "f:env": {VARIABLE: {"f:value": {}}}}}
+    live: Json = {"spec": {"containers": []}, "metadata": {}}
+    new = managed(pod("2"), ("svcctl", "Apply", {"f:spec": {"f:containers": fields}}))
+    for base, is_carried in ((pod("1"), False), (pod("2"), True)):
+        (edit,) = find_edits(live, new, base, is_recorded=True)
+        assert (edit.path, edit.is_carried) == (("f:spec", "f:containers", CONTAINER), is_carried)
+        (edit,) = _edits(live, new, base, new, DEFAULT)
+        assert (edit.path, edit.is_carried) == (("f:spec", "f:containers", CONTAINER), is_carried)
+        assert without_carried(pod("2"), [edit])["spec"]["containers"] == ([] if is_carried else pod("2")["spec"]["containers"])

@@ -9,8 +9,11 @@ from harness.memory_writer import MemoryWriter
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
 from svc.upgrade.backup import Backup, Entry
+from svc.upgrade.bundle import Bundle
 from svc.upgrade.former_steps import FormerSubjects, HoldFormer, PauseControllers, RemoveWorkloads
 from svc.upgrade.node_turns import MARK, Turn
+from svc.upgrade.object_states import digest, essence, last_applied
+from svc.upgrade.object_step import ObjectStep
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.pool_labels import PoolLabels
@@ -118,6 +121,11 @@ def test_undoing_stops_at_what_was_changed_since() -> None:
         with pytest.raises(Blocked, match="was changed since"):
             each.undo()
     assert len(writer.writes) == number
+    assert [change for each in (hold, pause, subjects) for change in each.step.look_back(each.saved).changes] == [
+        (f"{FORMER}: spec.updateStrategy", {"type": "OnDelete"}, find(writer, FORMER)["spec"]["updateStrategy"]),
+        (f"{CONTROLLERS}: spec.replicas", 0, 7),
+        (f"{BINDING}: subjects[+]", None, subject("mine")),
+    ], "what was made -> what is there"
 
 
 def test_subjects_of_a_second_run() -> None:
@@ -216,7 +224,7 @@ def test_difference_of_a_policy_agent_that_was_changed_is_shown() -> None:
     writer.edit(POLICY_AGENT, template={"spec": spec})
     look = run.step.look_back(run.saved)
     assert look.blockers == ("DaemonSet/kube-system/calico-node was changed since",)
-    assert ("containers[calico-node].image", "other", "calico/node:v3.28.0") in look.changes
+    assert look.changes == (("containers[calico-node].image", "calico/node:v3.28.0", "other"),)
 
 
 def test_pools_of_a_second_run() -> None:
@@ -229,6 +237,43 @@ def test_pools_of_a_second_run() -> None:
         run.carry_out()
         run.undo()
         assert find(writer, place)["spec"] == {"cidr": "10.0.0.0/16", "natOutgoing": nat}
+
+
+def test_undoing_between_the_two_writes_of_a_step() -> None:
+    """The run has moved the fields of the client, and was killed before it applied the manifest."""
+    place, note = Place("v1", "ConfigMap", "kube-system", "settings"), last_applied(DEFAULT)
+    fields = {"f:data": {"f:a": {}}, "f:metadata": {"f:annotations": {f"f:{note}": {}}}}
+    client, own = ({"manager": name, "operation": "Update", "fieldsV1": fields} for name in ("kubectl", "svcctl"))
+    before, live = made(place, data={"a": "1"}), made(place, data={"a": "1"})
+    before["metadata"] |= {"annotations": {note: "{}"}, "managedFields": [client]}
+    live["metadata"] |= {"managedFields": [own]}
+    writer = MemoryWriter(live)
+    step = ObjectStep(writer, before, Bundle([]), lambda _: None)
+    at = digest(essence(before, DEFAULT))
+    saved = [{"before": before, "after": made(place), "digest_before": at, "digest_after": digest(made(place))}]
+    assert step._base(live, [saved[0] | {"base": {}}]) == (None, True)
+    killed = ObjectStep(writer, before, Bundle([]), lambda _: {})
+    assert killed._base(live, [saved[0] | {"base": {}}]) == ({}, False), "as before the kill"
+    step.undo(step.look_back(saved))
+    assert step.look_back(saved).is_done
+    metadata = find(writer, place)["metadata"]
+    assert (metadata["annotations"], metadata["managedFields"]) == ({note: "{}"}, [client])
+
+
+@pytest.mark.parametrize(("block", "stays"), [("10.244.3.0/26", True), ("10.1.0.0/26", False)])
+def test_pool_that_is_in_use_stays(block: str, stays: bool) -> None:
+    """Its addresses would be those of no pool."""
+    version = DEFAULT.crd_api_version
+    place = Place(version, "IPPool", "", "pool")
+    pool = made(place, spec={"cidr": "10.244.0.0/16"})
+    writer = MemoryWriter(pool, made(Place(version, "IPAMBlock", "", "b"), spec={"cidr": block}))
+    step = ObjectStep(writer, pool, Bundle([]), lambda _: None)
+    state = essence(pool, DEFAULT)
+    saved = [{"before": None, "after": state, "digest_before": digest(None), "digest_after": digest(state)}]
+    look = step.look_back(saved)
+    assert (look.is_done, look.notes) == (stays, ("IPPool/pool stays: nodes have blocks of it",) if stays else ())
+    writer.edit(place, natOutgoing=True)
+    assert step.look_back(saved).blockers == (() if stays else ("IPPool/pool was changed since",)), "what stays may differ"
 
 
 class MemoryBackup(Backup):

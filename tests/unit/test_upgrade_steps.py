@@ -12,7 +12,7 @@ from svc.upgrade.outcomes import Blocked, TimedOut, Waits
 from svc.upgrade.rollouts import _why_not_ready
 from svc.upgrade.run_record import PENDING, Run, RunRecord
 from svc.upgrade.step import REACHED, Look, Progress
-from svc.upgrade.step_runner import ATTEMPTS, Options, StepRunner, Stop
+from svc.upgrade.step_runner import ATTEMPTS, Options, StepRunner, Stop, _shown
 from svc.upgrade.writer import Changed
 
 Json = dict[str, Any]
@@ -193,3 +193,10 @@ WAITING = {"name": "agent", "ready": False, "state": {"waiting": {"reason": "Err
 )
 def test_why_a_pod_does_not_count(found: Json, newest: str, reason: str) -> None:
     assert _why_not_ready(found, WORKLOAD, newest) == reason
+
+
+def test_object_that_is_gone_is_not_shown_as_a_whole() -> None:
+    document = {"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "1"}}
+    assert _shown(Look(False, changes=(("", document, None), ("data", {"a": "1"}, None)))) == (
+        "object: present -> None; data: {'a': '1'} -> None"
+    )
