@@ -51,7 +51,8 @@ def require_current(writer: Backend, store: Backend, interrupt: Callable[[], Non
         assert copies.inputs().claims == {KEPT: {LONG_NAME: True}, GONE: {"node1": True}}
         interrupt()
         assert eventually(lambda: copies.interrupted_since is not None)
-        assert any(text.startswith("changes of affinities are not known") for text in copies.problems())
+        unknown = "changes of affinities are not known"
+        assert eventually(lambda: any(text.startswith(unknown) for text in copies.problems()))
         remove(writer, AffinityKey("node1", GONE))
         put_affinity(writer, str(NEW), node="node1")
         go_on()
@@ -92,5 +93,8 @@ def test_a_revision_that_the_api_server_has_forgotten(orch_site: OrchSite, proxy
             proxy.disarm()
             proxy.arm(Order(Fate.ANSWERED, f"^GET .*{kind}.*watch=true", times=4, status=410, body=EXPIRED))
 
-        require_current(writer, store, interrupt, go_on)
-    orch_site.clear()
+        try:
+            require_current(writer, store, interrupt, go_on)
+        finally:
+            proxy.disarm()
+            orch_site.clear()

@@ -243,7 +243,7 @@ def test_row_without_its_address_stays_and_is_reported(moving: MovingNode, pod_o
     told = f"does not have {lost.addresses[0]} under the handle net.container-lost"
     wait_until(lambda: told in moving.node.log.read_text())
     assert moving.rows()["container-lost"][0] == "etcdv3"
-    assert moving.rows()["container-kept"][0] == "orch"
+    wait_until(lambda: moving.rows()["container-kept"][0] == "orch")
     assert told in by_new(moving, kept).call("STATUS").stderr
     assert told in " ".join(moving.node.svcctl("status", check=False).stdout.split())  # it breaks lines
     with session(moving.procedure.orch_site) as store:
