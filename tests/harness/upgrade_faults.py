@@ -96,7 +96,7 @@ def turn_round(
             break
         succeeds(opposite)
         found = state()
-        assert found == before, f"after write {number}"
+        assert (number, found) == (number, before)
         kills += 1
     print(f"{verb}: {kills} kills, each followed by {opposite}; {killer.writes} writes in the end")
     return kills
