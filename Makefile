@@ -2,6 +2,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+WHEELS_VENV := build/wheels-venv
 export PATH := $(abspath $(BIN)):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
 WORKERS ?= $(shell expr $$(nproc) + 3)
@@ -14,6 +15,7 @@ KILLS ?= 10000
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
                    containerd runc busybox-static nftables podman prometheus buildah mmdebstrap
+DEB_PACKAGES := debhelper dh-python lintian help2man python3-installer cmake ninja-build musl-tools python3-dev python3-venv man-db
 BUILT_FROM := $(wildcard _core/* svc/_core/*.pxd) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
 
 TEST_CACHE := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)
@@ -21,7 +23,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench scale kube-programs otlp-receiver helm image wheels deploy-folders clean FORCE
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench plots scale kube-programs otlp-receiver helm image wheels wheels-test wheels-twice deb lock deploy-folders clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -49,7 +51,7 @@ types: $(VENV)/.installed
 	$(BIN)/stubtest --allowlist tests/harness/stubtest.allow $(addprefix svc._core.,bitmap cidr netns rtnl)
 
 quick: lint ## lint, unit tests, and the contract tests that need no server: for every change
-	$(PYTEST) -m "not server and not slow and not long" tests/unit tests/contract
+	$(PYTEST) -m "not server and not slow and not long" tests/unit tests/contract tests/measurements
 
 unit: $(VENV)/.installed ## run the unit tests
 	$(PYTEST) tests/unit
@@ -81,7 +83,7 @@ faults: $(VENV)/.installed kube-programs ## kill nodes at random and controllers
 	    PYTHONPATH=tests $(BIN)/python -m faults --store $$store --kills $$(($(KILLS) / 8)) --seed $(SEED) $$troubles \
 	        || [ $$? -eq 77 ] || exit 1; \
 	done; done
-	$(BIN)/pytest -m long tests/e2e tests/contract
+	$(BIN)/pytest -m long tests/e2e tests/contract tests/measurements
 
 fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled core and the executable with the address sanitizer
 	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --seed $(SEED)
@@ -89,6 +91,9 @@ fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled 
 
 bench: $(VENV)/.installed kube-programs ## measure svc and other plugins in one interleaved run
 	$(BIN)/python -m bench
+
+plots: $(VENV)/.installed kube-programs ## measure the curves of docs/benchmarks.md, draw them and write its tables: 20 minutes of a quiet machine
+	$(BIN)/python -m bench plots
 
 scale: $(VENV)/.installed kube-programs ## measure the controllers with 1,000 nodes and 30,000 pods
 	$(BIN)/python -m bench --only scale --nodes $(NODES) --pods $(PODS)
@@ -105,10 +110,24 @@ image: $(VENV)/.installed ## build the image of svc, without a container engine 
 helm: ## build helm for tests, once: some minutes, needs Go
 	@sh tests/harness/helm-build.sh "$(TEST_CACHE)/helm" || { [ $$? -eq 2 ] && echo "tests with helm will be skipped"; }
 
-wheels: $(VENV)/.system ## build the wheels of all Pythons, C libraries and machines in wheelhouse/; TARGETS="cp312 musllinux": those alone
-	$(PYTHON) -m venv build/wheels-venv
-	build/wheels-venv/bin/pip install --quiet --require-hashes -r requirements/wheels.txt
-	build/wheels-venv/bin/python -m wheels.build $(TARGETS)
+wheels: $(WHEELS_VENV)/.installed ## build the wheels of all Pythons, C libraries and machines in wheelhouse/; TARGETS="cp312 musllinux": those alone
+	$(WHEELS_VENV)/bin/python -m wheels.build $(TARGETS)
+
+wheels-test: $(WHEELS_VENV)/.installed ## run unit and netns tests from the wheels in wheelhouse/, and what is for other machines by qemu; TARGETS as above
+	$(WHEELS_VENV)/bin/python -m wheels.trial $(TARGETS)
+	$(WHEELS_VENV)/bin/python -m wheels.emulation $(TARGETS)
+
+wheels-twice: $(WHEELS_VENV)/.installed ## build the wheels of the last commit twice, in different folders, and compare their bytes; TARGETS as above
+	$(WHEELS_VENV)/bin/python -m wheels.twice $(TARGETS)
+
+deb: $(VENV)/.installed ## build the Debian packages in build/deb with dpkg-buildpackage, and check them with lintian
+	@sh tests/harness/system-packages.sh $(DEB_PACKAGES)
+	$(BIN)/python -m wheels.deb
+
+lock: ## write the lock files in requirements/ from pyproject.toml; KEEP=1: change only what no longer fits
+	$(PYTHON) -m venv build/lock-venv
+	build/lock-venv/bin/pip install --quiet 'uv>=0.9'
+	PATH="$(abspath build/lock-venv/bin):$$PATH" KEEP="$(KEEP)" sh requirements/renew.sh
 
 deploy-folders: $(VENV)/.installed ## write the generated folders in deploy/ from the model
 	$(BIN)/python tools/deploy_folders.py
@@ -135,4 +154,9 @@ else
 	$(BIN)/pip install --quiet --group test --group lint --group bench
 	$(BIN)/pip install --quiet --no-build-isolation -e .
 endif
+	@touch $@
+
+$(WHEELS_VENV)/.installed: requirements/wheels.txt | $(VENV)/.system
+	$(PYTHON) -m venv $(WHEELS_VENV)
+	$(WHEELS_VENV)/bin/pip install --quiet --require-hashes -r requirements/wheels.txt
 	@touch $@

@@ -246,7 +246,7 @@ cdef class Batch(Messages):
         uint8_t protocol=uapi.RTPROT_BOOT, bint onlink=False,
     ):
         """ip route add|replace DESTINATION/LENGTH [via GATEWAY] [dev INDEX] [scope S] [metric M] [proto P] [onlink]"""
-        self.begin_route(uapi.RTM_NEWROUTE, REPLACE if replace else NEW, destination, length, scope,
+        self.begin_route(uapi.RTM_NEWROUTE, <uint16_t>(REPLACE if replace else NEW), destination, length, scope,
                          uapi.RTN_UNICAST, protocol, uapi.RTNH_F_ONLINK if onlink else 0)
         self.put_route(index, destination, length, gateway, metric)
         self.end("replace route" if replace else "add route", destination, length, index)
@@ -290,7 +290,7 @@ cdef class Batch(Messages):
         self.begin(uapi.RTM_GETROUTE, 0)
         self.put(&header, sizeof(header))
         self.put_bytes(uapi.RTA_DST, address)
-        self.end("get route", address, 8 * len(address), 0)
+        self.end("get route", address, <int>(8 * len(address)), 0)
 
     cdef int begin_route(self, uint16_t message, uint16_t message_flags, bytes destination, int length, uint8_t scope,
                          uint8_t kind, uint8_t protocol, uint32_t flags) except -1:
@@ -326,13 +326,13 @@ cdef class Batch(Messages):
         self.begin_neighbour(uapi.RTM_NEWNEIGH, REPLACE, family_of(address), index, uapi.NUD_PERMANENT, 0)
         self.put_bytes(uapi.NDA_DST, address)
         self.put_neighbour_mac(mac)
-        self.end("replace neighbour", address, 8 * len(address), index)
+        self.end("replace neighbour", address, <int>(8 * len(address)), index)
 
     def delete_neighbour(self, uint32_t index, bytes address not None):
         """ip neigh del ADDRESS dev INDEX"""
         self.begin_neighbour(uapi.RTM_DELNEIGH, 0, family_of(address), index, 0, 0)
         self.put_bytes(uapi.NDA_DST, address)
-        self.end("delete neighbour", address, 8 * len(address), index)
+        self.end("delete neighbour", address, <int>(8 * len(address)), index)
 
     def add_fdb(self, uint32_t index, bytes mac not None, bytes destination not None):
         """bridge fdb replace MAC dev INDEX dst DESTINATION self permanent"""
@@ -340,7 +340,7 @@ cdef class Batch(Messages):
         self.begin_neighbour(uapi.RTM_NEWNEIGH, REPLACE, uapi.AF_BRIDGE, index, uapi.NUD_PERMANENT, uapi.NTF_SELF)
         self.put_bytes(uapi.NDA_DST, destination)
         self.put_neighbour_mac(mac)
-        self.end("replace fdb entry to", destination, 8 * len(destination), index)
+        self.end("replace fdb entry to", destination, <int>(8 * len(destination)), index)
 
     def delete_fdb(self, uint32_t index, bytes mac not None, bytes destination not None):
         """bridge fdb del MAC dev INDEX dst DESTINATION self"""
@@ -348,7 +348,7 @@ cdef class Batch(Messages):
         self.begin_neighbour(uapi.RTM_DELNEIGH, 0, uapi.AF_BRIDGE, index, 0, uapi.NTF_SELF)
         self.put_bytes(uapi.NDA_DST, destination)
         self.put_neighbour_mac(mac)
-        self.end("delete fdb entry to", destination, 8 * len(destination), index)
+        self.end("delete fdb entry to", destination, <int>(8 * len(destination)), index)
 
     def dump_neighbours(self, uint8_t family, uint32_t index):
         """ip [-4|-6] neigh show dev INDEX"""

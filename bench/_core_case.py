@@ -28,14 +28,16 @@ class Case:
 
 
 def measure(case: Case, rounds: int = 7) -> dict[str, Any]:
-    """Return nanoseconds per call on both sides, their ratio, and the compared versions."""
+    """Return nanoseconds per call on both sides, their ratio, the compared versions, and the values of all rounds."""
     sides = [(timeit.Timer(call), calls_per_round(call)) for call in (case.ours, case.peer)]
     samples = [[timer.timeit(calls) / calls for timer, calls in sides] for _ in range(rounds)]
-    ours, peer = (statistics.median(times) for times in zip(*samples, strict=True))
+    values = [[round(seconds * 1e9, 1) for seconds in times] for times in zip(*samples, strict=True)]
+    ours, peer = map(statistics.median, values)
     return {
         "name": case.name,
-        "ours_ns": round(ours * 1e9, 1),
-        "peer_ns": round(peer * 1e9, 1),
+        "ours_ns": ours,
+        "peer_ns": peer,
+        "values": values,
         "peer": case.peer_name,
         "ratio": round(peer / ours, 2),
         "goal": case.goal,

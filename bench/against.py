@@ -1,13 +1,12 @@
 """Measure this checkout against another build of svc, to see whether a change made it slower.
 
-`python -m bench.against PROGRAMS`, where PROGRAMS is the directory of the other build's svcctl and svc-agent. Every repetition
-starts a new agent of each build, in alternating order, because two agents of one build differ by some percent. Single calls
-alternate between the builds, bursts between rounds. The ratio is the geometric mean over the repetitions of the ratio of the
-medians, with its standard error.
+`python -m bench --against COMMIT` builds the commit. `python -m bench.against PROGRAMS` uses an existing build: PROGRAMS is the
+directory of its svcctl and svc-agent. Every repetition starts a new agent of each build, in alternating order, because two
+agents of one build differ by some percent. Single calls alternate between the builds, bursts between rounds. The ratio is the
+geometric mean over the repetitions of the ratio of the medians.
 """
 
 import argparse
-import math
 import os
 import random
 import statistics
@@ -17,10 +16,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench import verdict
+from bench.environment import environment, words
 from bench.idle_wait import BUSY, busy_share, wait_until_quiet
 from bench.memory import rss_mib
 from bench.options import AT_ONCE
+from bench.other_build import built
+from bench.results import new_file, write_line
 from bench.runtime import wall_ms
+from bench.table import text_table
 from bench.testbed import Stage
 from harness.node import BIN, Node
 
@@ -106,28 +110,53 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("programs", type=Path, help="directory of the other build's svcctl and svc-agent")
     parser.add_argument("--repetitions", type=int, default=20, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the ratios there, and not to bench-results/")
     options = parser.parse_args()
     if os.geteuid():
         parser.error("it makes network namespaces: run it as root")
     for program in ("svcctl", "svc-agent"):
         if not os.access(options.programs / program, os.X_OK):
             parser.error(f"{options.programs / program} is not a program: name the directory of the other build's programs")
-    compare((node_of(options.programs.resolve()), node_of(BIN)), options.repetitions, "of the other build")
-    return 0
+    programs: Path = options.programs.resolve()
+    title = f"ratios of this checkout to {programs}"
+    return compare((node_of(programs), node_of(BIN)), options.repetitions, title, options.json)
 
 
-def compare(kinds: tuple[type[Node], type[Node]], repetitions: int, words: str) -> None:
-    """Print the ratios of the second kind of node to the first, with their standard errors."""
-    logs: dict[str, list[float]] = {}
+def run_against(commit: str, repetitions: int, file: Path | None) -> int:
+    """Build a commit, and compare this checkout with it."""
+    if os.geteuid():
+        raise SystemExit("it makes network namespaces: run it as root")
+    return compare((node_of(built(commit)), node_of(BIN)), repetitions, f"ratios of this checkout to {commit}", file)
+
+
+def compare(kinds: tuple[type[Node], type[Node]], repetitions: int, title: str, file: Path | None = None) -> int:
+    """Print the ratios of the second kind of node to the first with a verdict, and write them to a file of results.
+
+    `title` says what is compared.
+    """
+    found = environment()
+    file = file or new_file(found)
+    ratios: dict[str, list[float]] = {}
     busy = busy_share()
     for number in range(repetitions):
         for name, ratio in repetition(kinds if number % 2 == 0 else (kinds[1], kinds[0])):
-            logs.setdefault(name, []).append(math.log(ratio if number % 2 == 0 else 1 / ratio))
-    for name, values in logs.items():
-        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        print(f"{name:24} {math.exp(statistics.mean(values)):.3f} +- {error:.3f}  {words}")
+            ratios.setdefault(name, []).append(ratio if number % 2 == 0 else 1 / ratio)
+    with file.open("w") as sink:
+        write_line([sink], {"environment": found, "title": title})
+        for name, values in ratios.items():
+            write_line([sink], {"against": name, "ratios": values})
+    print(f"{words(found)}\n{title}, {repetitions} agents of each\n\n{report(ratios)}\n")
+    print(f"results: {file}")
     if busy > BUSY:
         print(f"DOUBTFUL: processors {busy:.0%} busy before")
+    return 0
+
+
+def report(ratios: dict[str, list[float]]) -> str:
+    """Return a table with a verdict for each name."""
+    compared = verdict.corrected(map(verdict.of_ratios, ratios.values()))
+    rows = [(name, *one.cells, one.verdict(0.0, higher_is_better=False)) for name, one in zip(ratios, compared, strict=True)]
+    return text_table([("what", "ratio", "95 %", "p", "verdict"), *rows], right={1, 2, 3})
 
 
 if __name__ == "__main__":

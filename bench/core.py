@@ -34,7 +34,9 @@ def _cases(name: str) -> list[Case]:
 
 def figure(case: Case, found: dict[str, Any]) -> Figure:
     """Return the figure of a measured case."""
+    ours, peer = map(Sample.of, found["values"])
     return Figure(
-        case.name, "ns", Sample(found["ours_ns"]), ROUNDS, peer=Sample(found["peer_ns"]), peer_name=case.peer_name,
+        case.name, "ns", ours, len(ours.values), peer=peer, peer_name=case.peer_name,
         goal=at_least(case.goal), speedup=True, versions=found["versions"],
+        parameters={"beside": case.peer_name},
     )  # fmt: skip

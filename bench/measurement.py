@@ -1,12 +1,11 @@
 """The results of the benchmark: figures with their goals, as JSON lines and as a table."""
 
-import json
-import os
-import platform
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from bench.table import text_table
 
 
 class Missing(Exception):
@@ -15,15 +14,24 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The median and the 95th percentile of the measurements (None for a single value)."""
+    """The median and the 95th percentile of the measurements (None for a single value), and all of them as measured."""
 
     p50: float
     p95: float | None = None
+    values: tuple[float, ...] = ()
 
     @staticmethod
     def of(values: Sequence[float]) -> "Sample":
-        ordered = sorted(values)
-        return Sample(statistics.median(ordered), ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)])
+        return Sample(statistics.median(values), percentile(values, 95), tuple(values))
+
+    def to_json(self) -> list[float]:
+        return [_rounded(value) for value in self.values or (self.p50,)]
+
+
+def percentile(values: Sequence[float], share: int) -> float:
+    """Return the value that so many percent of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * share // 100)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,11 @@ class Goal:
     def __str__(self) -> str:
         return f"{self.sign} {self.bound:g}"
 
+    @staticmethod
+    def of_text(text: str | None) -> "Goal | None":
+        """Return the goal that `str` has written."""
+        return Goal(text.split()[0], float(text.split()[1])) if text else None
+
 
 def at_most(bound: float) -> Goal:
     return Goal("<=", bound)
@@ -52,7 +65,7 @@ def at_least(bound: float) -> Goal:
 class Figure:
     """The value of svc beside a peer's. Goals apply to the ratio if there is a peer, otherwise to the value.
 
-    The ratio is svc / peer, or for a speed-up the inverse.
+    The ratio is svc / peer, or for a speed-up the inverse. `parameters` tells figures of one name apart.
     """
 
     name: str
@@ -66,6 +79,22 @@ class Figure:
     speedup: bool = False
     note: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Return the name with the parameters, which no other figure of a run has."""
+        return " ".join([self.name, *(f"{name}={value}" for name, value in self.parameters.items())])
+
+    @property
+    def is_rate(self) -> bool:
+        """Return whether a higher value is better."""
+        return "/s" in self.unit
+
+    @property
+    def has_control(self) -> bool:
+        """Return whether the peer is a program or a part of the kernel that no change of svc affects."""
+        return self.peer is not None and not self.peer_name.startswith(("svc", "one at a time"))
 
     @property
     def ratio(self) -> float | None:
@@ -84,6 +113,7 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
+            "parameters": self.parameters,
             "ours": _short(self.ours.p50),
             "ours_p95": _short(self.ours.p95),
             "peer": _short(self.peer.p50 if self.peer else None),
@@ -98,37 +128,40 @@ class Figure:
             "unit": self.unit,
             "n": self.n,
             "note": self.note,
-            "load": os.getloadavg()[0],
-            "kernel": platform.release(),
-            "cpus": os.cpu_count(),
             "versions": self.versions,
+            "values": self.ours.to_json(),
+            "peer_values": self.peer.to_json() if self.peer else None,
         }
 
-
-def line(figure: Figure, busy: float) -> str:
-    """Format a figure as a JSON line. `busy` is the share of the processors that other programs used just before."""
-    return json.dumps({**figure.to_json(), "busy_before": round(busy, 3)})
+    @staticmethod
+    def of_json(found: dict[str, Any]) -> "Figure":
+        """Return the figure that `to_json` has written."""
+        peer = None if found["peer"] is None else Sample(found["peer"], found["peer_p95"], tuple(found["peer_values"]))
+        return Figure(
+            found["name"], found["unit"], Sample(found["ours"], found["ours_p95"], tuple(found["values"])), found["n"],
+            peer=peer, peer_name=found["peer_name"], goal=Goal.of_text(found["goal"]), then=Goal.of_text(found["then"]),
+            speedup=found["ratio_of"] == "peer/ours", note=found["note"], versions=found["versions"],
+            parameters=found["parameters"],
+        )  # fmt: skip
 
 
 HEADINGS = ("figure", "ours", "p95", "peer", "p95", "unit", "ratio", "goal", "", "then", "", "against")
 
 
 def table(figures: Iterable[Figure]) -> str:
-    rows = [HEADINGS, *map(_row, figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    return "\n".join("  ".join(_aligned(cell, widths[n], n) for n, cell in enumerate(row)).rstrip() for row in rows)
+    return text_table([HEADINGS, *map(_row, figures)], right={1, 2, 3, 4, 6})
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
     peer = figure.peer or Sample(float("nan"))
     return (
-        figure.name,
-        _cell(figure.ours.p50),
-        _cell(figure.ours.p95),
-        _cell(peer.p50),
-        _cell(peer.p95),
+        figure.key,
+        cell(figure.ours.p50),
+        cell(figure.ours.p95),
+        cell(peer.p50),
+        cell(peer.p95),
         figure.unit,
-        _cell(figure.ratio),
+        cell(figure.ratio),
         str(figure.goal or ""),
         _word(figure.verdict(figure.goal)),
         str(figure.then or ""),
@@ -137,16 +170,18 @@ def _row(figure: Figure) -> tuple[str, ...]:
     )
 
 
-def _aligned(cell: str, width: int, column: int) -> str:
-    return cell.rjust(width) if 1 <= column <= 4 or column == 6 else cell.ljust(width)
-
-
 def _word(verdict: bool | None) -> str:
     return "" if verdict is None else "met" if verdict else "MISSED"
 
 
-def _cell(value: float | None) -> str:
+def cell(value: float | None) -> str:
+    """Format a value for a table; an empty text without one."""
     return "" if value is None or value != value else f"{_short(value):,}"
+
+
+def _rounded(value: float) -> float:
+    """Round a single measurement to five significant digits."""
+    return float(f"{value:.5g}")
 
 
 def _short(value: float | None) -> float | None:

@@ -139,8 +139,8 @@ def main() -> int:
         parser.error("it makes network namespaces: run it as root")
     print_parts()
     print_scrape()
-    other, words = (TracedNode, "with traces") if options.traces else (ScrapedNode, "with metrics")
-    compare((Node, other), options.repetitions, f"{words}, of an agent without")
+    other, words = (TracedNode, "an agent with traces") if options.traces else (ScrapedNode, "an agent with metrics")
+    compare((Node, other), options.repetitions, f"ratios of {words} to one without")
     return 0
 
 

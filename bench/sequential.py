@@ -95,7 +95,7 @@ def run(options: Options) -> Iterator[Figure]:
 def _against_ptp(times: Times) -> Iterator[Figure]:
     note = programs.require_ptp()
     for name, family in (("ours", ""), ("dual", "_dual")):
-        for verb, found, goal, then in (("add", times.add, 0.3, 0.15), ("del", times.delete, 0.3, 0.1)):
+        for verb, found, goal, then in (("add", times.add, 0.3, 0.15), ("del", times.delete, 0.3, 0.08)):
             yield Figure(
                 f"{verb}{family}", "ms", Sample.of(found[name]), len(found[name]),
                 peer=Sample.of(found["ptp"]) if "ptp" in found else None, peer_name="ptp + host-local, IPv4",

@@ -15,5 +15,8 @@ compile node.txt
 compile node-etcd.txt --extra etcd
 compile node-orch.txt --extra orch
 compile node-routes.txt --extra routes
-compile ci.txt --group test --group lint --group bench
+nodes="--constraint requirements/node-etcd.txt --constraint requirements/node-orch.txt --constraint requirements/node-routes.txt"
+# shellcheck disable=SC2086  # a list of options
+compile ci.txt $nodes --group test --group lint --group bench
 compile wheels.txt --group wheels
+compile hosted.txt --group hosted

@@ -72,6 +72,11 @@ class Batcher(Generic[Request, Result]):
         self._waiting: list[_Ticket[Request, Result]] = []
         self._led = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is being executed, or requests wait."""
+        return self._led
+
     def run(self, request: Request) -> Result:
         """Return the result of a request, or raise its failure. Block until then; the caller may lead a batch.
 

@@ -29,7 +29,7 @@ from svc.deploy.manifests.settings import (
     Settings,
 )
 from svc.deploy.manifests.yaml_text import to_yaml
-from svc.deploy.systemd import HOST_LOCAL_DIR, render_unit
+from svc.deploy.systemd import HOST_LOCAL_DIR, render_routes_unit, render_unit
 from svc.names import DEFAULT
 
 GENERATED = ("manifests", "kustomize", "chart", "crd-chart", "systemd")
@@ -71,10 +71,14 @@ def files() -> Iterator[tuple[str, str]]:
         yield f"manifests/{name}.yaml", HEAD + _definitions(with_rules=with_rules)
     yield from _chart()
     yield from _crd_chart()
-    command = ["/opt/svc/bin/python3", "-I", "-m", "svc.agent.main", "run"]
-    command += ["--state-dir", DEFAULT.state_dir, "--run-dir", DEFAULT.run_dir]
-    name, writable = f"{DEFAULT.plugin}-agent.service", [Path(DEFAULT.log_dir).parent, HOST_LOCAL_DIR]
-    yield f"systemd/{name}", render_unit(name, command, Path(DEFAULT.state_dir), Path(DEFAULT.run_dir), writable)
+    for program, render, writable in (
+        ("agent", render_unit, [Path(DEFAULT.log_dir).parent, HOST_LOCAL_DIR]),
+        ("routes", render_routes_unit, []),
+    ):
+        command = ["/opt/svc/bin/python3", "-I", "-m", f"svc.{program}.main", "run"]
+        command += ["--state-dir", DEFAULT.state_dir, "--run-dir", DEFAULT.run_dir]
+        name = f"{DEFAULT.plugin}-{program}.service"
+        yield f"systemd/{name}", render(name, command, Path(DEFAULT.state_dir), Path(DEFAULT.run_dir), writable)
 
 
 def _settings(flavour: str, datastore: str) -> Settings:

@@ -5,7 +5,7 @@ import hashlib
 import stat
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -15,6 +15,8 @@ from wheels.targets import Target
 
 _FILE, _PROGRAM = stat.S_IFREG | 0o644, stat.S_IFREG | 0o755
 _EARLIEST: Final = 315532800  # 1980-01-01, the first date of a ZIP file
+
+Deflate = Callable[[bytes], bytes]  # to a raw DEFLATE stream
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def compiled_part(stage: Path, information: str) -> Iterator[tuple[str, Member]]
             yield f"{information}/{path.name}", Member(path.read_bytes())
 
 
-def write_wheel(members: Mapping[str, Member], target: Target, folder: Path, epoch: int) -> Path:
+def write_wheel(members: Mapping[str, Member], target: Target, folder: Path, epoch: int, deflate: Deflate) -> Path:
     """Write a wheel, and return its path. `epoch` is the date of its files (Unix time)."""
     information = information_folder(members)
     lines = ("Wheel-Version: 1.0", "Generator: svc wheels", "Root-Is-Purelib: false", f"Tag: {_tag(target)}")
@@ -67,8 +69,20 @@ def write_wheel(members: Mapping[str, Member], target: Target, folder: Path, epo
             entry = zipfile.ZipInfo(name, date)
             entry.external_attr = (_PROGRAM if member.is_program else _FILE) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, member.data, compresslevel=9)
+            with archive.open(entry, "w") as file:
+                file._compressor = _Deflated(deflate)  # type: ignore[attr-defined]  # zipfile takes no other one
+                file.write(member.data)
     return path
+
+
+class _Deflated:
+    """A compressor, in the form that zipfile expects, of one write."""
+
+    def __init__(self, deflate: Deflate) -> None:
+        self.compress = deflate
+
+    def flush(self) -> bytes:
+        return b""
 
 
 def _tag(target: Target) -> str:

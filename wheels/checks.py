@@ -10,10 +10,11 @@ from typing import Final
 
 from elftools.elf.elffile import ELFFile
 
-from wheels.targets import Target
+from wheels.targets import GLIBC, MUSL, Target
 
-MAX_BYTES: Final = 1_600_000
+MAX_BYTES: Final = 1_440_000  # Python sources alone have 1,050,000: see README.md
 _MACHINES: Final = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_NEEDED: Final = {GLIBC: {"libc.so.6"}, MUSL: set[str]()}  # a repair of the wheel would have nothing to add
 _SOURCES: Final = (".pyx", ".pxd", ".c", ".h")
 _WANTED: Final = ("svc/py.typed", "svc/_core/bitmap.pyi", "svc/_core/cidr.pyi", "svc/_core/netns.pyi", "svc/_core/rtnl.pyi")
 _LICENSES: Final = ("LICENSE", "COPYRIGHT.musl")
@@ -43,7 +44,9 @@ def _content_problems(archive: zipfile.ZipFile, target: Target) -> Iterator[str]
     for name in extensions:
         if not name.endswith(target.suffix):
             yield f"{name} has not the suffix {target.suffix}"
-        yield from _machine_problems(name, _elf(archive, name), target)
+        elf = _elf(archive, name)
+        yield from _machine_problems(name, elf, target)
+        yield from (f"{name} needs {each}" for each in _libraries(elf) if each not in _NEEDED[target.library])
     programs = {PurePosixPath(name).name: name for name in names if ".data/scripts/" in name}
     for program in _PROGRAMS:
         if program not in programs:
@@ -60,29 +63,42 @@ def _elf(archive: zipfile.ZipFile, name: str) -> ELFFile | None:
 def _machine_problems(name: str, elf: ELFFile | None, target: Target) -> Iterator[str]:
     if elf is None:
         yield f"{name} is no ELF file"
-    elif elf["e_machine"] != _MACHINES[target.machine]:
-        yield f"{name} is for {elf['e_machine']}"
-
-
-def _program_problems(name: str, elf: ELFFile | None, target: Target) -> Iterator[str]:
-    yield from _machine_problems(name, elf, target)
-    if elf is None:
         return
-    if any(segment["p_type"] == "PT_INTERP" for segment in elf.iter_segments()):
-        yield f"{name} is not static"
+    if elf["e_machine"] != _MACHINES[target.machine]:
+        yield f"{name} is for {elf['e_machine']}"
     if elf.get_section_by_name(".symtab") is not None:
         yield f"{name} is not stripped"
 
 
+def _libraries(elf: ELFFile | None) -> Iterator[str]:
+    dynamic = elf and elf.get_section_by_name(".dynamic")
+    for tag in dynamic.iter_tags("DT_NEEDED") if dynamic else ():
+        yield str(tag.needed)
+
+
+def _program_problems(name: str, elf: ELFFile | None, target: Target) -> Iterator[str]:
+    yield from _machine_problems(name, elf, target)
+    if elf is not None and any(segment["p_type"] == "PT_INTERP" for segment in elf.iter_segments()):
+        yield f"{name} is not static"
+
+
+def sdist_problems(sdist: Path) -> Iterator[str]:
+    """Yield what an index would refuse in a source distribution."""
+    yield from _failures(["twine", "check", "--strict", str(sdist)])
+
+
 def _tool_problems(wheel: Path, target: Target) -> Iterator[str]:
-    commands = [["twine", "check", "--strict", str(wheel)], ["check-wheel-contents", "--ignore", _SHAPE, str(wheel)]]
-    for command in commands:
-        done = _run(command)
-        if done.returncode:
-            yield f"{command[0]}: {done.stdout.strip() or done.stderr.strip()}"
+    yield from _failures(["twine", "check", "--strict", str(wheel)])
+    yield from _failures(["check-wheel-contents", "--ignore", _SHAPE, str(wheel)])
     shown = _run(["auditwheel", "show", str(wheel)])
     if shown.returncode or f'"{target.platform}"' not in shown.stdout:
         yield f"auditwheel: {shown.stdout.strip() or shown.stderr.strip()}"
+
+
+def _failures(command: list[str]) -> Iterator[str]:
+    done = _run(command)
+    if done.returncode:
+        yield f"{command[0]}: {done.stdout.strip() or done.stderr.strip()}"
 
 
 def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":

@@ -22,8 +22,10 @@ def zig_folder() -> Path:
     return Path(str(ziglang.__file__)).parent
 
 
-def compile_target(target: Target, include: Path, version: str, folder: Path) -> Path:
-    """Return the folder with extensions, scripts and metadata of a wheel. Raise CalledProcessError."""
+def compile_target(target: Target, include: Path, generated: Path, version: str, folder: Path) -> Path:
+    """Return the folder with extensions, scripts and metadata of a wheel. Raise CalledProcessError.
+
+    `include` has Python.h, `generated` the C code of the extensions."""
     build, stage = folder / "build", folder / "stage"
     build.mkdir(parents=True)
     zig = zig_folder() / "zig"
@@ -41,6 +43,7 @@ def compile_target(target: Target, include: Path, version: str, folder: Path) ->
         "SKBUILD_PROJECT_VERSION": version,
         "SKBUILD_SCRIPTS_DIR": SCRIPTS,
         "SKBUILD_METADATA_DIR": METADATA,
+        "SVC_GENERATED": str(generated),
         "SVC_PYTHON_INCLUDE": str(include),
         "SVC_SUFFIX": target.suffix,
         "SVC_SHIM_CC": f"{zig};cc;-target;{target.zig_static}",

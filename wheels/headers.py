@@ -24,30 +24,32 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True)
-class _Package:
+class Package:
+    """A file of an archive, and its digest."""
+
     url: str
     sha256: str
 
 
 # The oldest release of each Python that a distribution keeps: extensions built with it run on all later ones.
 _PACKAGES: Final = {
-    "3.10": _Package(
+    "3.10": Package(
         f"{_UBUNTU}/python3.10/libpython3.10-dev_3.10.4-3_amd64.deb",
         "89246f12cdfb1fac7675bc94d5cc8b9c72320f152e855197668305c73c8588ec",
     ),
-    "3.11": _Package(
+    "3.11": Package(
         f"{_DEBIAN}/python3.11/libpython3.11-dev_3.11.2-6+deb12u8_amd64.deb",
         "01a8eddeb8505bb6e2c01209cda66b41fb5ebeaa64e69d0e25f7131915f1cd32",
     ),
-    "3.12": _Package(
+    "3.12": Package(
         f"{_UBUNTU}/python3.12/libpython3.12-dev_3.12.3-1_amd64.deb",
         "f5924a06298ae0689128498276d3a555e02615a4ecfa8f4417d679a097586f35",
     ),
-    "3.13": _Package(
+    "3.13": Package(
         f"{_DEBIAN}/python3.13/libpython3.13-dev_3.13.5-2+deb13u5_amd64.deb",
         "4bd7b17ffbeb367ce1fef8b6ff02536a25f29fc07372d1bdd3ed1e1faa5b9409",
     ),
-    "3.14": _Package(
+    "3.14": Package(
         f"{_UBUNTU}/python3.14/libpython3.14-dev_3.14.4-1_amd64.deb",
         "75bdc4cfef63482b1391503036c5b634ebb1ca0676ee7d3e5cc847c391c5647f",
     ),
@@ -65,7 +67,7 @@ def headers_of(python: str, cache: Path) -> Path:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         archive = draft / "package.deb"
-        archive.write_bytes(_fetch(package))
+        archive.write_bytes(fetch(package))
         subprocess.run(["dpkg-deb", "-x", archive, draft], check=True)
         archive.unlink()
         include = draft / "usr/include"
@@ -75,7 +77,8 @@ def headers_of(python: str, cache: Path) -> Path:
     return folder / f"usr/include/python{python}"
 
 
-def _fetch(package: _Package) -> bytes:
+def fetch(package: Package) -> bytes:
+    """Return the content of a package. Raise Unavailable."""
     try:
         with urllib.request.urlopen(package.url, timeout=_SECONDS) as reply:
             data: bytes = reply.read()

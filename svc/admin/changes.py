@@ -7,7 +7,6 @@ Another store gets them in the order of the objects, and the error of an interru
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from svc.admin.resources import CLUSTER, CREATED, READY, UNCHANGED, UPDATED, ret
 from svc.datastore.api import MAX_WRITES, Backend, Check, Create, Entry, Update
 from svc.model.errors import CallerError, Code, SvcError
 from svc.model.resource import Resource, name_error, new_uid, ordered, set_identity
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 Json = dict[str, Any]
 FieldChange = tuple[str, Any, Any]

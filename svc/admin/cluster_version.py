@@ -4,7 +4,6 @@ If the definitions belong to another product, its fields stay as they are: svc n
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -13,6 +12,7 @@ from svc.admin.version_order import order_of
 from svc.datastore.api import Backend, StoreError
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
+from svc.values import replace
 
 API_TYPE: Final = "kdd"
 """The type of a cluster whose datastore is the Kubernetes API."""

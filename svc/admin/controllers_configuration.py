@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from svc.model.duration import UNITS, parse_duration
 from svc.model.field_errors import FieldError
 from svc.model.resource import Resource, label_errors
 from svc.model.selector import parse
+from svc.values import replace
 
 SHORTEST_PERIOD: Final = 1.0  # seconds between full rounds, and between compactions
 _TEMPLATE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")

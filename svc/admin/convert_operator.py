@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from svc.admin import operator_resource
@@ -20,6 +19,7 @@ from svc.model.pool import with_defaults
 from svc.names import Names
 from svc.netconf import host_local
 from svc.netconf.networklist import type_of
+from svc.values import replace
 
 Json = dict[str, Any]
 

@@ -1,6 +1,7 @@
 """Checks of a deployment against the cluster, before anything is written.
 
-The apply itself forces every field, so it would change a pool in use, and objects of other products.
+The apply itself forces every field, so it would change objects of other products. It leaves a present pool as it is, although
+the administrator asks for another range.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +59,7 @@ def _collected(refused: list[StoreError]) -> Iterator[None]:
 
 
 def _require_pools(client: "Client", kubeconfig: Path, settings: Settings) -> None:
-    """Raise CallerError if `svcctl pool apply` would refuse a pool, with what the present one says besides."""
+    """Raise CallerError if `svcctl pool apply` would refuse a pool. A present one stays as it is, and must have the range."""
     wanted = pools_of(settings.pools)
     discovery = Discovery(client)
     is_served = all(discovery.find(settings.store_api_version, kind) for kind in (POOL, BLOCK))
@@ -67,7 +68,8 @@ def _require_pools(client: "Client", kubeconfig: Path, settings: Settings) -> No
     access = {"kind": "orch", "kubeconfig": str(kubeconfig), "api_group": settings.store_api_version}
     with closing(open_backend(access, Path(), settings.names, right_remedy=RIGHT_REMEDY)) as store:
         present = {pool.name: pool.spec for pool in resources.get(store, POOL)}
-        pools.check(store, [Resource(POOL, each.metadata, present.get(each.name, {}) | each.spec) for each in wanted], ())
+        specs = {each.name: present.get(each.name, each.spec) | {"cidr": each.spec["cidr"]} for each in wanted}
+        pools.check(store, [Resource(POOL, each.metadata, specs[each.name]) for each in wanted], ())
 
 
 def _raise(lines: Sequence[str]) -> None:

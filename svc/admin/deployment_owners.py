@@ -14,7 +14,6 @@ An object belongs to svc in each of these cases:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +25,7 @@ from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import CONFIG_KEY, NONE, OPERATOR, Settings
 from svc.deploy.server_apply import MANAGER, describe, identity_of, is_refusal, named
 from svc.netconf.names_profiles import DEFAULT_NAME, load_profile
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 if TYPE_CHECKING:
     from svc.datastore.orch.client import Client  # its packages come with an extra

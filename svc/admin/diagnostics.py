@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from svc.admin.sources import Source, read_all
 from svc.attach.journal_reader import describe, read_rows
 from svc.model.errors import SvcError
 from svc.netconf.installed import read_installed, read_networks
+from svc.values import asdict
 
 SECONDS: Final = 8.0  # for all parts, which are read in parallel
 COMMAND_SECONDS: Final = 5.0

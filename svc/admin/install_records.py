@@ -12,6 +12,7 @@ from typing import Final
 
 from svc.atomic_file import File
 from svc.cni.install_record import MAX_WAIT_SECONDS, require_whole
+from svc.deploy.systemd import ROUTES_MARK
 from svc.model.errors import PeerError, SvcError
 from svc.names import Names
 from svc.netconf.installed import Installed, read_installed
@@ -61,8 +62,9 @@ class OtherInstallations:
                 yield load_profile(entry.profile)
 
     def units(self) -> list[Path]:
-        """Return the systemd units that they have installed and that still exist."""
-        return [path for path in self.digests if path.suffix == ".service" and path.exists()]
+        """Return the systemd units of agents that they have installed and that still exist."""
+        found = (path for path in self.digests if path.suffix == ".service" and ROUTES_MARK not in path.name)
+        return [path for path in found if path.exists()]
 
 
 def other_installations(state_dir: Path, profile: str, bin_dir: Path) -> OtherInstallations:

@@ -1,4 +1,4 @@
-"""What `svcctl install` installs: the executables, the agent's unit, and a network list with access to the Kubernetes API.
+"""What `svcctl install` installs: the executables, units of systemd, and a network list with access to the Kubernetes API.
 
 The kubeconfig names a file with the token of the plugin's account, and seldom changes. `svcctl install --watch` renews the
 token (`svc.admin.token_keeper`). Clients that open the file again have a valid token.
@@ -8,10 +8,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from svc.admin import units
 from svc.admin.account_access import Access, kubeconfig_name
 from svc.admin.account_token import obtain_or_keep
 from svc.admin.install_records import (
@@ -32,7 +32,7 @@ from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
 from svc.datastore.open import require_packages
-from svc.deploy.systemd import HOST_LOCAL_DIR, directory_line, find_unit, make_directories, plugin_of, render_unit
+from svc.deploy.systemd import HOST_LOCAL_DIR, directory_line, make_directories, plugin_of
 from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.field_errors import MISSING
@@ -42,12 +42,11 @@ from svc.netconf.fields import FILE_OPTIONS
 from svc.netconf.installed import FILE_NAME, Installed, add_installed, remove_installed
 from svc.netconf.networklist import check_file, read_file, read_others, read_plugin
 from svc.orch.pod_cidrs import config_warning
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 Json = dict[str, Any]
 Warn = Callable[[str], None]
 
-UNIT_DIR: Final = Path("/etc/systemd/system")
 CHAINED: Final[Mapping[str, Json]] = {
     "portmap": {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
     "bandwidth": {"type": "bandwidth", "capabilities": {"bandwidth": True}},
@@ -86,6 +85,7 @@ class Installation:
     executable: Path | None
     systemd: bool
     wait: int | None = None
+    routes: bool = False
 
     @property
     def network_list(self) -> Path | None:
@@ -149,6 +149,7 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
     names = wanted.names
     for warning in repairs(wanted.bin_dir, names):
         warn(warning)
+    _require_cluster(wanted)
     executable = wanted.executable or find_executable()
     earlier = _earlier_state_dir(wanted)
     others = other_installations(wanted.state_dir, wanted.profile, wanted.bin_dir)
@@ -161,21 +162,34 @@ def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> li
         known = known_files(wanted.state_dir, record_paths(wanted.bin_dir, names)[0])
         require_own_list(wanted.network_list, known.get(wanted.network_list), names)
     log_dirs = sorted({Path(each.log_dir).parent for each in (names, *others.names())})
-    writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if _is_elsewhere(settings) else [])]
-    unit = [_unit(wanted, others, settings, writable)] if wanted.systemd else []
+    writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if units.is_elsewhere(settings) else [])]
+    folder = wanted.unit_dir or units.UNIT_DIR
+    services = [units.of_agent(folder, names, settings, others, writable)] if wanted.systemd else []
+    services += [units.of_routes(folder, names, settings)] if wanted.routes else []
     network = [*_access_files(wanted, warn), *_network_list(wanted, executable, warn)]
     outcomes = install_files(
-        wanted.bin_dir, executable, names, settings, [*unit, *network], prepare, lambda: [_recorded(wanted)]
+        wanted.bin_dir, executable, names, settings, [*services, *network], prepare, lambda: [_recorded(wanted)]
     )
     if earlier != wanted.state_dir:
         remove_installed(earlier, wanted.profile, str(wanted.bin_dir))
-    for file in unit:
+    if services:
         make_directories([wanted.run_dir, *writable])
-        name = file.path.name
+        name, names_of_all = services[0].path.name, " ".join(file.path.name for file in services)
         if plugin_of(name) != names.plugin:
-            warn(f"note: {file.path} is the unit of the agent of these directories: it serves {names.plugin} too")
-        warn(f"start the agent with: systemctl daemon-reload && systemctl enable {name} && systemctl restart {name}")
+            warn(f"note: {services[0].path} is the unit of the agent of these directories: it serves {names.plugin} too")
+        start = f"systemctl daemon-reload && systemctl enable {names_of_all} && systemctl restart {names_of_all}"
+        warn(f"start the agent with: {start}")
     return outcomes
+
+
+def _require_cluster(wanted: Installation) -> None:
+    """Raise CallerError if svc-routes is wanted for a network with the store of one node, which it refuses."""
+    if not wanted.routes or not wanted.conf_dir:
+        return
+    kind = wanted.read_netconf(wanted.host_conf_dir or wanted.conf_dir)[1].datastore.kind
+    if kind == "embedded":
+        msg = f"--routes: the network has the store {kind!r} of one node, which needs no routes"
+        raise CallerError(msg, details="leave --routes out, or give --netconf FILE with a datastore of the cluster")
 
 
 def _recorded(wanted: Installation) -> Outcome:
@@ -211,22 +225,6 @@ def drop_log_directory(names: Names, others: OtherInstallations) -> None:
             file = File(unit, data.replace(os.fsencode(f"{directory_line(folder)}\n"), b""), 0o644)
             for changed in (file, *others.updated({unit: digest_of(file.data)})):
                 write(changed)
-
-
-def _is_elsewhere(settings: InstallSettings) -> bool:
-    """Return whether the agent's socket is not the one of its run directory."""
-    return settings.socket != settings.run_dir / SOCKET_NAME
-
-
-def _unit(wanted: Installation, others: OtherInstallations, settings: InstallSettings, writable: Sequence[Path]) -> File:
-    """Return the unit of the agent, which another names profile may have installed already."""
-    own = find_unit(wanted.unit_dir or UNIT_DIR, wanted.names.plugin, wanted.state_dir)
-    path = own if own.exists() else next(iter(others.units()), own)
-    command = [sys.executable, "-I", "-m", "svc.agent.main", "run"]
-    command += ["--state-dir", str(wanted.state_dir), "--run-dir", str(wanted.run_dir)]
-    command += ["--socket", str(settings.socket)] if _is_elsewhere(settings) else []
-    text = render_unit(path.name, command, wanted.state_dir, wanted.run_dir, writable)
-    return File(path, text.encode(), 0o644)
 
 
 def _access_files(wanted: Installation, warn: Warn) -> list[File]:

@@ -15,7 +15,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,7 @@ from svc.model.errors import CallerError, Code, PeerError, reason_of
 from svc.names import DEFAULT, Names
 from svc.netconf.networklist import read_file, type_of
 from svc.private_directory import UnsafeDirectory, require_safe
-from svc.values import dataclass
+from svc.values import asdict, dataclass
 
 MAX_RECORD_BYTES = 4096  # that the executable reads
 MAX_SOCKET_BYTES = 107  # of the path

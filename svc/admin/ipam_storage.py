@@ -1,7 +1,6 @@
 """Objects of address management as resources, in the form that the plain API group has."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from svc._core.cidr import Address, Cidr
@@ -12,7 +11,7 @@ from svc.model.keys import IpamConfigKey, Key, Query
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 SETTINGS: Final = CONFIG[False]
 _FLAGS: Final = ("strictAffinity", "autoAllocateBlocks")

@@ -1,14 +1,13 @@
 """What the commands for all kinds need to know of one kind. `kinds.py` has the table."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, Protocol
 
 from svc.datastore.api import Backend, Create, Update
 from svc.model.errors import Code
 from svc.model.keys import NAMESPACED, Key, Query, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
-from svc.values import dataclass
+from svc.values import dataclass, field, replace
 
 Column = tuple[str, Callable[[Resource], str]]
 """A heading, and the text of a cell below it."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,13 +9,14 @@ from svc.admin.agent_client import ask
 from svc.admin.datastore_view import datastores
 from svc.admin.install_records import damages
 from svc.admin.installed_files import missing_files
+from svc.admin.routes_report import SOCKET, summary
 from svc.admin.sources import Source, read_all
 from svc.attach.journal_reader import count_rows, describe, read_nodes, read_origin, read_rows
 from svc.attach.record import DELETING
 from svc.cni.spool_file import MAX_BYTES, MAX_FILES, waiting
 from svc.model.errors import CallerError, PeerError, SvcError
 from svc.timestamps import rfc3339
-from svc.values import dataclass
+from svc.values import asdict, dataclass
 
 GOOD, DEGRADED, DOWN = "good", "degraded", "down"
 EXIT_STATUS: Final = {GOOD: 0, DEGRADED: 3, DOWN: 4}
@@ -59,6 +59,8 @@ class NodeStatus:
         self.journal = Source("the journal", lambda: _read_journal(journal))
         self.datastore = Source("the datastore", pools, load)
         self.named = Source("the network configuration", named)
+        routes = socket.with_name(SOCKET)
+        self.routes = Source("svc-routes", lambda: summary(routes, self._agent_seconds))
         self.spool = Source("the spool", lambda: asdict(waiting(state_dir)))
         self.records = Source("the install records", lambda: damages(state_dir))
         self.missing = Source("the installed files", lambda: missing_files(state_dir))
@@ -70,7 +72,7 @@ class NodeStatus:
 
     @property
     def _sources(self) -> tuple[Source, ...]:
-        return self.agent, self.journal, self.datastore, self.named, self.spool, self.missing, self.records
+        return self.agent, self.journal, self.datastore, self.named, self.spool, self.missing, self.records, self.routes
 
     def read(self, seconds: float) -> Json:
         """Return the status as a document, within this time."""
@@ -86,6 +88,7 @@ class NodeStatus:
             "journal": (self.journal.value or {}).get("about"),
             "spool": self.spool.value,
             "missing_files": self.missing.value,
+            "routes": self.routes.value,
             "datastore": self.datastore.value,
             "datastores": datastores(known, self.named.value, self.datastore.value, self.datastore.failure),
             "nodes": self._nodes(known),
@@ -118,6 +121,9 @@ class NodeStatus:
         if missing := document["missing_files"]:
             text = f"files that `svcctl install` wrote do not exist any more: {', '.join(missing)}"
             yield Problem(DEGRADED, text, "repeat it: without them the runtime can neither add nor delete pods")
+        if self.routes.failure is not None:
+            yield _of(self.routes.failure, DEGRADED)
+        yield from routes_problems(document["routes"] or {})
         yield from journal_problems(document["journal"] or {})
         yield from spool_problems(document["spool"] or {}, document["time"])
         if releases := document["pending_releases"]:
@@ -166,6 +172,15 @@ def _errors(state: Json) -> Iterator[Problem]:
         is_current = error.get("is_current", True) and time.time() - error["time"] < RECENT_SECONDS
         if "request" not in error and error["message"] not in told and is_current:
             yield Problem(DEGRADED, f"{error['source']}: {error['message']}", error["details"])
+
+
+def routes_problems(report: Json) -> Iterator[Problem]:
+    """Yield the problems of svc-routes. Networks without a route may be those of another program."""
+    for text in report.get("problems", ()):
+        yield Problem(DEGRADED, f"svc-routes: {text}", "`svc-routes show` has the networks that this concerns")
+    if missing := report.get("missing"):
+        listed = ", ".join(f"{number} {reason}" for reason, number in missing.items())
+        yield Problem(NOTE, f"svc-routes has no route to {sum(missing.values())} networks ({listed})", "see `svc-routes show`")
 
 
 def journal_problems(about: Json) -> Iterator[Problem]:

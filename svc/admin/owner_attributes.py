@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from svc._core.cidr import Address
 from svc.datastore.api import Backend, Entry
@@ -16,7 +15,7 @@ from svc.ipam.releasing import bare
 from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.ipam import Attribute, Block
 from svc.model.keys import BlockKey, BlockQuery
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ disabled one, then a new one. Of equal ones it is the oldest, then the first by 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from svc._core.cidr import Cidr
 from svc.admin.pools import cidr_of
 from svc.model.resource import Resource
 from svc.timestamps import rfc3339
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 Json = dict[str, Any]
 

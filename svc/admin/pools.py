@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from svc._core.cidr import Cidr
 from svc.admin import block_release
@@ -17,6 +16,7 @@ from svc.model.field_errors import display
 from svc.model.keys import BlockQuery, ResourceKey, ResourceQuery
 from svc.model.pool import NEVER, Pool, check_pool, with_defaults
 from svc.model.resource import Resource
+from svc.values import replace
 
 _TUNNELS = "svc-routes, or another component, must make the tunnels"
 _FOR_OTHERS = (  # field, its idle value, what plugin and agent do not do

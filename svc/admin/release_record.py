@@ -8,7 +8,6 @@ been released, and counts at most too many.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any, Final
 
 import orjson
@@ -18,7 +17,7 @@ from svc.model.controllers_configuration import KEY
 from svc.model.errors import CallerError
 from svc.model.resource import Resource, ordered
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, field, replace
 
 REMEDY: Final = "delete the annotation, which `svcctl get kubecontrollersconfiguration default -o yaml` shows"
 

@@ -4,7 +4,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -20,6 +19,7 @@ from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, name_error, new_uid, set_identity
 from svc.names import Names
 from svc.retry import attempts
+from svc.values import replace
 
 CREATED, UPDATED, UNCHANGED = "created", "updated", "unchanged"
 POOL, NODE = "IPPool", "Node"

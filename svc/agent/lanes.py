@@ -7,8 +7,9 @@ A scan of the network configuration shows which datastore a call needs. The resu
 """
 
 import re
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from svc.values import dataclass, field
 
 SHARED: Final = 64  # workers, half of all
 GUARANTEED: Final = 16  # of each datastore

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -27,6 +26,7 @@ from svc.cni.results import render_error
 from svc.model.cni_versions import LATEST
 from svc.model.errors import Code, PeerError
 from svc.private_directory import create_directories
+from svc.values import dataclass, field
 
 READ_SECONDS = 5.0  # from accept to a complete request
 LAST_SECONDS = 1.0  # the same during the drain

@@ -13,10 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import chain
 
 from svc.agent.lanes import Busy, Lane
+from svc.values import dataclass, field
 from svc.waits.wait import Wait
 
 CANCELLING_LANE = "DEL"  # jobs of lanes with this name cancel parked jobs of their key

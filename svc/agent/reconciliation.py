@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +24,7 @@ from svc.call_trace import CallTrace, new_request_id
 from svc.metrics import Sample
 from svc.model.errors import SvcError
 from svc.timestamps import rfc3339
+from svc.values import replace
 
 if TYPE_CHECKING:
     from svc.admin.ipam_check.findings import Candidate, Finding

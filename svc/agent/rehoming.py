@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,6 +29,7 @@ from svc.model.errors import CallerError, SvcError
 from svc.netconf.decoding import decode
 from svc.netconf.installed import InstalledNetwork, read_networks
 from svc.netconf.netconf import parse
+from svc.values import replace
 
 LOOK_SECONDS: Final = 2.0  # between looks at the journal and at the datastores of the networks
 RETRY_SECONDS = 30.0  # before a row that could not follow is tried again

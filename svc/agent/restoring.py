@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from svc import deadline
@@ -18,6 +17,7 @@ from svc.attach.sessions import DatastoreSession
 from svc.call_trace import CallTrace, new_request_id
 from svc.datastore.api import Backend
 from svc.model.errors import SvcError
+from svc.values import dataclass, field
 
 LOOK_SECONDS = 2.0  # between two reads of the generation of ClusterInformation
 VERIFY_SECONDS = 180.0  # between two comparisons of the node's attachments with their blocks

@@ -11,7 +11,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +34,7 @@ from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.netconf.decoding import decode
 from svc.netconf.netconf import parse
 from svc.retry import Backoff
+from svc.values import dataclass, field, replace
 from svc.waits.wait import Resumable
 
 LOOK_SECONDS: Final = 1.0  # between reads of the directory

@@ -1,7 +1,6 @@
 """ADD: from the row of an earlier call, through the waits, to a transaction that attaches the sandbox."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from svc.attach.addressing import read_pod, resolve_current_addressing
 from svc.attach.context import Context
@@ -21,6 +20,7 @@ from svc.dataplane.wire import AddressInUse
 from svc.model.errors import SvcError
 from svc.model.result import Result
 from svc.orch.pod_info import PodInfo
+from svc.values import replace
 from svc.waits.wait import Resumable
 
 

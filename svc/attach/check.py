@@ -1,7 +1,6 @@
 """CHECK: compare an attachment in journal, datastore and kernel with the result of its ADD."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from svc.attach.context import Context
 from svc.attach.datastore_ready import DatastoreLocked
@@ -18,6 +17,7 @@ from svc.dataplane.plan import VethSpec
 from svc.datastore.api import StoreError
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.result import Result
+from svc.values import replace
 
 
 def check(

@@ -1,6 +1,5 @@
 """DEL: tear an attachment down. A missing attachment is not an error."""
 
-from dataclasses import replace
 from typing import Any
 
 from svc._core import netns
@@ -19,6 +18,7 @@ from svc.dataplane.kernel import addresses_of, is_host_side, link_of
 from svc.model.endpoint import host_interface
 from svc.model.errors import CallerError, SvcError
 from svc.model.field_errors import FieldErrors
+from svc.values import replace
 
 
 def delete(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,7 +14,7 @@ from svc.model.errors import Code
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, new_uid, set_identity
 from svc.retry import attempts
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 _ATTEMPTS = 6
 _PROFILE = "Profile"

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from svc import deadline
 from svc.batching import Batcher
@@ -27,7 +26,7 @@ from svc.model.claim import Claimant, NodeClaim, NodeFence
 from svc.model.errors import Code, PeerError
 from svc.model.keys import Key, NodeClaimKey, NodeClaimQuery, NodeFenceKey
 from svc.retry import attempts
-from svc.values import dataclass
+from svc.values import dataclass, replace
 from svc.waits.wait import Wait, WaitOutcome
 
 RENEW_SECONDS = 5.0  # interval of increments of the counter, and of reads while the other claimant is alive

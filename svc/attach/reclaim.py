@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from svc.attach.conflict import Conflict
 from svc.attach.context import Context
@@ -28,6 +27,7 @@ from svc.datastore.api import NotFound, StoreError
 from svc.ipam.requests import Assign, Release, ReleaseTarget
 from svc.model.endpoint import PodFacts
 from svc.model.errors import Code, SvcError
+from svc.values import replace
 
 ATTEMPTS = 4  # of one ADD, because routes of other programs may conflict with several addresses
 MAX_KEYS = 50  # keys per read of endpoints

@@ -1,7 +1,6 @@
 """The journal's record of an attachment, sufficient for CHECK, a repeated ADD and the teardown."""
 
 import time
-from dataclasses import MISSING, field, fields
 from operator import attrgetter
 from types import NoneType
 from typing import Any
@@ -17,7 +16,7 @@ from svc.model.errors import Code, PeerError
 from svc.model.keys import ResourceKey
 from svc.names import Names
 from svc.timestamps import to_nanoseconds
-from svc.values import dataclass
+from svc.values import MISSING, Field, dataclass, field, fields
 
 WAITING = "waiting"  # for the datastore or a readiness gate, before anything is attached
 ADDING = "adding"
@@ -231,15 +230,14 @@ def since_boot() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def _default(name: str) -> Any:
+def _default(default: "Field[Any]") -> Any:
     """Return the value that a row may omit; MISSING, which no value equals, if every row needs the field."""
-    default = Record.__dataclass_fields__[name]
-    if name == "profile":  # statements of the journal read it
+    if default.name == "profile":  # statements of the journal read it
         return MISSING
     return default.default if default.default_factory is MISSING else default.default_factory()
 
 
-_DEFAULTS = tuple(map(_default, _NAMES))
+_DEFAULTS = tuple(_default(each) for each in fields(Record) if each.init)
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "sandbox"), (AttachmentId, tuple)),
     **dict.fromkeys(("boot_id", "node", "host_name", "mac", "pod", "namespace", "profile", "handle", "older_handle"), str),

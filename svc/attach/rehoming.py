@@ -7,7 +7,6 @@ at one of the two datastores; a repetition changes nothing.
 """
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from svc import deadline
@@ -21,6 +20,7 @@ from svc.attach.store_identity import note_name, stored_identity
 from svc.attach.token_cache import without_secrets
 from svc.model.errors import SvcError
 from svc.model.move_mark import ARRIVED, any_mark
+from svc.values import replace
 
 ANSWER_SECONDS: Final = 5.0  # timeout of the request to another datastore than that of the call
 

@@ -1,7 +1,6 @@
 """Requests of the runtime after validation, in the terms of svc."""
 
 import os
-from dataclasses import field
 
 from svc._core import netns
 from svc._core.cidr import Address
@@ -16,7 +15,7 @@ from svc.model.errors import CallerError, Code
 from svc.model.shortage import shortage
 from svc.netconf.args import Labels
 from svc.netconf.netconf import NetConf
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import field
 
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.attach.journal import Journal
@@ -17,7 +16,7 @@ from svc.ipam.service import IpamService
 from svc.model.claim import Claimant
 from svc.model.keys import Key
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 OpenBackend = Callable[[Settings, Names], Backend]
 StoreKey = tuple[Names, tuple[tuple[str, str], ...]]

@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 
 import orjson
 
 from svc.attach.journal import Journal
 from svc.attach.token_cache import Settings, without_secrets
 from svc.datastore.api import Backend, Position, StoreError
+from svc.values import asdict, dataclass, replace
 
 HOLD_SECONDS = 20.0
 

@@ -4,6 +4,7 @@ Each step is idempotent. Addresses are released last, because no other attachmen
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from svc import deadline
@@ -25,6 +26,7 @@ from svc.model.keys import HandleKey, Key
 
 ANSWER_SECONDS = 5.0  # timeout of the first read from the datastore; if it is slower, the release is pending
 RELEASE_SECONDS = 10.0  # timeout of the whole release
+PLAN_SECONDS = 1.0  # timeout of its plan, which the release can do without
 
 
 def tear_down(
@@ -47,7 +49,7 @@ def tear_down(
         if isinstance(held, DatastoreLocked):
             raise held
     with trace.phase("unwire"):
-        existed = unwire(context, record)
+        existed = unwire(context, record, meantime=lambda: _plan_release(held))
         if not existed and sandbox is not None and record.peer_index:
             pair = record.peer_index, record.host_index
             existed = remove_inside(sandbox, record.id.ifname, lambda link: (link["index"], link["peer_index"]) == pair)
@@ -73,12 +75,15 @@ def tear_down(
     return None
 
 
-def unwire(context: Context, record: Record) -> bool:
-    """Remove the pair with its routes, unless the row is of an earlier boot. Return whether it existed. Raise PeerError."""
+def unwire(context: Context, record: Record, *, meantime: Callable[[], object] = lambda: None) -> bool:
+    """Remove the pair with its routes, unless the row is of an earlier boot. Return whether it existed. Raise PeerError.
+
+    `meantime` is called while the kernel removes it, if that is the only removal.
+    """
     if not record.is_wired or record.boot_id != context.boot_id:
         return False
     index = record.host_index or _unrecorded_index(context, record)
-    return bool(index) and context.reaper.remove(index, record.host_name, peer_index=record.peer_index)
+    return bool(index) and context.reaper.remove(index, record.host_name, peer_index=record.peer_index, meantime=meantime)
 
 
 def remove_inside(sandbox: Sandbox, ifname: str, is_own: Callable[[dict[str, Any]], bool]) -> bool:
@@ -108,6 +113,14 @@ def release_resources(held: Holdings) -> None:
         return
     if extra_write is not None and not done:  # no address was to be released
         _delete(held, extra_write)
+
+
+def _plan_release(held: Holdings | SvcError) -> None:
+    """Plan the release, if the endpoint was read and can be deleted along: then planning writes nothing."""
+    if isinstance(held, SvcError) or not held.record.host_index or held.endpoint is None or not held.session.backend.atomic:
+        return
+    with suppress(Exception), deadline.limit(PLAN_SECONDS):  # the release meets the cause of a failure again, and reports it
+        source_of(held.record).plan_release(held, _deletion(held))
 
 
 def _deletion(held: Holdings) -> Delete | None:
@@ -201,6 +214,7 @@ def _read_holdings(context: Context, record: Record, trace: CallTrace) -> Holdin
             if source_of(record).has_handle:
                 keys["handle"] = HandleKey(record.handle)
             found = session.require_ready(tuple(keys.values()))
-            return Holdings(context, session, record, trace, **dict(zip(keys, found, strict=True)))
+            read = dict(zip(keys, found, strict=True))
+            return Holdings(context, session, record, trace, read.get("endpoint"), read.get("handle"))
     except SvcError as failure:
         return failure

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import Any
 
 from svc import deadline
@@ -31,6 +30,7 @@ from svc.model.pod_endpoint import policy_facts
 from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.right_of_way import RIGHT_OF_WAY
+from svc.values import replace
 from svc.waits.wait import Resumable
 
 

@@ -1,7 +1,6 @@
 """Client for one call to a running agent, with the protocol of the executable: for tools, tests and benchmarks."""
 
 import array
-import dataclasses
 import math
 import socket
 import time
@@ -9,6 +8,7 @@ from contextlib import suppress
 
 from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import ReplyReader, pack_request
+from svc.values import replace
 
 SILENCE_SECONDS = 5.0  # the executable waits as long
 _CHUNK = 64 << 10  # bytes
@@ -22,7 +22,7 @@ def call(socket_path: str, inputs: CallInput, *, netns_fd: int = -1, timeout: fl
     connection early, and other OSErrors of the socket.
     """
     until = time.monotonic() + timeout
-    request = pack_request(dataclasses.replace(inputs, has_descriptor=netns_fd >= 0))
+    request = pack_request(replace(inputs, has_descriptor=netns_fd >= 0))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _allow(connection, until)
         connection.connect(socket_path)

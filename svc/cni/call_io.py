@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Final
 
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 PROTOCOL: Final = 2  # the newest layout of frames
 

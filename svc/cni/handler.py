@@ -4,7 +4,6 @@ import math
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 
 import orjson
 
@@ -24,8 +23,9 @@ from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
-from svc.netconf.decoding import decode
+from svc.netconf.decoding import declared_version, decode, without_result
 from svc.netconf.netconf import NetConf
+from svc.values import replace
 from svc.waits.wait import Resumable, Suspended, limited
 
 # Limits of a call's work, from when a worker takes it; waits for readiness gates and policy are not included. They are shorter
@@ -94,10 +94,11 @@ class _Answer:
             trace.fields["pod"] = pod
         if call.traceparent:
             trace.fields["traceparent"] = call.traceparent
-        self._version = version = cni_versions.negotiate(decode(inputs.stdin).get("cniVersion"))
+        stdin = without_result(inputs.stdin) if call.verb == "DEL" else inputs.stdin
+        self._version = version = cni_versions.negotiate(declared_version(stdin))
         cni_versions.require(call.verb, version)
         try:
-            self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
+            self.netconf = netconf = netconfs.parse(stdin, names, lenient=call.verb == "DEL")
         except CallerError as error:
             found = self._readable_netconf() if call.verb == "GC" else None
             if found is None or not 0 < len(found.location_errors.found) == len(error.errors):
@@ -163,7 +164,7 @@ def _error_reply(error: SvcError, version: str, trace: CallTrace) -> bytes:
 def _readable_version(stdin: bytes) -> str:
     """Return the version in which errors are reported; the latest if the network configuration has no readable one."""
     try:
-        return cni_versions.negotiate(decode(stdin).get("cniVersion"))
+        return cni_versions.negotiate(declared_version(stdin))
     except SvcError:
         return cni_versions.LATEST
 

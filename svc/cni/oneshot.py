@@ -3,11 +3,9 @@
 Standard input holds the network configuration; the environment is the runtime's.
 """
 
-import argparse
 import os
 import sys
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 
 from svc import deadline
 from svc.attach import oneshot_calls
@@ -24,6 +22,7 @@ from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import Profiles
 from svc.private_directory import UnsafeDirectory
+from svc.values import dataclass, replace
 from svc.waits.wait import Resumable, Wait, WaitOutcome
 
 AGENT_SECONDS = 90.0  # the executable waits as long
@@ -32,16 +31,23 @@ _COUNT_SECONDS = 0.2  # limit for counting a call in a locked journal
 AGENTS = 10  # agents that may start and end during one call
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The name that the executable was called by, and the record of the installation.
+
+    `intent` is the generation of the call's row in the journal, if an agent has begun it. `test` says to test the servers that
+    the network configuration names, and no more.
+    """
+
+    name: str
+    install: str
+    intent: str
+    test: bool
+
+
 def main() -> int:
     """Carry out one call and write its reply to the standard streams. Return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m svc.cni", description=__doc__)
-    parser.add_argument("--name", required=True, help="the name that the executable was called by")
-    parser.add_argument("--install", default="", help="the record of the installation")
-    parser.add_argument(
-        "--test", action="store_true", help="test the servers that the network configuration names, and no more"
-    )
-    parser.add_argument("--intent", default="", help="generation of the call's row in the journal, if an agent has begun it")
-    options = parser.parse_args()
+    options = _read_options(sys.argv[1:])
     log_to_stderr("WARNING")
     damaged = None
     try:
@@ -60,6 +66,17 @@ def main() -> int:
     if options.test:
         os._exit(reply.status)  # do not join threads that still wait for a server
     return reply.status
+
+
+def _read_options(arguments: list[str]) -> "_Options":
+    """Read the command line without argparse, which takes a tenth of the time of a call. Exit with status 1 if it is wrong."""
+    found: dict[str, str] = {}
+    rest = iter(arguments)
+    for option in rest:
+        found[option] = "yes" if option == "--test" else next(rest, "")
+    if "--name" not in found or not found.keys() <= {"--name", "--install", "--intent", "--test"}:
+        sys.exit("usage: python -m svc.cni --name NAME [--install FILE] [--intent GENERATION] [--test]")
+    return _Options(found["--name"], found.get("--install", ""), found.get("--intent", ""), "--test" in found)
 
 
 def _test(inputs: CallInput, installed: InstallRecord) -> Reply:

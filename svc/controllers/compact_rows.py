@@ -1,12 +1,12 @@
 """Entries that share equal texts and values, for tables of tens of thousands. Their readers must not modify them."""
 
-from dataclasses import replace
 from functools import lru_cache
 from sys import intern
 
 from svc.datastore.api import Entry
 from svc.model.ipam import Attribute, Block, Handle
 from svc.model.keys import HandleKey
+from svc.values import replace
 
 _COMMON = ("node", "namespace", "type")  # attributes of owners with few different texts
 _SHARED = 8192  # different values of handles that are kept for sharing: one for each block

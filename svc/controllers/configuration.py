@@ -1,10 +1,9 @@
 """The settings of the controllers that may change while the program runs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from threading import Lock
 
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Labels = Mapping[str, str]
 

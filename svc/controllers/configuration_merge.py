@@ -5,7 +5,6 @@ has written to the status, otherwise the defaults.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
 from svc.admin.controllers_configuration import check
@@ -14,7 +13,7 @@ from svc.model import controllers_configuration as shape
 from svc.model.duration import format_duration, parse_duration
 from svc.model.field_errors import FieldError
 from svc.model.resource import Resource
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 

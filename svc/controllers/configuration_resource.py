@@ -7,7 +7,6 @@ to its status what is in force in this process.
 import logging
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from datetime import datetime, timezone
 from threading import Lock
 from typing import Any
@@ -25,6 +24,7 @@ from svc.model.controllers_configuration import KEY, KIND
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, new_uid, set_identity
 from svc.retry import attempts
+from svc.values import replace
 
 Json = dict[str, Any]
 

@@ -6,7 +6,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import field, replace
 from typing import Any, Generic, TypeVar
 
 from svc.controllers.conditions import Conditions
@@ -22,7 +21,7 @@ from svc.leader.election import Election, NotLeading
 from svc.metrics import Sample
 from svc.model.errors import SvcError
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, field, replace
 
 Item = TypeVar("Item", bound=Hashable)
 

@@ -7,7 +7,6 @@ as missing. All errors are reported together.
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -25,7 +24,7 @@ from svc.names import Names
 from svc.netconf.fields import DATASTORE_ALIASES
 from svc.netconf.netconf import DATASTORE_OPTIONS
 from svc.netconf.networklist import read_netconf
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 POLICY, NAMESPACE, ACCOUNT = "policy", "namespace", "serviceaccount"
 WORKLOAD, NODE, LOAD_BALANCER = "workloadendpoint", "node", "loadbalancer"

@@ -13,7 +13,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +32,7 @@ from svc.netconf.names_profiles import DEFAULT_NAME, load_profile
 from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import check_file, find_lists, read_netconf
 from svc.netconf.node_files import node_name
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 if TYPE_CHECKING:
     from svc.admin.kind import Column

@@ -3,8 +3,6 @@
 import atexit
 import gc
 import sys
-from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -13,11 +11,12 @@ import click
 import svc
 from svc.ctl.file_completion import complete_profiles
 from svc.ctl.interrupts import INTERRUPTED, import_interrupts
-from svc.ctl.output import OutputError, checked_output
+from svc.ctl.output import OutputError, checked_output, discard
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
 from svc.names import DEFAULT
+from svc.values import replace
 
 atexit.register(gc.freeze)  # otherwise the end of the process traverses all objects: 40 of 200 ms
 
@@ -54,8 +53,10 @@ class _Commands(click.Group):
             with checked_output():
                 return super().main(*args, **options)
         except (OutputError, OSError) as error:
-            with suppress(OSError):
+            try:
                 click.echo(f"Error: {reason_of(error)}", err=True)
+            except OSError:
+                discard(sys.stderr)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:

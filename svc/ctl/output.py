@@ -18,11 +18,11 @@ class _Output:
         self._stream = stream
 
     def write(self, text: str) -> Any:
-        with _output_errors():
+        with _output_errors(self._stream):
             return self._stream.write(text)
 
     def flush(self) -> None:
-        with _output_errors():
+        with _output_errors(self._stream):
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -30,21 +30,28 @@ class _Output:
 
 
 @contextmanager
-def _output_errors() -> Iterator[None]:
+def _output_errors(stream: Any) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
+        discard(stream)
         raise
     except OSError as error:
+        discard(stream)
         raise OutputError(f"the answer cannot be written to standard output: {error.strerror}") from None
+
+
+def discard(stream: Any) -> None:
+    """Discard what a stream has buffered: Python would write it again at exit, and fail."""
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), stream.fileno())
 
 
 @contextmanager
 def checked_output() -> Iterator[None]:
     """Raise OutputError if standard output cannot be written, BrokenPipeError if a pipe has no reader.
 
-    Discard its buffer then, because Python would write it again at exit, and fail. An output that is closed already is an
-    error before anything is done."""
+    An output that is closed already is an error before anything is done."""
     stream: Any = sys.stdout
     if stream is None:
         raise OutputError("the answer cannot be written to standard output: it is closed")
@@ -52,8 +59,5 @@ def checked_output() -> Iterator[None]:
     sys.stdout = _Output(stream)
     try:
         yield
-    except OutputError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise
     finally:
         sys.stdout = stream

@@ -14,6 +14,7 @@ import errno
 import itertools
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from svc import deadline
@@ -26,6 +27,9 @@ _MAX_DELETERS = 32  # an RCU barrier takes some 30 times as long as the unlinkin
 IDLE_SECONDS = 1.0
 _GROUP_BASE = 0x53760000  # link groups are plain numbers; a high base avoids the groups of other programs
 _MONITOR_POLL = 5.0  # seconds; close() wakes the monitor, so no caller waits for this time
+
+
+def _nothing() -> None: ...
 
 
 class _Removal:
@@ -71,16 +75,21 @@ class Reaper:
         self._watcher = threading.Thread(target=self._watch, name="link-monitor")
         self._watcher.start()
 
-    def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> bool:
+    def remove(
+        self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0, meantime: Callable[[], object] = _nothing
+    ) -> bool:
         """Wait until the host's link does not exist. Return whether it existed. Raise PeerError.
 
         The link has this index and name. With `peer_index`, it may be renamed if it is a host side of svc with that peer.
+        `meantime` is called while the kernel removes the link, unless it removes others too.
         """
         if _name_of(index) != name:
             link = self._kernel.find_link(index=index)
             if link is None or not (link["name"] == name or (peer_index and is_host_side(link, peer_index))):
                 return False
         removal = self._ask(index)
+        if len(self._pending) == 1:
+            meantime()
         timeout = deadline.remaining(timeout)
         if not removal.wait(timeout):
             raise PeerError(

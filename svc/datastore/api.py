@@ -122,11 +122,13 @@ class Watch(Iterator[Event], Protocol):
     """Events of a query. One thread iterates; `close`, from any thread, ends the iteration.
 
     `interrupted_since` is since when (monotonic time) changes may be missing; None while they are reported as they come. After
-    an interruption of `longest_gap` seconds a watch of a remote store reports every present entry again.
+    an interruption of `longest_gap` seconds a watch of a remote store reports every present entry again. `failure` is the
+    error that caused the interruption; empty while there is none.
     """
 
     interrupted_since: float | None = None
     longest_gap: float = math.inf
+    failure: str = ""
 
     def close(self) -> None: ...
 

@@ -8,7 +8,6 @@ import sqlite3
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import ResourceKey
 from svc.names import Names
+from svc.values import replace
 
 
 def back_up(path: Path, target: Path) -> None:

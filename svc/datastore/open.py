@@ -1,14 +1,13 @@
 """Open the datastore session that the settings of a network configuration describe."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from svc import __distribution__
 from svc.datastore.api import Backend, StoreError
+from svc.extras import install_command
 from svc.imports import whole_imports
 from svc.model.errors import CallerError
 from svc.names import Names
@@ -103,5 +102,5 @@ def _extra(name: str) -> Iterator[None]:
             raise
         raise CallerError(
             f"the Python package {distribution} is not installed",
-            details=f"install the extra {name}: {sys.executable} -m pip install '{__distribution__}[{name}]'",
+            details=f"install the extra {name}: {install_command(name)}",
         ) from None

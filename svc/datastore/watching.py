@@ -37,6 +37,7 @@ class Reconnecting(Generic[Step]):
         self._lock = threading.Lock()
         self._close_stream: Callable[[], None] | None = None
         self._closed = threading.Event()
+        self.failure = ""  # of the last attempt; empty once a server has answered since
 
     @property
     def is_closed(self) -> bool:
@@ -52,7 +53,7 @@ class Reconnecting(Generic[Step]):
                     if self.is_contact(step):  # other steps come before the server has answered
                         if interrupted:
                             _log.info("the watch of %s continues", self._what)
-                        interrupted = False
+                        interrupted, self.failure = False, ""
                         backoff.reset()
                     yield step
             except SvcError as failure:
@@ -110,6 +111,7 @@ class Reconnecting(Generic[Step]):
         """Log the first failure of an outage, or raise a refusal. Log text only, because the traceback references sockets."""
         if self._closed.is_set():
             return
+        self.failure = str(failure)
         if self.raises_refusals and self._is_refusal(failure):
             raise failure
         if not interrupted:
@@ -142,8 +144,9 @@ class EventStream(Watch):
             if step is not None:
                 yield step
                 if watch.is_contact(step):
-                    self.interrupted_since = None
+                    self.interrupted_since, self.failure = None, ""
                 continue
+            self.failure = watch.failure
             now = time.monotonic()
             since = self.interrupted_since = now if self.interrupted_since is None else self.interrupted_since
             if now - since >= self.longest_gap:

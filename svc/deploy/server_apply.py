@@ -4,18 +4,18 @@
    documents do not bring it, nothing is written.
 2. Namespaces come first, then definitions, until they are established, then all others in the given order.
 3. A failed write names its object. What was applied before it stays, and the whole can be repeated.
+4. A pool is created if it does not exist, and never changed: its settings belong to the administrator.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.datastore.api import StoreError
 from svc.deploy.discovery import Discovery, ServedKind
 from svc.model.errors import CallerError
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 if TYPE_CHECKING:
     from svc.datastore.orch.client import Client  # its packages come with an extra
@@ -25,11 +25,11 @@ Json = dict[str, Any]
 MANAGER: Final = "svcctl"
 ATTEMPTS: Final = 3  # of a write whose answer is lost
 SERVED_SECONDS: Final = 30.0  # until a server serves a new definition
-NAMESPACE, DEFINITION = "Namespace", "CustomResourceDefinition"
+NAMESPACE, DEFINITION, POOL = "Namespace", "CustomResourceDefinition", "IPPool"
 _FIRST: Final = (NAMESPACE, DEFINITION)
 _POLL_SECONDS: Final = 0.1
-_NOT_FOUND, _FORBIDDEN, _INVALID = 404, 403, 422
-_REFUSALS: Final = (400, _FORBIDDEN, _NOT_FOUND, 409, _INVALID)
+_NOT_FOUND, _FORBIDDEN, _INVALID, _EXISTS = 404, 403, 422, 409
+_REFUSALS: Final = (400, _FORBIDDEN, _NOT_FOUND, _EXISTS, _INVALID)
 _ANY_NAMESPACE: Final = "default"  # which every server has
 _MALFORMED: Final = "failed to create typed patch object"  # a field that is unknown or of another type: status 500
 
@@ -39,12 +39,13 @@ class Applied:
     """An applied object, as the server has `stored` it.
 
     In a dry run `stored` is what the server would store; None for an object whose kind or namespace comes with the documents,
-    because the server cannot check it yet."""
+    because the server cannot check it yet. An object that `is_kept` was there before, and is not changed."""
 
     kind: str
     namespace: str
     name: str
     stored: Json | None
+    is_kept: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}{'/' if self.namespace else ''}{self.name}"
@@ -68,9 +69,14 @@ class _Target:
         metadata = self.document["metadata"]
         return self.served.path(self.document["apiVersion"], metadata["name"], metadata.get("namespace", ""))
 
-    def applied(self, stored: Json | None) -> Applied:
+    @property
+    def folder(self) -> str:
+        """The path of all objects of the kind."""
+        return self.path.rpartition("/")[0]
+
+    def applied(self, stored: Json | None, *, is_kept: bool = False) -> Applied:
         metadata = self.document["metadata"]
-        return Applied(self.document["kind"], metadata.get("namespace", ""), metadata["name"], stored)
+        return Applied(self.document["kind"], metadata.get("namespace", ""), metadata["name"], stored, is_kept)
 
 
 def apply(client: "Client", documents: Sequence[Json], manager: str = MANAGER, dry_run: bool = False) -> Iterator[Applied]:
@@ -85,7 +91,13 @@ def apply(client: "Client", documents: Sequence[Json], manager: str = MANAGER, d
         return
     for target in targets:
         with named(target.document):
-            yield target.applied(_write(client, discovery, target, manager))
+            kept = _kept(client, target)
+            yield target.applied(kept or _write(client, discovery, target, manager), is_kept=kept is not None)
+
+
+def is_created_once(document: Json) -> bool:
+    """Return whether an object is a pool, which is not changed if it exists."""
+    return document["kind"] == POOL and "cidr" in (document.get("spec") or {})
 
 
 def in_order(documents: Sequence[Json]) -> list[Json]:
@@ -128,6 +140,9 @@ def _rehearse(client: "Client", targets: Sequence[_Target], manager: str) -> Ite
     for target in targets:
         try:
             with named(target.document):
+                if kept := _kept(client, target):
+                    yield target.applied(kept, is_kept=True)
+                    continue
                 stored = _checked(client, target, manager) if not target.is_planned else None
                 if target.has_kind and not target.has_namespace:
                     _check_elsewhere(client, target, manager)
@@ -176,16 +191,36 @@ def _check_elsewhere(client: "Client", target: _Target, manager: str) -> None:
             raise
 
 
+def _kept(client: "Client", target: _Target) -> Json | None:
+    """Return an object that exists and is not to be changed."""
+    return client.get_if_served(target.path) if is_created_once(target.document) else None
+
+
 def _apply_once(client: "Client", target: _Target, manager: str) -> Json:
     """Apply a document. Repeat it if its answer is lost: the second time changes nothing."""
+    request = _create if is_created_once(target.document) else _apply
     for _ in range(ATTEMPTS - 1):
         try:
-            return client.apply(target.path, target.document, manager)
+            return request(client, target, manager)
         except StoreError as error:
             if not getattr(error, "maybe_applied", False):
                 raise
             time.sleep(_POLL_SECONDS)
+    return request(client, target, manager)
+
+
+def _apply(client: "Client", target: _Target, manager: str) -> Json:
     return client.apply(target.path, target.document, manager)
+
+
+def _create(client: "Client", target: _Target, manager: str) -> Json:
+    """Create an object. Return the present one if it exists."""
+    try:
+        return client.create(target.folder, target.document, fieldManager=manager)
+    except StoreError as error:
+        if getattr(error, "status", 0) != _EXISTS:
+            raise
+        return client.get(target.path)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The systemd unit of the agent: one for each state directory, shared by all names profiles that it serves."""
+"""The systemd units: of the agent, one for each state directory and all names profiles that it serves, and of svc-routes."""
 
 import re
 from collections.abc import Sequence
@@ -21,8 +21,32 @@ HOST_LOCAL_DIR: Final = Path("/var/lib/cni")  # where host-local keeps its addre
 # Network interfaces, routes and sysctls; entering the network namespaces of pods; precedence of short calls.
 CAPABILITIES: Final = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_NICE")
 
+ROUTES_CAPABILITY: Final = "CAP_NET_ADMIN"
+ROUTES_MARK: Final = "-routes."  # in the name of a unit of svc-routes
+
 _NO_NAME: Final = re.compile(r"[^\w.]+", re.ASCII)  # what a unit's name does not have here
-_COMMAND: Final = " -m svc.agent.main run --state-dir "  # in the unit of each agent
+_COMMAND: Final = " -m svc.{}.main run --state-dir "  # in the unit of each agent
+
+_REST: Final = """\
+CapabilityBoundingSet={capabilities}
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+DevicePolicy=closed
+RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
+RestrictNamespaces={namespaces}
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+
+[Install]
+WantedBy=multi-user.target
+"""
 
 _UNIT: Final = """\
 # Written by `svcctl install --systemd`. Changes belong into a drop-in: systemctl edit {name}
@@ -44,34 +68,37 @@ OOMScoreAdjust=-900
 Nice=-10
 UMask=0077
 {paths}
-CapabilityBoundingSet={capabilities}
-NoNewPrivileges=yes
-ProtectSystem=strict
-ProtectHome=read-only
-ProtectClock=yes
-ProtectControlGroups=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-DevicePolicy=closed
-RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
-RestrictNamespaces=net
-RestrictSUIDSGID=yes
-LockPersonality=yes
-SystemCallArchitectures=native
+{rest}"""
 
-[Install]
-WantedBy=multi-user.target
-"""
+_ROUTES_UNIT: Final = """\
+# Written by `svcctl install --systemd --routes`. Changes belong into a drop-in: systemctl edit {name}
+[Unit]
+Description=Routes between nodes for the CNI plugin {plugin}
+After=network.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+Environment=SVC_ROUTES_MODE=auto
+ExecStart={command}
+Restart=always
+RestartSec=5
+TimeoutStopSec=30
+KillMode=mixed
+OOMScoreAdjust=-900
+UMask=0077
+{paths}
+{rest}"""
 
 
-def find_unit(folder: Path, plugin: str, state_dir: Path) -> Path:
+def find_unit(folder: Path, plugin: str, state_dir: Path, program: str = "agent") -> Path:
     """Return the path of the unit that belongs to a main plugin and a state directory. Raise OSError.
 
-    Its name has the state directory if the agent of another one has the unit with the name of the plugin alone."""
-    path, own = folder / f"{plugin}-agent.service", folder / f"{plugin}-agent.{_NO_NAME.sub('-', str(state_dir)[1:])}.service"
-    text = path.read_text(errors="replace") if path.exists() else ""
-    is_of_another = _COMMAND in text and f"{_COMMAND}{_word(str(state_dir))} " not in text
+    Its name has the state directory if the program of another one has the unit with the name of the plugin alone."""
+    path = folder / f"{plugin}-{program}.service"
+    own = folder / f"{plugin}-{program}.{_NO_NAME.sub('-', str(state_dir)[1:])}.service"
+    text, command = path.read_text(errors="replace") if path.exists() else "", _COMMAND.format(program)
+    is_of_another = command in text and f"{command}{_word(str(state_dir))} " not in text
     return own if is_of_another or own.exists() else path
 
 
@@ -103,7 +130,20 @@ def render_unit(name: str, command: Sequence[str], state_dir: Path, run_dir: Pat
         plugin=plugin_of(name),
         command=" ".join(map(_word, command)),
         paths="\n".join(_path_lines(state_dir, run_dir, writable)),
-        capabilities=" ".join(CAPABILITIES),
+        rest=_REST.format(capabilities=" ".join(CAPABILITIES), namespaces="net"),
+    )
+
+
+def render_routes_unit(name: str, command: Sequence[str], state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> str:
+    """Return the text of the unit of svc-routes, with the same rules for directories.
+
+    The mode is a variable, so that a drop-in can change it."""
+    return _ROUTES_UNIT.format(
+        name=name,
+        plugin=name.partition(ROUTES_MARK)[0],
+        command=" ".join(map(_word, command)),
+        paths="\n".join(_path_lines(state_dir, run_dir, writable)),
+        rest=_REST.format(capabilities=ROUTES_CAPABILITY, namespaces="yes"),
     )
 
 

@@ -8,7 +8,6 @@ That is permitted, because all requests of a batch are concurrent.
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -38,6 +37,7 @@ from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import NODE, BlockKey, HandleKey, Host, Key, ResourceKey
 from svc.retry import ATTEMPTS_BEFORE_BACKOFF, attempts, is_after_backoff
+from svc.values import replace
 
 Outcome = Answer | BaseException
 
@@ -65,6 +65,11 @@ class RequestBatch:
         self._known_handles = {entry.key.handle: entry for entry in handles if isinstance(entry.key, HandleKey)}
         self._existing_extras: set[Key] = set()  # keys of extra writes whose objects already exist
         self._has_reloaded = False
+        self._planned: tuple[Plan, Mapping[int, Planned]] | None = None
+
+    def plan(self) -> None:
+        """Plan all requests. `execute` writes this plan first, if it is still current. Raise StoreError or ClaimConflict."""
+        self._planned = self._plan(self._open)
 
     def execute(self) -> list[Outcome]:
         """Return one outcome for each request, in order. Raise the failure if no request has an outcome yet."""
@@ -94,8 +99,7 @@ class RequestBatch:
         raise errors.too_much_contention()
 
     def _attempt(self, chosen: Mapping[int, Request]) -> None:
-        plan = Plan(self._backend, self._cache, self._host, self._known_handles)
-        planned = {number: _planned(plan, request) for number, request in chosen.items()}
+        plan, planned = self._take_plan() or self._plan(chosen)
         if not self._has_reloaded and any(_is_from_cache(each.outcome) for each in planned.values()):
             self._cache.invalidate_all()
             self._has_reloaded = True
@@ -128,6 +132,15 @@ class RequestBatch:
             self._close(number, planned[number].outcome)
         if releases:
             self._release_ineligible(plan)
+
+    def _take_plan(self) -> tuple[Plan, Mapping[int, Planned]] | None:
+        """Return the plan that was made before, if it is current, for one attempt."""
+        made, self._planned = self._planned, None
+        return made if made is not None and made[0].is_current() else None
+
+    def _plan(self, chosen: Mapping[int, Request]) -> tuple[Plan, Mapping[int, Planned]]:
+        plan = Plan(self._backend, self._cache, self._host, self._known_handles)
+        return plan, {number: _planned(plan, request) for number, request in chosen.items()}
 
     def _extra_writes(self, planned: Mapping[int, Planned]) -> dict[int, Create | Delete]:
         """Return the extra writes by request number. Leave out objects that are known to exist."""

@@ -132,6 +132,10 @@ class IpamCache:
             return entry
         return self._blocks[cidr]
 
+    def replaces(self, entry: Entry[Block]) -> bool:
+        """Return whether the cache has another version of this block."""
+        return self._blocks.get(entry.value.cidr, entry) is not entry
+
     def remember(self, entry: Entry[Block]) -> None:
         """Cache a block that was just read or written, if it has this host's affinity. Otherwise remove it from the cache."""
         cidr = entry.value.cidr

@@ -12,7 +12,6 @@ never too few. The excess is the written change of the handle, minus the change 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Delete, Entry, KeyedError, NotFound, PartialWrite, Update, Write
@@ -21,7 +20,7 @@ from svc.ipam.plan import Plan, handle_write
 from svc.ipam.releasing import bare
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, Key
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

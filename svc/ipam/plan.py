@@ -81,6 +81,10 @@ class Plan:
             raise Conflict(BlockKey(cidr))
         return block
 
+    def is_current(self) -> bool:
+        """Return whether no block of the plan is known to have changed since: the write would conflict then."""
+        return not any(map(self.cache.replaces, self._base.values()))
+
     def handle(self, name: str) -> Handle:
         """Return the handle with the changes of this plan. A handle that was not read counts from zero."""
         return self._handles.get(name) or self._before(name)

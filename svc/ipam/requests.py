@@ -1,14 +1,13 @@
 """Requests to IPAM and their results."""
 
 from collections.abc import Callable
-from dataclasses import field
 
 from svc._core.cidr import Address, Cidr
 from svc.call_trace import CallTrace, active
 from svc.datastore.api import Create, Delete
 from svc.model.errors import SvcError
 from svc.model.pool import WORKLOAD
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 ExtraWrite = Callable[[tuple[Address, ...]], Create]  # makes the extra write of an assignment from the assigned addresses
 

@@ -4,6 +4,7 @@ Calls that wait at the same time become one batch: one plan and one write. After
 read and planned again. A request is refused only after the cache was reloaded.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from svc._core.cidr import Address, Cidr
@@ -31,11 +32,34 @@ from svc.ipam.selection import BlockFinder
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import NODE, AffinityKey, AffinityQuery, BlockKey, HandleKey, HandleQuery, Host
+from svc.values import dataclass, field
 
 MAX_BATCH = (MAX_WRITES - 1) // 4  # requests of one write: each changes a handle, one block per family, and one extra object
 MAX_BATCH_NOT_ATOMIC = MAX_WRITES // 3  # the same for stores without atomic writes, which get no extra write
 
-_Call = tuple[Request, Entry[Handle] | None]  # a request, with the entry of its handle if the caller has read it
+PLAN_SECONDS = 0.1  # for which a planned release may be carried out as it was planned
+
+
+@dataclass(slots=True)
+class PlannedRelease:
+    """A release, with the plan that was made for it."""
+
+    request: Release
+    batch: RequestBatch
+    since: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request, with the entry of its handle if the caller has read it, and its plan if there is one.
+
+    With `only_plans`, it is planned and not carried out.
+    """
+
+    request: Request
+    handle: Entry[Handle] | None = None
+    only_plans: bool = False
+    planned: RequestBatch | None = None
 
 
 class IpamService:
@@ -50,7 +74,7 @@ class IpamService:
         self._host = host if isinstance(host, Host) else Host(host)
         self._cache = IpamCache(backend, self._host)
         self._undecided: set[str] = set()  # handles whose assignment has an unknown outcome: the datastore may still apply it
-        self._batcher: Batcher[_Call, Answer] = Batcher(
+        self._batcher: Batcher[_Call, Answer | RequestBatch | None] = Batcher(
             self._execute,
             lambda: backend.place,
             limit=MAX_BATCH if backend.atomic else MAX_BATCH_NOT_ATOMIC,
@@ -63,12 +87,30 @@ class IpamService:
         addresses may be assigned and the extra object may exist, so the caller must release the handle.
         """
         try:
-            answer = self._batcher.run((request, None))
+            answer = self._batcher.run(_Call(request))
         except OutcomeUnknown:
             self._undecided.add(request.handle)
             raise
         assert isinstance(answer, AssignResult)
         return answer
+
+    def plan_release(self, request: Release, stored: Found[Handle]) -> PlannedRelease | None:
+        """Plan a release that `release` carries out soon, with the handle as the caller has read it.
+
+        Return None if that would not help: other requests are in work, or nothing is to be released. Raise SvcError.
+        """
+        handle = entry_of(stored)
+        if handle is None or request.handle in self._undecided or self._batcher.is_busy:
+            return None
+        batch = self._batcher.run(_Call(request, handle, only_plans=True))
+        return PlannedRelease(request, batch) if isinstance(batch, RequestBatch) else None
+
+    def carry_out(self, planned: PlannedRelease, stored: Found[Handle]) -> bool:
+        """Do as `release`, by the plan if it is recent and current."""
+        if time.monotonic() - planned.since > PLAN_SECONDS or planned.request.handle in self._undecided:
+            return self.release(planned.request, stored)
+        self._batcher.run(_Call(planned.request, entry_of(stored), planned=planned.batch))
+        return True
 
     def release(self, request: Release, stored: Found[Handle] | None = None) -> bool:
         """Release what the handle holds, except `keep`. Return whether the request was carried out. Idempotent.
@@ -82,7 +124,7 @@ class IpamService:
             handle = self._backend.find(key) if stored is None else entry_of(stored)
             if handle is None and not request.addresses:
                 return False
-        self._batcher.run((request, handle))
+        self._batcher.run(_Call(request, handle))
         self._undecided.discard(request.handle)
         return True
 
@@ -91,7 +133,7 @@ class IpamService:
 
         Raise SvcError if the datastore fails. Then handles may count too many addresses, until a `Release` corrects them.
         """
-        answer = self._batcher.run((ReleaseAddresses(tuple(addresses)), None))
+        answer = self._batcher.run(_Call(ReleaseAddresses(tuple(addresses))))
         assert isinstance(answer, ReleaseResult)
         return answer
 
@@ -102,7 +144,7 @@ class IpamService:
         are not, or if an allocation differs from its target, KeyedError if an object to delete was changed. Raise SvcError if
         the datastore fails: without transactions, some of the addresses may be released then.
         """
-        answer = self._batcher.run((ReleaseAddresses(tuple(addresses), True, tuple(deletions)), None))
+        answer = self._batcher.run(_Call(ReleaseAddresses(tuple(addresses), True, tuple(deletions))))
         assert isinstance(answer, ReleaseResult)
         return answer
 
@@ -222,18 +264,33 @@ class IpamService:
             if block is not None:
                 yield from ((block, cidr.address(ordinal)) for ordinal in blocks.held_by(block, handle))
 
-    def _execute(self, calls: Sequence[_Call]) -> list[Outcome]:
-        """Carry out a batch. If it fails with UndecodableEntry or an unexpected exception, carry out each request by itself."""
+    def _execute(self, calls: Sequence[_Call]) -> list[Outcome | RequestBatch | None]:
+        """Carry out a batch. Plan a request that is only to be planned if it is alone, because others would change its plan."""
+        if len(calls) == 1 and calls[0].only_plans:
+            batch = self._batch_of(calls)
+            batch.plan()
+            return [batch]
+        wanted = [call for call in calls if not call.only_plans]
+        outcomes = iter(self._carry_out(wanted) if wanted else ())
+        return [None if call.only_plans else next(outcomes) for call in calls]
+
+    def _batch_of(self, calls: Sequence[_Call]) -> RequestBatch:
+        if len(calls) == 1 and calls[0].planned is not None:
+            return calls[0].planned
+        known = [call.handle for call in calls if call.handle is not None]
+        return RequestBatch(self._backend, self._cache, self._host, [call.request for call in calls], known)
+
+    def _carry_out(self, calls: Sequence[_Call]) -> list[Outcome]:
+        """Carry out requests. If that fails with UndecodableEntry or an unexpected exception, carry out each one by itself."""
         self._backend.meter.batch(len(calls))
-        known = [handle for _, handle in calls if handle is not None]
         try:
-            return RequestBatch(self._backend, self._cache, self._host, [request for request, _ in calls], known).execute()
+            return self._batch_of(calls).execute()
         except Exception as failure:
             if isinstance(failure, SvcError) and not isinstance(failure, UndecodableEntry):
                 raise
             if len(calls) == 1:
                 return [failure]
-            return [outcome for call in calls for outcome in self._execute([call])]
+            return [outcome for call in calls for outcome in self._carry_out([call])]
 
 
 def _owner(block: Block, address: Address) -> dict[str, str]:

@@ -1,11 +1,10 @@
 """Annotation settings: what the annotations of a pod and of its namespace request, after parsing and validation."""
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Final
 
 from svc._core.cidr import Address
-from svc.values import dataclass
+from svc.values import dataclass, field, replace
 
 POOLS: Final = {4: "ipv4pools", 6: "ipv6pools"}
 FAMILIES: Final = "ipFamilies"

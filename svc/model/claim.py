@@ -3,11 +3,10 @@
 A claim is held by a claimant: one state directory on one machine since one boot, shared by the processes that use it.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from svc.model import json_fields
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 Json = dict[str, Any]
 

@@ -1,15 +1,18 @@
 """Workload endpoints: their content, their names, and the names of host interfaces."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
 from typing import Any
 
 from svc._core.cidr import Address, Cidr
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, field, fields
+
+try:
+    from _sha1 import sha1  # type: ignore[import-not-found]  # `hashlib` loads OpenSSL: 2 ms and 3 MiB
+except ImportError:  # another Python
+    from hashlib import sha1
 
 KIND = "WorkloadEndpoint"
 DEFAULT_NAMESPACE = "default"
@@ -96,7 +99,8 @@ def host_interface(names: Names, workload: Workload, ifname: str) -> str:
     owner = f"{workload.namespace}.{workload.pod}" if workload.is_pod else workload.container_id
     if not (workload.is_pod and ifname == PRIMARY_INTERFACE):
         owner += f".{ifname}"
-    return names.interface_prefix + hashlib.sha1(owner.encode(), usedforsecurity=False).hexdigest()[:_SUFFIX]
+    digest: str = sha1(owner.encode(), usedforsecurity=False).hexdigest()
+    return names.interface_prefix + digest[:_SUFFIX]
 
 
 def endpoint_labels(names: Names, workload: Workload, facts: PodFacts) -> dict[str, str]:

@@ -3,11 +3,10 @@
 import re
 import reprlib
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, Final
 
 from svc.model.errors import CallerError, Code
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Finding = tuple[str, str]  # problem and fix
 Check = Callable[[Any], Finding | None]

@@ -6,7 +6,6 @@ a field which is missing or of another type.
 """
 
 from collections.abc import Callable
-from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.model import json_fields
 from svc.model.field_errors import display, json_kind
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 

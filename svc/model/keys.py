@@ -1,13 +1,12 @@
 """Keys and queries of a datastore, independent of the names in a store. The type of a key determines the type of its value."""
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic
 
 from svc._core.cidr import Cidr
 from svc.model.claim import NodeClaim, NodeFence
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
 from svc.model.resource import Resource
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with `default`, which only type checkers use

@@ -6,7 +6,6 @@ and its name, so that those of the first one stay unchanged.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
@@ -18,7 +17,7 @@ from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.qos import controls_of
 from svc.model.resource import Resource, ordered
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 Json = dict[str, Any]
 Parsed = TypeVar("Parsed")

@@ -1,14 +1,13 @@
 """IP pools: parsing with defaults, and validation."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from svc._core.cidr import Cidr
 from svc.model import selector
 from svc.model.field_errors import MISSING, FieldError, json_kind
 from svc.model.resource import Json, Resource, name_error
 from svc.model.selector import Selector, SelectorError
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 WORKLOAD, TUNNEL, LOAD_BALANCER = USES = ("Workload", "Tunnel", "LoadBalancer")
 AUTOMATIC, MANUAL = ASSIGNMENT_MODES = ("Automatic", "Manual")

@@ -3,13 +3,13 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from svc.model import json_fields
 from svc.model.field_errors import MISSING, FieldError
 from svc.timestamps import rfc3339
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 

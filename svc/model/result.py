@@ -1,9 +1,8 @@
 """The result of an ADD, independent of the CNI version in which it is written."""
 
-from dataclasses import fields
 from typing import Any, TypeVar
 
-from svc.values import dataclass
+from svc.values import dataclass, fields
 
 Json = dict[str, Any]
 T = TypeVar("T")

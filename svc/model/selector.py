@@ -13,11 +13,10 @@ blank in `starts with`, `ends with` and `not in` is optional. An empty selector 
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from functools import lru_cache
 from typing import NamedTuple
 
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 MAX_DEPTH = 50  # of parentheses and negations
 

@@ -5,7 +5,6 @@ move back restores them.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -19,7 +18,7 @@ from svc.model.kv_codec import Value
 from svc.model.resource import Resource, ordered
 from svc.move.nodes import NodeNames
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 Json = dict[str, Any]
 

@@ -1,7 +1,6 @@
 """Endpoints of a move: annotations of pods in the Kubernetes API, documents in other datastores."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from svc._core.cidr import Address, Cidr
@@ -18,7 +17,7 @@ from svc.move.convert import Form
 from svc.move.snapshot import repeated
 from svc.move.writing import CONNECTIONS, Writer
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from svc.datastore.orch.client import Client  # its packages come with an extra

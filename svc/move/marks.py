@@ -7,7 +7,6 @@ has arrived. All changes are compare-and-swaps, so of two runs at the same time 
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from svc.model.move_mark import annotation as annotation
 from svc.model.move_mark import mark_of as mark_of
 from svc.model.resource import Resource, ordered
 from svc.names import Names
+from svc.values import replace
 
 IN_FLIGHT_SECONDS: Final = 95.0
 """Time after the lock in which calls of other programs may still write: those that read the flag before it."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from svc.datastore.api import StoreError
@@ -10,7 +9,7 @@ from svc.model.ipam import Attribute, Block
 from svc.model.keys import NODE, AffinityKey, Host, Key
 from svc.model.resource import Resource
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 _OF_TUNNELS: Final = tuple(
     f"{tunnel}-tunnel-addr-" for tunnel in ("ipip", "vxlan", "vxlan-v6", "wireguard", "wireguard-v6")

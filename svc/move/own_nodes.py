@@ -1,7 +1,6 @@
 """Nodes of a move. Kubernetes has its own, which get the addresses of their tunnels; a key-value store gets those it lacks."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from svc.model.node_annotations import TUNNELS
 from svc.model.resource import Resource, ordered
 from svc.move.convert import Form
 from svc.move.writing import Writer
+from svc.values import replace
 
 Json = dict[str, Any]
 

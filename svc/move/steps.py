@@ -6,7 +6,6 @@ move has ended, and the target is in use.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +38,7 @@ from svc.move.nodes import between
 from svc.move.snapshot import Snapshot
 from svc.move.writing import CONNECTIONS, Writer, read
 from svc.names import Names
+from svc.values import replace
 
 Documents = Mapping[Key, Value]
 

@@ -6,14 +6,13 @@ bare container.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any, Final
 
 from svc._core.cidr import Address
 from svc.model.errors import Code
 from svc.model.field_errors import FieldErrors, json_kind
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 # Key in the spelling of runtimes, to attribute.
 KEYS: Final[Mapping[str, str]] = {

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -14,6 +15,7 @@ Json = dict[str, Any]
 Answer = TypeVar("Answer")
 
 MAX_BYTES: Final = 1 << 20
+REMEMBERED_BYTES: Final = 8 << 10  # what is found in a longer one is not kept
 _LONG_NUMBER: Final = re.compile(rb"\d{19}")
 
 
@@ -31,6 +33,31 @@ def decode(data: bytes, file: str = "") -> Json:
     if not isinstance(found, dict):
         raise _undecodable(f"{subject} is {json_kind(found)}, not an object", place)
     return found
+
+
+def declared_version(data: bytes) -> Any:
+    """Return the member `cniVersion`, or None. Raise CallerError if the bytes are not a JSON object."""
+    return (_declared if len(data) <= REMEMBERED_BYTES else _declared.__wrapped__)(data)
+
+
+@lru_cache(maxsize=64)
+def _declared(data: bytes) -> Any:
+    return decode(data).get("cniVersion")
+
+
+def without_result(data: bytes) -> bytes:
+    """Return the network configuration of a DEL without the result of its ADD.
+
+    A DEL does not need the result. Each container has another one, and the rest is the same for all, so it is parsed once.
+    """
+    if b'"prevResult"' not in data or _LONG_NUMBER.search(data):
+        return data
+    try:
+        found = decode(data)
+        found.pop("prevResult", None)
+        return orjson.dumps(found)
+    except (CallerError, orjson.JSONEncodeError):  # the second: more levels than orjson writes, which it reads
+        return data
 
 
 def check_keys(data: bytes, file: str) -> None:

@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from svc.netconf.names_profiles import load_profile
 from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import read_netconf
 from svc.private_directory import create_directories
-from svc.values import dataclass
+from svc.values import asdict, dataclass, replace
 
 FILE_NAME: Final = "installed.json"
 _VERSION: Final = 1

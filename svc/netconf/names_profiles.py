@@ -4,7 +4,6 @@ A file is TOML; missing fields keep the names of svc. All field errors of a file
 """
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from svc.model.errors import CallerError, Code
 from svc.model.field_errors import Check, FieldErrors, Finding, json_kind, matching
 from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
+from svc.values import fields
 
 SHIPPED: Final = Path(svc.names.__file__).parent / "profiles"
 DEFAULT_NAME: Final = "default"

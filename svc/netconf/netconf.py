@@ -12,12 +12,11 @@ from svc.model.waits import GateSettings, PolicySettings, TlsTrust
 from svc.names import Names
 from svc.netconf import cross_checks, fields, host_local
 from svc.netconf.args import Labels, labels_of
-from svc.netconf.decoding import decode, read_exact
+from svc.netconf.decoding import REMEMBERED_BYTES, decode, read_exact
 from svc.netconf.fields import FIELDS, Field, keys_of
 from svc.values import dataclass
 
 MAX_TEXT: Final = 4096  # characters of a field, as in a path: errors, logs and records repeat some fields
-_REMEMBERED_BYTES: Final = 8 << 10
 
 # Required even by a DEL: the network's name is a part of the handle, and the version determines the reply.
 ESSENTIAL: Final = frozenset({"name", "cniVersion"})
@@ -126,7 +125,7 @@ def parse(stdin: bytes, names: Names, *, lenient: bool = False) -> NetConf:
     `lenient` is for a DEL: an invalid value counts as missing, except for name and version. The errors of the datastore's
     location are in the result.
     """
-    return (_parsed if len(stdin) <= _REMEMBERED_BYTES else _parsed.__wrapped__)(stdin, names, lenient)
+    return (_parsed if len(stdin) <= REMEMBERED_BYTES else _parsed.__wrapped__)(stdin, names, lenient)
 
 
 @lru_cache(maxsize=64)

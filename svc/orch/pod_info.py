@@ -1,10 +1,9 @@
 """Data of a pod and its namespace that ADD reads from the Kubernetes API."""
 
 from collections.abc import Callable
-from dataclasses import field, replace
 from typing import Any
 
-from svc.values import dataclass
+from svc.values import dataclass, field, replace
 
 Texts = dict[str, str]
 

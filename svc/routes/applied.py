@@ -1,11 +1,10 @@
 """What the kernel part of svc-routes reports."""
 
 from collections.abc import Mapping
-from dataclasses import field
 
 from svc._core.cidr import Cidr
 from svc.routes.wanted import Way
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,124 +1,50 @@
 """Copies of what the datastore has about routes, kept current by watches. A thread for each kind of objects."""
 
+import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Entry, Event, Watch
-from svc.ipam.settings import read_settings
-from svc.model.errors import SvcError
+from svc.datastore.api import Backend, Entry, Event
+from svc.heap import return_free_memory
+from svc.model.errors import SvcError, reason_of
 from svc.model.ipam import Affinity, Block
-from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, BlockQuery, Key, Query, ResourceKey, ResourceQuery
-from svc.model.resource import Resource
+from svc.model.keys import (
+    IPAM_CONFIG,
+    AffinityKey,
+    AffinityQuery,
+    BlockKey,
+    BlockQuery,
+    Key,
+    ResourceKey,
+    ResourceQuery,
+    describe,
+)
 from svc.names import Names
-from svc.retry import Backoff
+from svc.routes.follower import Follower
 from svc.routes.inputs import Inputs, NodeFacts, RoutedPool, borrowed_addresses, node_facts, owner_of, routed_pool
+from svc.routes.last_known import LastNodes, LastPools
 
 NODE_KIND, POOL_KIND = "Node", "IPPool"
 SETTINGS_SECONDS: Final = 2.0  # between checks whether the IPAM settings have changed, which sends no request
-_MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0  # of a watch that the datastore refuses
+_SHARED_CLAIMS: Final = 10_000
 _JOIN_SECONDS: Final = 5.0
 
 log = logging.getLogger("svc.routes")
 
 
-class Follower:
-    """A watch of one query in a thread of its own, opened again if the datastore refuses it.
+class Copies:
+    """The copies. `changed` is called, in any thread, after each change that routes may follow from. Thread-safe.
 
-    `take` gets each event, `listed` is called after each complete listing."""
+    Nodes and pools that vanish stay for a time (see `last_known`), except this node itself, `own`."""
 
     def __init__(
-        self,
-        backend: Backend,
-        query: Query,
-        take: Callable[[Event], None],
-        listed: Callable[[], None],
-        known: Iterable[Key] = (),
+        self, backend: Backend, names: Names, changed: Callable[[], None], *, own: str = "", use_pod_cidr: bool = False
     ) -> None:
-        self._backend = backend
-        self._query = query
-        self._take = take
-        self._listed = listed
-        self._closed = threading.Event()
-        self._watch: Watch | None = None
-        self._known: set[Key] = set(known)
-        self._seen: set[Key] | None = None  # of the first listing of a watch; None after it
-        self._refused_since: float | None = None
-        self.is_complete = False
-        self._thread = threading.Thread(target=self._run, name=f"copies-{type(query).__name__}", daemon=True)
-
-    @property
-    def interrupted_since(self) -> float | None:
-        """Since when changes may be missing (monotonic time); None while they are reported as they come."""
-        watch = self._watch
-        since = None if watch is None else watch.interrupted_since
-        return self._refused_since if since is None else since
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the watch. The thread may call this itself."""
-        self._closed.set()
-        watch = self._watch
-        if watch is not None:
-            watch.close()
-
-    def join(self) -> None:
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_SECONDS)
-
-    def _run(self) -> None:
-        backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
-        while not self._closed.is_set():
-            try:
-                self._follow(backoff)
-            except SvcError as failure:
-                if self._closed.is_set():
-                    return
-                if self._refused_since is None:
-                    log.warning("the datastore refuses a watch: %s", failure)
-                    self._refused_since = time.monotonic()
-            self._closed.wait(backoff.next())
-
-    def _follow(self, backoff: Backoff) -> None:
-        """Take the events of one watch until it ends. Raise SvcError if the datastore refuses it."""
-        self._seen = set()
-        self._watch = self._backend.watch(self._query, self._end_listing)
-        if self._closed.is_set():
-            self._watch.close()
-        for event in self._watch:
-            backoff.reset()
-            self._note(event)
-            self._take(event)
-
-    def _note(self, event: Event) -> None:
-        if event.entry is None:
-            self._known.discard(event.key)
-            return
-        self._known.add(event.key)
-        if self._seen is not None:
-            self._seen.add(event.key)
-
-    def _end_listing(self) -> None:
-        """Report what an earlier watch knew and this one has not found as deleted."""
-        if self._seen is not None:
-            for key in self._known - self._seen:
-                self._take(Event(key, None))
-            self._known, self._seen = self._seen, None
-        self._refused_since = None
-        self.is_complete = True
-        self._listed()
-
-
-class Copies:
-    """The copies. `changed` is called, in any thread, after each change that routes may follow from. Thread-safe."""
-
-    def __init__(self, backend: Backend, names: Names, changed: Callable[[], None], *, use_pod_cidr: bool = False) -> None:
         self._backend = backend
         self._names = names
         self._changed = changed
@@ -126,20 +52,29 @@ class Copies:
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeFacts] = {}
         self._pools: dict[str, RoutedPool] = {}
-        self._claims: dict[Cidr, dict[str, bool]] = {}
+        self._claims: dict[Cidr, dict[str, bool]] = {}  # a value is never changed, only replaced
+        self._alone: dict[str, dict[str, bool]] = {}  # the claims of blocks that one node has confirmed, by node
         self._borrowed: dict[Cidr, dict[Address, str]] = {}  # by block
         self._owners: dict[Cidr, str] = {}
         self._found_owners: dict[Cidr, str] = {}  # of disputed blocks that are not watched
+        self._last_nodes = LastNodes(own)
+        self._last_pools = LastPools()
         self._strict = False
-        self.unreadable: dict[str, str] = {}
-        self._followers = [Follower(backend, ResourceQuery(kind), self._take, self._listed) for kind in (NODE_KIND, POOL_KIND)]
+        self.unreadable: dict[Key, str] = {}
+        self._lacking: set[Key] = set()  # unreadable, and not read before
+        self._followers = [
+            Follower(backend, ResourceQuery(NODE_KIND), "nodes", self._take, self._listed),
+            Follower(backend, ResourceQuery(POOL_KIND), "pools", self._take, self._listed),
+        ]
         self._blocks: Follower | None = None
         self._blocks_are_known = use_pod_cidr
+        self._blocks_problem = ""
+        self._may_read_blocks = threading.Event()
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         if not use_pod_cidr:
-            self._followers.append(Follower(backend, AffinityQuery(), self._take, self._listed))
-            self._threads.append(threading.Thread(target=self._follow_blocks, name="copies-settings", daemon=True))
+            self._followers.append(Follower(backend, AffinityQuery(), "affinities", self._take, self._listed))
+            self._threads.append(threading.Thread(target=self._follow_settings, name="copies-settings", daemon=True))
 
     def start(self) -> None:
         for follower in self._followers:
@@ -147,10 +82,15 @@ class Copies:
         for thread in self._threads:
             thread.start()
 
+    def read_blocks(self) -> None:
+        """Read the blocks as well, the largest part, by which addresses are found that nodes have borrowed."""
+        self._may_read_blocks.set()
+
     def close(self) -> None:
         """End the watches and their threads."""
         self._ended.set()
-        followers = [*self._followers, *([self._blocks] if self._blocks else [])]
+        self._may_read_blocks.set()
+        followers = self._all_followers()
         for follower in followers:
             follower.close()
         for follower in followers:
@@ -159,25 +99,42 @@ class Copies:
             thread.join(_JOIN_SECONDS)
 
     @property
+    def can_plan(self) -> bool:
+        """Whether everything but the blocks was read completely: the routes of all blocks are known."""
+        return all(follower.is_complete for follower in self._followers)
+
+    @property
     def is_complete(self) -> bool:
         """Whether everything was read completely at least once."""
-        return self._blocks_are_known and all(follower.is_complete for follower in self._followers)
+        return self._blocks_are_known and self.can_plan
 
     @property
     def interrupted_since(self) -> float | None:
         """Since when changes may be missing (monotonic time); None while all watches report them."""
-        followers = [*self._followers, *([blocks] if (blocks := self._blocks) else [])]
-        found = [since for follower in followers if (since := follower.interrupted_since) is not None]
+        found = [since for follower in self._all_followers() if (since := follower.interrupted_since) is not None]
         return min(found, default=None)
+
+    def problems(self) -> Iterator[str]:
+        """Yield sentences about what is not known, and about what stays although the datastore does not have it any more."""
+        yield from filter(None, (follower.problem for follower in self._all_followers()))
+        if self._blocks_problem:
+            yield self._blocks_problem
+        elif not self._blocks_are_known and self._blocks is None and self.can_plan:
+            yield "blocks are not read completely yet"
+        yield from tuple(self.unreadable.values())
+        with self._lock:
+            now = time.monotonic()
+            yield from self._last_nodes.problems(self._nodes, now)
+            yield from self._last_pools.problems(self._pools, self._networks())
 
     @property
     def has_pools(self) -> bool:
         return bool(self._pools)
 
     @property
-    def lacks_pools(self) -> bool:
-        """Whether a pool is unreadable that was not read before."""
-        return any(name not in self._pools for name in tuple(self.unreadable))
+    def is_lacking(self) -> bool:
+        """Whether an object is unreadable that was not read before."""
+        return bool(self._lacking)
 
     @property
     def watches_blocks(self) -> bool:
@@ -188,14 +145,26 @@ class Copies:
         with self._lock:
             claims = {cidr: dict(hosts) if len(hosts) > 1 else hosts for cidr, hosts in self._claims.items()}
             borrowed = {address: node for found in self._borrowed.values() for address, node in found.items()}
-            inputs = Inputs(dict(self._nodes), claims, tuple(self._pools.values()), borrowed, dict(self._owners))
-        disputed = [cidr for cidr, hosts in claims.items() if sum(hosts.values()) > 1 and cidr not in inputs.owners]
+            nodes = self._last_nodes.completed(self._nodes, time.monotonic())
+            pools = self._last_pools.completed(self._pools, self._networks())
+            inputs = Inputs(nodes, claims, pools, borrowed, dict(self._owners))
+        disputed = [cidr for cidr, hosts in claims.items() if len(hosts) > 1 and sum(hosts.values()) > 1]
+        disputed = [cidr for cidr in disputed if cidr not in inputs.owners]
         if not disputed:
             return inputs
         if self.interrupted_since is None:
             self._find_owners(disputed)
         owners = {**self._found_owners, **inputs.owners}
         return Inputs(inputs.nodes, inputs.claims, inputs.pools, inputs.borrowed, owners)
+
+    def _all_followers(self) -> list[Follower]:
+        blocks = self._blocks
+        return [*self._followers, *([blocks] if blocks is not None else [])]
+
+    def _networks(self) -> Iterator[Cidr]:
+        """Yield the networks that need routes, one of each block."""
+        yield from self._claims
+        yield from self._borrowed
 
     def _find_owners(self, disputed: Iterable[Cidr]) -> None:
         """Read the owners of these blocks. Those that cannot be read now stay as they were found before."""
@@ -208,33 +177,55 @@ class Copies:
         self._changed()
 
     def _take(self, event: Event) -> None:
+        """Take a change. An object of which svc cannot make sense stays as it was, and the others are followed nevertheless."""
         with self._lock:
-            is_changed = self._apply(event.key, event.entry)
+            self._forget_unreadable(event.key)
+            try:
+                is_changed = self._apply(event.key, event.entry)
+            except Exception as failure:  # of any kind: a document of another program is the cause
+                self._note_unreadable(event.key, f"{describe(event.key)} is left out: {reason_of(failure)}", failure)
+                is_changed = True
         if is_changed:
             self._changed()
 
+    def _note_unreadable(self, key: Key, text: str, failure: Exception) -> None:
+        is_expected = isinstance(failure, ValueError)
+        log.warning("%s", text, exc_info=None if is_expected else failure)
+        self.unreadable[key] = text
+        if not self._has(key):
+            self._lacking.add(key)
+
+    def _forget_unreadable(self, key: Key) -> None:
+        if self.unreadable.pop(key, None) is not None:
+            self._lacking.discard(key)
+
+    def _has(self, key: Key) -> bool:
+        match key:
+            case ResourceKey(kind=kind, name=name):
+                return name in (self._nodes if kind == NODE_KIND else self._pools)
+            case AffinityKey(host=host, cidr=cidr):
+                return host in self._claims.get(cidr, {})
+        return isinstance(key, BlockKey) and (key.cidr in self._owners or key.cidr in self._borrowed)
+
     def _apply(self, key: Key, entry: Entry | None) -> bool:
         match key:
-            case ResourceKey(kind=kind, name=name) if kind == NODE_KIND:
-                return _put(self._nodes, name, None if entry is None else node_facts(entry.value, self._names))
-            case ResourceKey(name=name):
-                return _put(self._pools, name, self._pool(name, entry))
             case AffinityKey(host=host, cidr=cidr):
                 return self._apply_claim(host, cidr, None if entry is None else entry.value)
+            case ResourceKey(kind=kind, name=name) if kind == NODE_KIND:
+                return self._apply_node(name, None if entry is None else node_facts(entry.value, self._names))
+            case ResourceKey(name=name):
+                return self._apply_pool(name, None if entry is None else routed_pool(entry.value))
             case BlockKey(cidr=cidr):
                 return self._apply_block(cidr, None if entry is None else entry.value)
         return False
 
-    def _pool(self, name: str, entry: Entry[Resource] | None) -> RoutedPool | None:
-        self.unreadable.pop(name, None)
-        if entry is None:
-            return None
-        try:
-            return routed_pool(entry.value)
-        except ValueError as error:
-            log.warning("%s", error)
-            self.unreadable[name] = str(error)
-            return self._pools.get(name)  # its routes stay as they were
+    def _apply_node(self, name: str, facts: NodeFacts | None) -> bool:
+        self._last_nodes.note(name, self._nodes.get(name), facts, time.monotonic())
+        return _put(self._nodes, name, facts)
+
+    def _apply_pool(self, name: str, pool: RoutedPool | None) -> bool:
+        self._last_pools.note(name, self._pools.get(name), pool)
+        return _put(self._pools, name, pool)
 
     def _apply_claim(self, host: str, cidr: Cidr, affinity: Affinity | None) -> bool:
         hosts = self._claims.get(cidr, {})
@@ -244,6 +235,10 @@ class Copies:
         changed = {name: is_confirmed for name, is_confirmed in hosts.items() if name != host}
         if present is not None:
             changed[host] = present
+        if changed == {host: True}:
+            if len(self._alone) > _SHARED_CLAIMS:
+                self._alone.clear()  # names of nodes that are gone
+            changed = self._alone.setdefault(host, changed)  # a node has several blocks, and most have one node
         return _put(self._claims, cidr, changed or None)
 
     def _apply_block(self, cidr: Cidr, block: Block | None) -> bool:
@@ -253,30 +248,50 @@ class Copies:
         is_changed = _put(self._borrowed, cidr, borrowed or None)
         return (_put(self._owners, cidr, owner) and is_disputed) or is_changed
 
-    def _follow_blocks(self) -> None:
+    def _follow_settings(self) -> None:
         """Watch blocks while other nodes may have addresses in them."""
+        self._may_read_blocks.wait()
         generation: tuple[int, ...] = ()
-        while not self._ended.wait(0 if not generation else SETTINGS_SECONDS):
-            with suppress(SvcError):
-                present = self._backend.generations((IPAM_CONFIG,))
-                if present != generation:
-                    self._strict = read_settings(self._backend).strict_affinity
-                    generation = present
-            if self._blocks is None and (not self._strict or not self._blocks_are_known or self._borrowed):
-                known = {BlockKey(cidr) for cidr in self._borrowed}  # those of a watch that was closed
-                self._blocks = Follower(self._backend, BlockQuery(), self._take, self._blocks_listed, known)
-                self._blocks.start()
-            elif self._blocks is not None and self._blocks_are_known and self._strict and not self._borrowed:
-                self._blocks.close()
-                self._blocks.join()
-                self._blocks = None
-                with self._lock:
-                    self._owners.clear()
+        while not self._ended.wait(SETTINGS_SECONDS if generation else 0):
+            try:
+                generation = self._checked_settings(generation)
+                self._blocks_problem = ""
+            except SvcError as failure:
+                self._blocks_problem = f"the IPAM settings cannot be read: {failure}"
+            except Exception as failure:  # an error of svc, which must not end this thread
+                log.warning("blocks are not followed, and will be looked at again", exc_info=failure)
+                self._blocks_problem = f"blocks are not followed: an error of svc, {type(failure).__name__}: {failure}"
+            self._follow_blocks()
             generation = generation or (-1,)
+
+    def _checked_settings(self, generation: tuple[int, ...]) -> tuple[int, ...]:
+        from svc.ipam.settings import read_settings  # loads IPAM, which no first route waits for
+
+        present = self._backend.generations((IPAM_CONFIG,))
+        if present != generation:
+            self._strict = read_settings(self._backend).strict_affinity
+        return present
+
+    def _follow_blocks(self) -> None:
+        blocks = self._blocks
+        if blocks is None and (not self._strict or not self._blocks_are_known or self._borrowed):
+            known = {BlockKey(cidr) for cidr in self._borrowed}  # those of a watch that was closed
+            self._blocks = Follower(self._backend, BlockQuery(), "blocks", self._take, self._blocks_listed, known)
+            self._blocks.start()
+        elif blocks is not None and self._blocks_are_known and self._strict and not self._borrowed:
+            blocks.close()
+            blocks.join()
+            self._blocks = None
+            with self._lock:
+                self._owners.clear()
+            del blocks
+            gc.collect()  # of what the listing of the largest part has left
+            return_free_memory()
 
     def _blocks_listed(self) -> None:
         self._blocks_are_known = True
         self._changed()
+        return_free_memory()
 
 
 def _put(copies: dict[Any, Any], key: Any, value: Any) -> bool:

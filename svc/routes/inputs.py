@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
 from typing import Final
 
 from svc._core.cidr import Address, Cidr
@@ -12,7 +11,7 @@ from svc.model.pool import CROSS_SUBNET, LOAD_BALANCER, NEVER, Pool
 from svc.model.resource import Json, Resource
 from svc.names import Names
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 INTERNAL: Final = "InternalIP"
 TUNNEL_FIELDS: Final = {
@@ -21,6 +20,8 @@ TUNNEL_FIELDS: Final = {
     IPIP: ("bgp", "ipv4IPIPTunnelAddr", ""),
 }
 """Section and fields of a Node with the address and the MAC address of each kind of tunnel."""
+HANDLES: Final = {VXLAN_V4: "vxlan-tunnel-addr-", VXLAN_V6: "vxlan-v6-tunnel-addr-", IPIP: "ipip-tunnel-addr-"}
+"""The beginning of the handle of each kind of tunnel; the name of the node follows."""
 
 _LINK_LOCAL: Final = (Cidr("169.254.0.0/16"), Cidr("fe80::/10"), Cidr("127.0.0.0/8"), Cidr("::1/128"))
 _MAC_BYTES: Final = 6

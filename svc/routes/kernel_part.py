@@ -11,8 +11,9 @@ from svc._core.cidr import Address, Cidr
 from svc.dataplane.kernel import addresses_of, kernel_error
 from svc.model.errors import Code, PeerError
 from svc.names import Names
-from svc.routes import nft, peers, traces
+from svc.routes import handover, legacy_tables, nft, peers, traces
 from svc.routes.applied import Applied, Failure
+from svc.routes.forwarding import forwarding_problems
 from svc.routes.kernel_routes import BLACKHOLE, Entry, KernelRoutes, Outcome, foreign_route, key_of, unicast
 from svc.routes.local import device_name
 from svc.routes.nat import NatTable, drop_policies
@@ -23,7 +24,6 @@ from svc.routes.tunnels import Tunnels
 from svc.routes.wanted import Blackhole, Direct, Nat, TunnelPeer, Wanted, Way
 
 _IPV6: Final = Path("/proc/sys/net/ipv6")
-_FORWARDING: Final = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _NO_TUNNEL: Final = Failure(errno.ENODEV, "the tunnel is not ready")
 _NO_IPV6: Final = Failure(errno.EAFNOSUPPORT, "this kernel has no IPv6")
 _ATTEMPTS: Final = 3
@@ -53,6 +53,7 @@ class KernelPart:
         self._nat_problem: list[str] = []
         self._is_full = True
         self._is_nat_due = True
+        self._others_masquerade = False  # as the last search for traces has found
         self._notifications = Notifications(self._concerns)
         self._read_links()  # so that the socket has a number
         self._notifications.ignore(self._socket.fileno())
@@ -75,12 +76,45 @@ class KernelPart:
         self._bring_nat(wanted.nat, may_delete=may_delete)
         self._networks = {key_of(network) for network in wanted.routes}
         self._is_full = False
-        problems += [*self._nat_problem, *self._policies, *_forwarding_problems(wanted)]
+        problems += [*self._nat_problem, *self._policies, *forwarding_problems(wanted)]
         return self._applied(wanted, outcome, failures, problems)
+
+    def stand_aside(self, wanted: Wanted, pools: Iterable[Cidr], *, keeps_tunnels: bool, may_delete: bool) -> Applied:
+        """Make way for another program that routes: see `handover`. Raise PeerError if the kernel cannot be read.
+
+        Tunnels go when no own route leads through them, or without `keeps_tunnels`. The NAT table goes when another program has
+        NAT chains. Without `may_delete`, routes that are not wanted stay, and are counted as `unwanted`."""
+        self.changed(0)
+        links = self._read_links()
+        table, tunnels = self._routes.table(), self.own_tunnels()
+        others = handover.networks_in(table.foreign, {*self._pod_links, *tunnels.values()}, pools)
+        entries, _ = self._entries(wanted.routes, tunnels)
+        every, left = (handover.remaining(table, others, given) for given in (None, entries))
+        kept = left if may_delete else every
+        if not keeps_tunnels:
+            kept = {network: entry for network, entry in kept.items() if entry.link not in tunnels.values()}
+        outcome = self._routes.bring(kept, may_delete=True)
+        used = {entry.link for entry in kept.values()}
+        problems = self._tunnels.delete(links, except_for=[name for name, link in links.items() if link["index"] in used])
+        self._links, self._networks = None, {key_of(network) for network in kept}
+        if self._others_masquerade or self._nat.exists():
+            self._bring_nat(None if self._others_masquerade else wanted.nat, may_delete=may_delete)
+        routes = {network: wanted.routes[network] for network in outcome.present if network in wanted.routes}
+        return Applied(routes, problems=(*problems, *_undeleted(outcome)), unwanted=len(every) - len(left))
 
     def own_routes(self) -> int:
         """Return the number of own routes in the kernel. Raise PeerError."""
         return sum(map(len, self._routes.table().own.values()))
+
+    def surplus(self, wanted: Collection[Cidr], kept: Collection[Cidr]) -> int:
+        """Return the number of own routes to networks that are neither wanted nor kept. Raise PeerError."""
+        keys = {key_of(network) for network in (*wanted, *kept)}
+        return sum(len(entries) for key, entries in self._routes.table().own.items() if key not in keys)
+
+    def uses_tunnel(self, network: Cidr) -> bool | None:
+        """Return whether the own route to a network goes through a tunnel; None without an own route. Raise PeerError."""
+        entries = self._routes.table().own.get(key_of(network))
+        return None if entries is None else any(entry.onlink for entry in entries)
 
     def own_tunnels(self) -> dict[str, int]:
         """Return the indexes of the own tunnel devices, by kind. Raise PeerError."""
@@ -99,9 +133,12 @@ class KernelPart:
         links = self._read_links()
         found = [*traces.of_devices(self._names, links, addresses_of(self._socket))]
         found += traces.of_routes(self._routes.table().foreign, links, pools)
+        chains = legacy_tables.chains()
         with suppress(NftProblem):
-            found += traces.of_chains(self._names, nft.chains())
-        return found
+            chains += nft.chains()
+        found_chains = [*traces.of_chains(self._names, chains)]
+        self._others_masquerade = bool(found_chains)
+        return [*found, *found_chains]
 
     def clean(self) -> None:
         """Remove all routes, devices and tables that svc-routes made. Raise PeerError."""
@@ -212,7 +249,8 @@ class KernelPart:
 
     def _delete_tunnels(self, wanted: Wanted) -> list[str]:
         links = self._read_links()
-        names = {tunnel.name for tunnel in wanted.tunnels}
+        used = {entry.link for entries in self._routes.table().own.values() for entry in entries if entry.onlink}
+        names = {tunnel.name for tunnel in wanted.tunnels} | {name for name, link in links.items() if link["index"] in used}
         if all(name in names or link["alias"] != ALIAS for name, link in links.items()):
             return []
         self._links = None
@@ -222,11 +260,15 @@ class KernelPart:
         """Return the routes as the kernel has them, and those that it cannot have."""
         entries: dict[Cidr, Entry] = {}
         failures: dict[Cidr, Failure] = {}
+        direct: dict[Address, Entry] = {}  # one for all networks of a node, because there are many
         for network, way in routes.items():
             if network.version == 6 and not self._has_ipv6:
                 failures[network] = _NO_IPV6
             elif isinstance(way, Direct):
-                entries[network] = unicast(network, way.gateway, self._reach(way.gateway))
+                entry = direct.get(way.gateway)
+                if entry is None:
+                    entry = direct[way.gateway] = unicast(network, way.gateway, self._reach(way.gateway))
+                entries[network] = entry
             elif isinstance(way, Blackhole):
                 entries[network] = BLACKHOLE
             elif way.kind in devices:
@@ -250,7 +292,7 @@ class KernelPart:
         try:
             self._nat.bring(nat, is_check=is_check, may_delete=may_delete)
             if is_check:
-                self._policies = drop_policies(nft.chains(), self._names.nat_table)
+                self._policies = drop_policies([*nft.chains(), *legacy_tables.dropping()], self._names.nat_table)
             self._nat_problem = []
         except NftProblem as problem:
             self._nat_failed = nat
@@ -285,24 +327,8 @@ class KernelPart:
         return True
 
 
-def _sysctl(name: str) -> str:
-    try:
-        return Path("/proc/sys", name).read_text().strip()
-    except OSError:
-        return ""
-
-
 def _undeleted(outcome: Outcome) -> list[str]:
     if not outcome.undeleted:
         return []
     network, failure = next(iter(outcome.undeleted.items()))
     return [f"{len(outcome.undeleted)} own routes cannot be deleted, such as {network}: {failure.text}"]
-
-
-def _forwarding_problems(wanted: Wanted) -> list[str]:
-    versions = sorted({network.version for network in wanted.routes})
-    return [
-        f"the kernel forwards no IPv{version} packets: set the sysctl {_FORWARDING[version].replace('/', '.')} to 1"
-        for version in versions
-        if _sysctl(_FORWARDING[version]) == "0"
-    ]

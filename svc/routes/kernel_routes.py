@@ -7,14 +7,13 @@ same network and metric, so an own route never replaces a foreign one. No own ro
 import errno
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 from svc._core import netns, rtnl
 from svc._core.cidr import Address, Cidr
 from svc.dataplane.kernel import query
 from svc.routes.applied import Failure, Foreign
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Key = tuple[bytes, int]
 """A network: its packed address and its length."""
@@ -116,19 +115,21 @@ class KernelRoutes:
 
     def _read(self) -> Table:
         table = Table()
+        shared: dict[Entry, Entry] = {}  # the networks of a node have equal routes
         for family in self._families:
             request = rtnl.Batch()
             request.dump_routes(family)
             for message in query(self._socket, request):
-                self._add(table, rtnl.unpack_route(message))
+                self._add(table, rtnl.unpack_route(message), shared)
         return table
 
-    def _add(self, table: Table, route: dict[str, Any]) -> None:
+    def _add(self, table: Table, route: dict[str, Any], shared: dict[Entry, Entry]) -> None:
         if route["table"] != rtnl.RT_TABLE_MAIN:
             return
         key = (route["destination"], route["length"])
         if route["protocol"] == self._protocol:
-            table.own.setdefault(key, []).append(_entry(route))
+            entry = _entry(route)
+            table.own.setdefault(key, []).append(shared.setdefault(entry, entry))
         elif route["length"] and route["destination"][0] not in _MULTICAST:
             table.foreign.setdefault(key, []).append(route)
 

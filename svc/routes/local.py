@@ -22,6 +22,16 @@ def addresses_of_node(settings: Settings, inputs: Inputs, interfaces: tuple[Inte
     return found if settings.interface else {**found, **facts.addresses}
 
 
+def moved_addresses(
+    settings: Settings, interfaces: tuple[Interface, ...], own: Mapping[int, Address], registered: Mapping[int, Address]
+) -> dict[int, Address]:
+    """Return the present addresses in place of those that svc-routes has registered and that no interface has any more."""
+    lost = [version for version, address in registered.items() if own.get(version) == address]
+    lost = [version for version in lost if interface_with(interfaces, registered[version]) is None]
+    found = own_addresses(interfaces, settings.interface) if lost else {}
+    return {version: found[version] for version in lost if version in found}
+
+
 def local_of(
     settings: Settings,
     inputs: Inputs,
@@ -40,6 +50,12 @@ def local_of(
         use_tunnels=settings.use_tunnels,
         use_nat=settings.use_nat,
     )
+
+
+def pools_by_tunnel(settings: Settings, inputs: Inputs) -> dict[str, tuple[str, ...]]:
+    """Return the names of the pools that need each kind of tunnel."""
+    kinds = needed_tunnels(inputs.pools) if settings.use_tunnels else {}
+    return {kind: tuple(pool.name for pool in pools) for kind, pools in kinds.items()}
 
 
 def underlay_problems(

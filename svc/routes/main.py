@@ -1,6 +1,7 @@
 """svc-routes: routes, tunnels and NAT between the nodes of a cluster."""
 
 import argparse
+import gc
 import logging
 import os
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from svc.admin.routes_report import SOCKET, read_report
 from svc.call_trace import log_to_stderr
 from svc.cni.locks import DIRECTORY, LockFile
 from svc.datastore.open import open_backend
@@ -21,15 +23,14 @@ from svc.model.errors import CallerError, SvcError, reason_of
 from svc.model.shortage import shortage
 from svc.private_directory import create_directories, make_private
 from svc.routes import settings as options_of
-from svc.routes.cleaning import clean_datastore, clean_node
 from svc.routes.kernel_part import KernelPart
 from svc.routes.program import Program
 from svc.routes.report import as_json, as_table
-from svc.routes.settings import LOCK, OFF, SOCKET, Settings
-from svc.routes.showing import read_report
+from svc.routes.settings import LOCK, OFF, Settings
 from svc.routes.telemetry import Telemetry
 
 ARENAS = 2  # of malloc
+THRESHOLDS = (20_000, 20, 20)  # of garbage collections: what is read from the datastore has no cycles
 RIGHT_REMEDY = "grant it to the user of svc-routes: docs/routes.md, section Rights, lists what it needs"
 _LOCK_POLL_SECONDS = 0.5
 
@@ -40,6 +41,8 @@ def main() -> int:
     """Carry out a command. Return the exit status."""
     options = options_of.parse(sys.argv[1:], os.environ)
     limit_arenas(ARENAS)
+    gc.freeze()  # the collector need not traverse loaded modules, which stay
+    gc.set_threshold(*THRESHOLDS)
     log_to_stderr(options.log_level)
     try:
         return _COMMANDS[options.command](options)
@@ -78,6 +81,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
+    from svc.routes.cleaning import clean_datastore, clean_node  # loads IPAM, for which `run` does not wait
+
     settings = options_of.settings_of(options, os.environ)
     with ExitStack() as stack:
         stack.enter_context(_only_instance(settings))

@@ -37,7 +37,11 @@ class NatTable:
         self._written, self._is_gone = None, False
         nft.run("-f", "-", stdin=table_text(self._name, nat))
         self._listing = self._list()
-        self._written = nat
+        self._written = nat if self._listing else None  # it was deleted in between, and is written again
+
+    def exists(self) -> bool:
+        """Return whether the table is there, as far as nft can tell."""
+        return not self._is_gone and bool(self._list())
 
     def delete(self) -> None:
         """Delete the table if it exists. Raise NftProblem."""

@@ -17,7 +17,7 @@ class NftProblem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A chain of nftables. Those of the iptables programs are among them, unless these are of the older kind."""
+    """A chain of nftables, or of an iptables program of the older kind. Those of the newer kind are in nftables."""
 
     family: str
     table: str

@@ -1,7 +1,7 @@
 """What this node tells the others: the addresses of its tunnels, and on etcd its own address."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from svc._core.cidr import Address
@@ -14,11 +14,11 @@ from svc.model.keys import ResourceKey
 from svc.model.pool import TUNNEL
 from svc.model.resource import Json, Resource
 from svc.names import Names
-from svc.routes.inputs import INTERNAL, TUNNEL_FIELDS, node_facts
+from svc.routes.inputs import HANDLES, INTERNAL, TUNNEL_FIELDS, node_facts
 from svc.routes.planning import tunnel_mac
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
+from svc.values import replace
 
-HANDLES: Final = {VXLAN_V4: "vxlan-tunnel-addr-", VXLAN_V6: "vxlan-v6-tunnel-addr-", IPIP: "ipip-tunnel-addr-"}
 TYPES: Final = {VXLAN_V4: "vxlanTunnelAddress", VXLAN_V6: "vxlanV6TunnelAddress", IPIP: "ipipTunnelAddress"}
 _CLUSTER: Final = ResourceKey("ClusterInformation", "default")
 
@@ -64,27 +64,33 @@ class OwnNode:
         self._announce(kind, None)
         self._ipam.release(Release(handle))
 
-    def register(self, addresses: Mapping[int, Address]) -> bool:
-        """Write the addresses of this node to its Node, for the IP versions of which it has none. Return whether one lacked.
+    def register(
+        self,
+        addresses: Mapping[int, Address],
+        former: Mapping[int, Address] = MappingProxyType({}),
+        note: Callable[[Mapping[int, Address]], None] = lambda _: None,
+    ) -> bool:
+        """Write the addresses of this node to its Node, for the IP versions of which it has none, or the `former` one.
 
-        Raise StoreError."""
-        lacking: list[Address] = []
+        `note` is called with those that are about to be written. Return whether the Node was changed. Raise StoreError."""
+        lacking: dict[int, Address] = {}
 
-        def added(node: Resource | None) -> Resource | None:
+        def changed(node: Resource | None) -> Resource | None:
             nonlocal lacking
             node = node or Resource("Node", {"name": self._node}, {})
             present = node_facts(node, self._names).addresses
-            lacking = [address for version, address in sorted(addresses.items()) if version not in present]
-            if not lacking:
-                return node
-            given = node.spec.get("addresses")
-            more = [{"address": str(address), "type": INTERNAL} for address in lacking]
-            return _with_spec(node, {"addresses": [*(given if isinstance(given, list) else []), *more]})
+            lacking = {
+                version: address
+                for version, address in sorted(addresses.items())
+                if present.get(version) in (None, former.get(version)) and present.get(version) != address
+            }
+            return _with_addresses(node, lacking, present) if lacking else node
 
         found = self._backend.find(self._key)
-        if found is None or added(found.value) is not found.value:
+        if found is None or changed(found.value) is not found.value:
             self._require_unlocked()
-            self._backend.update(self._key, added)
+            note(lacking if found is not None else addresses)
+            self._backend.update(self._key, changed)
         return bool(lacking)
 
     def _assigned(self, kind: str, handle: str, version: int, pools: list[str]) -> Address:
@@ -138,6 +144,19 @@ def _announcing(section: str, texts: Json) -> Callable[[Resource | None], Resour
         return _with_spec(node, {section: kept})
 
     return changed
+
+
+def _with_addresses(node: Resource, wanted: Mapping[int, Address], present: Mapping[int, Address]) -> Resource:
+    """Return a Node with these InternalIPs, in place of the present ones of the same IP versions."""
+    given = node.spec.get("addresses")
+    items = given if isinstance(given, list) else []
+    outdated = {str(present[version]) for version in wanted if version in present}
+    kept = [item for item in items if not (_is_internal(item) and item.get("address") in outdated)]
+    return _with_spec(node, {"addresses": [*kept, *({"address": str(each), "type": INTERNAL} for each in wanted.values())]})
+
+
+def _is_internal(item: object) -> bool:
+    return isinstance(item, dict) and item.get("type") == INTERNAL
 
 
 def _with_spec(node: Resource, fields: Json) -> Resource:

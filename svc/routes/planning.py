@@ -2,13 +2,12 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 
 from svc._core.cidr import Address, Cidr, CidrIndex
 from svc.routes.inputs import Inputs, NodeFacts, RoutedPool
 from svc.routes.reasons import Reason
 from svc.routes.wanted import IPIP, VXLAN_V6, Blackhole, Direct, Nat, Tunnel, Tunneled, TunnelPeer, Wanted, Way
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Connected = Callable[[Address], str | None]
 """Returns the device on whose subnet an address is; None if the kernel's route to it has a gateway, or does not exist."""

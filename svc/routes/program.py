@@ -7,30 +7,32 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
-from svc._core.cidr import Address
+from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.end_request import EndRequest
+from svc.heap import return_free_memory
 from svc.model.errors import PeerError, SvcError
 from svc.retry import Backoff
-from svc.routes import planning
+from svc.routes import planning, trace_file
 from svc.routes.applied import Applied
+from svc.routes.aside import Aside
 from svc.routes.copies import Copies
-from svc.routes.inputs import Inputs, needed_tunnels, pod_networks
+from svc.routes.inputs import HANDLES, Inputs, pod_networks
 from svc.routes.interfaces import Interface, read_interfaces
 from svc.routes.kernel_part import KernelPart
-from svc.routes.local import addresses_of_node, local_of, pod_mtu, underlay_problems
+from svc.routes.local import addresses_of_node, local_of, moved_addresses, pod_mtu, pools_by_tunnel, underlay_problems
 from svc.routes.mode import Mode
 from svc.routes.mtu_file import write_mtu
-from svc.routes.own_node import HANDLES, OwnNode
-from svc.routes.report import IDLE, WAITING, WORKING, Report
+from svc.routes.own_marks import OwnMarks
+from svc.routes.report import WAITING, WORKING, Report
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings
 from svc.routes.telemetry import Telemetry
-from svc.routes.tunnel_addresses import TunnelAddresses
+from svc.routes.tunnel_addresses import TunnelAddresses, node_maker
 from svc.routes.wanted import Wanted
+from svc.values import replace
 
 BATCH_SECONDS: Final = 0.05
 COMPARE_SECONDS: Final = 60.0
@@ -51,11 +53,13 @@ class Program:
         self._telemetry = telemetry
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
-        self._copies = Copies(backend, settings.names, self._on_change, use_pod_cidr=settings.use_pod_cidr)
+        self._copies = Copies(backend, settings.names, self._on_change, own=settings.node, use_pod_cidr=settings.use_pod_cidr)
         self._registers = backend.atomic  # nodes of Kubernetes have their addresses there
-        node = OwnNode(backend, settings.names, settings.node)
-        self._tunnels = TunnelAddresses(node, self._on_change, kernel.tunnel_addresses())
-        self._mode = Mode(settings.mode)
+        self._marks = OwnMarks(settings.state_dir)
+        node = node_maker(backend, settings)
+        self._tunnels = TunnelAddresses(node, self._on_change, kernel.tunnel_addresses(), self._marks)
+        self._mode = Mode(settings.mode, trace_file.read(settings.state_dir), time.monotonic())
+        self._aside = Aside(settings, kernel, self._mode)
         self._guard = DeletionGuard()
         self._refusals = Refusals()
         self._lock = threading.Lock()
@@ -68,6 +72,8 @@ class Program:
         self._own: dict[int, Address] = {}  # addresses of this node
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
+        self._withholds = False  # deletions, until everything is known
+        self._stays: set[Cidr] = set()  # networks whose routes stay as they are
         self._ended = threading.Event()
         self._shown = ""
         telemetry.report = Report(WAITING)
@@ -82,7 +88,9 @@ class Program:
                 selector.register(self._kernel.fileno(), selectors.EVENT_READ)
                 selector.register(self._wake_read, selectors.EVENT_READ)
                 while not self._ended.is_set():
-                    selector.select(max(0.0, self._due() - time.monotonic()))
+                    ready = selector.select(max(0.0, self._due() - time.monotonic()))
+                    if any(key.fileobj == self._kernel.fileno() for key, _ in ready):
+                        self._ended.wait(BATCH_SECONDS)  # a pod causes several notifications, while its ADD needs the processor
                     self._drain()
                     if not self._ended.is_set() and self._due() <= time.monotonic():
                         self.step()
@@ -94,10 +102,12 @@ class Program:
         """Bring the node to what it needs. Return 1 if something remains to be done. Raise SvcError."""
         self._copies.start()
         try:
+            self._copies.read_blocks()
             until = time.monotonic() + ONCE_SECONDS
             while not self._copies.is_complete:
                 if time.monotonic() > until:
-                    raise PeerError("the datastore was not read completely in time", details="see whether its server answers")
+                    causes = "; ".join(self._copies.problems()) or "see whether its server answers"
+                    raise PeerError("the datastore was not read completely in time", details=causes)
                 time.sleep(BATCH_SECONDS)
             self.step()
             if self._telemetry.report.state == WORKING:
@@ -120,10 +130,19 @@ class Program:
             self._backoff.reset()
             if is_full:
                 self._compared_at, self._compare_at = now, now + seconds
+                return_free_memory()
+            if self._telemetry.report.state != WAITING:
+                self._copies.read_blocks()  # the largest part, after the first routes
         except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
-            self._telemetry.report = replace(self._telemetry.report, problems=(str(failure),))
-            self._compare_at = self._not_before = time.monotonic() + self._backoff.next()
+            self._retry(str(failure))
+        except Exception as failure:  # an error of svc: routes of which it knows nothing stay as they are
+            log.exception("cannot compare because of an error of svc, and will try again")
+            self._retry(f"an error of svc, {type(failure).__name__}: {failure}")
+
+    def _retry(self, problem: str) -> None:
+        self._telemetry.report = replace(self._telemetry.report, problems=(problem,))
+        self._compare_at = self._not_before = time.monotonic() + self._backoff.next()
 
     def _close(self) -> None:
         self._copies.close()
@@ -166,22 +185,30 @@ class Program:
 
     def _round(self, *, is_full: bool, changed_at: float | None) -> float:
         """Plan and apply. Return the seconds until the next full comparison."""
-        if not self._copies.is_complete:
+        if not self._copies.can_plan:
+            self._telemetry.report = replace(self._telemetry.report, problems=tuple(self._copies.problems()))
             return _POLL_SECONDS
         inputs = self._copies.inputs()
-        if not self._may_work(inputs):
-            return COMPARE_SECONDS
+        is_aside = self._aside.is_needed(pod_networks(inputs.pools), time.monotonic())
+        if is_aside and (seconds := self._aside.seconds(self._compare_at, time.monotonic())):
+            return seconds
         if is_full:
             self._kernel.forget()
             self._interfaces = read_interfaces()
         own = self._own_addresses(inputs)
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
         plan = planning.plan(inputs, local, self._kernel.connected_device)
+        if is_aside:
+            self._stand_aside(plan.wanted, inputs)
+            return COMPARE_SECONDS
         if is_full or plan.wanted != self._wanted or self._is_due(time.monotonic()):
-            self._apply(plan.wanted, changed_at, is_full=is_full)
+            self._apply(plan, changed_at, is_full=is_full)
         self._want_tunnels(inputs, own)
         problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
-        problems += [*self._tunnels.problems.values(), *self._copies.unreadable.values()]
+        problems += [*self._tunnels.problems.values(), *self._copies.problems()]
+        if self._stays:
+            example = min(self._stays)
+            problems.append(f"{len(self._stays)} networks, such as {example}, are in no pool: their routes stay as they are")
         self._show(plan, tuple(problems))
         return COMPARE_SECONDS
 
@@ -193,53 +220,66 @@ class Program:
         return found if self._settings.interface else self._own or found
 
     def _want_tunnels(self, inputs: Inputs, own: dict[int, Address]) -> None:
-        """Have addresses assigned, and released if no device has them. Those of another program are not known from own ones."""
-        kept = frozenset(HANDLES) if self._mode.traces else frozenset(self._kernel.own_tunnels())
+        """Have addresses assigned, and released if no device has them, no other program routes, and all pools are known."""
+        is_unsure = bool(self._mode.traces) or not self._is_known() or not self._copies.has_pools
+        kept = frozenset(HANDLES) if is_unsure else frozenset(self._kernel.own_tunnels())
         facts = inputs.nodes.get(self._settings.node)
-        self._tunnels.want(self._needed(inputs), own if self._registers else {}, kept, facts)
+        moved = moved_addresses(self._settings, self._interfaces, own, self._marks.registered)
+        self._tunnels.want(pools_by_tunnel(self._settings, inputs), {**own, **moved} if self._registers else {}, kept, facts)
 
     def _is_due(self, now: float) -> bool:
         due = self._refusals.next_due
-        return due is not None and due <= now
+        return (due is not None and due <= now) or (self._withholds and self._is_known())
 
-    def _may_work(self, inputs: Inputs) -> bool:
-        """Look for traces of another program, if that is due. Return whether this one may change anything."""
-        now = time.monotonic()
-        if self._mode.is_check_due(now):
-            self._mode.record(tuple(self._kernel.traces(pod_networks(inputs.pools))), now)
-        if self._mode.works(now):
-            return True
+    def _stand_aside(self, wanted: Wanted, inputs: Inputs) -> None:
+        """Make way for the other program, and report why."""
         self._tunnels.rest()
         self._wanted = self._applied = None
         self._refusals = Refusals()
-        self._telemetry.report = Report(IDLE, traces=self._mode.traces)
-        self._log("another program routes: nothing is changed")
-        return False
+        report = self._aside.round(wanted, pod_networks(inputs.pools), self._may_delete, time.monotonic())
+        self._telemetry.report = replace(report, held=self._guard.held)
+        stays = f"{report.remaining} own routes stay until it has its own" if report.remaining else "nothing is changed"
+        self._log(f"another program routes: {stays}")
 
-    def _needed(self, inputs: Inputs) -> dict[str, tuple[str, ...]]:
-        if not self._settings.use_tunnels:
-            return {}
-        return {kind: tuple(pool.name for pool in pools) for kind, pools in needed_tunnels(inputs.pools).items()}
-
-    def _apply(self, wanted: Wanted, changed_at: float | None, *, is_full: bool) -> None:
+    def _apply(self, plan: planning.Plan, changed_at: float | None, *, is_full: bool) -> None:
         """Have the kernel part add, then delete what may be deleted."""
-        now = time.monotonic()
+        now, wanted = time.monotonic(), plan.wanted
+        self._stays = self._staying(plan)
         routes = self._refusals.due_routes(wanted.routes, now)
+        if self._stays:
+            routes = {network: way for network, way in routes.items() if network not in self._stays}
         tried, kept = replace(wanted, routes=routes), wanted.routes.keys() - routes.keys()
-        applied = self._kernel.apply(tried, may_delete=False, kept=kept)
-        self._refusals.record(routes, applied, now)
-        own = self._kernel.own_routes()
         is_wiped = not self._settings.use_pod_cidr and not self._copies.has_pools  # other parts may be read a moment later
-        doomed = own if is_wiped else applied.unwanted
         rest = (wanted.peers, wanted.tunnels, wanted.nat)
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
-        if self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
+        is_settled = not has_rest and not is_wiped and not self._kernel.surplus(routes, kept)
+        at_once = is_settled and self._may_delete(self._kernel.own_routes(), 0, now)
+        applied = self._kernel.apply(tried, may_delete=at_once, kept=kept)
+        self._refusals.record(routes, applied, now)
+        own = self._kernel.own_routes()
+        doomed = own if is_wiped else applied.unwanted
+        if not at_once and self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
             applied = self._kernel.apply(tried, may_delete=True, kept=kept)
         self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
 
+    def _staying(self, plan: planning.Plan) -> set[Cidr]:
+        """Return the networks of no pool whose routes stay as they are: without the pool, their way is not known.
+
+        Those are the ones with a route through a tunnel, and those without a route while a pool may be unreadable."""
+        found = [network for network, row in plan.rows.items() if not row.pool and row.way is not None]
+        lacks_pool = self._copies.is_lacking and not self._settings.use_pod_cidr
+        staying = (True, None) if lacks_pool else (True,)
+        return {network for network in found if self._kernel.uses_tunnel(network) in staying}
+
+    def _is_known(self) -> bool:
+        """Return whether everything is known that has to be known before a deletion."""
+        copies = self._copies
+        return copies.is_complete and copies.interrupted_since is None and not copies.is_lacking
+
     def _may_delete(self, own: int, doomed: int, now: float) -> bool:
-        if self._copies.interrupted_since is not None or self._copies.lacks_pools:
+        self._withholds = not self._is_known()
+        if self._withholds:
             return False
         before = self._guard.held
         is_allowed = self._guard.allows(own, doomed, now)

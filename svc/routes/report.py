@@ -1,8 +1,8 @@
 """What the program reports: each network with its way and the reason, as JSON and as a table."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
@@ -10,7 +10,7 @@ from svc.routes.applied import Applied, Failure
 from svc.routes.planning import Row
 from svc.routes.reasons import Reason
 from svc.routes.wanted import Blackhole, Direct, Way
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 
@@ -18,7 +18,7 @@ OFF, WAITING, IDLE, WORKING = STATES = ("off", "waiting", "idle", "working")
 STATE_TEXTS: Final = {
     OFF: "off: the mode is off, and nothing is changed",
     WAITING: "waiting: the datastore was not read completely yet",
-    IDLE: "idle: another program routes, and nothing is changed",
+    IDLE: "idle: another program routes",
     WORKING: "working",
 }
 WITHOUT_NEED: Final = frozenset({Reason.OWN_SINGLE, Reason.LOCAL, Reason.LOAD_BALANCER})
@@ -29,7 +29,7 @@ _COLUMNS: Final = ("NETWORK", "NODE", "NEXT HOP", "REASON")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The last outcome. `traces` and `problems` are sentences."""
+    """The last outcome. `traces` and `problems` are sentences. `remaining` are own routes that stay in state `idle`."""
 
     state: str
     rows: Mapping[Cidr, Row] = field(default_factory=dict)
@@ -38,6 +38,7 @@ class Report:
     traces: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     held: int = 0
+    remaining: int = 0
 
     def reasons(self) -> Iterator[tuple[Cidr, Row, Reason, str]]:
         """Yield each network with its row, the reason as the kernel has it, and what is known besides."""
@@ -81,6 +82,10 @@ class Report:
             "traces": list(self.traces),
             "problems": list(self.problems),
             "heldDeletions": self.held,
+            "remainingRoutes": self.remaining,
+            "routes": len(self.applied.routes),
+            "conflicts": len(self.applied.foreign),
+            "missing": dict(sorted(Counter(reason.name for _, reason, _ in self.missing()).items())),
             "networks": rows,
         }
 
@@ -101,6 +106,8 @@ def as_table(document: Json) -> str:
     lines += [f"problem: {text}" for text in document["problems"]]
     if held := document["heldDeletions"]:
         lines.append(f"{held} routes are kept that the datastore does not need any more: see docs/routes.md, Held deletions")
+    if remaining := document["remainingRoutes"]:
+        lines.append(f"{remaining} own routes stay until the other program has routes there: see docs/routes.md, Other agents")
     cells = [[row["network"], row["node"], row["nextHop"] or "-", row["text"]] for row in document["networks"]]
     table = [list(_COLUMNS), *cells] if cells else []
     widths = [max(len(row[column]) for row in table) if table else 0 for column in range(len(_COLUMNS) - 1)]

@@ -41,7 +41,7 @@ OPTIONS: Final = (
 _KINDS: Final = ("etcdv3", "orch")
 _MTUS: Final = range(576, 65536)
 _MAX_TAKEOVER_SECONDS: Final = 86_400
-LOCK, SOCKET = "routes", "routes.sock"
+LOCK: Final = "routes"
 
 Address = tuple[str, int]
 

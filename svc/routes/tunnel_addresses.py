@@ -3,13 +3,18 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from svc._core.cidr import Address
-from svc.model.errors import SvcError
+from svc.datastore.api import Backend
+from svc.model.errors import SvcError, reason_of
 from svc.retry import Backoff
-from svc.routes.inputs import NodeFacts
-from svc.routes.own_node import HANDLES, OwnNode
+from svc.routes.inputs import HANDLES, NodeFacts
+from svc.routes.own_marks import OwnMarks
+from svc.routes.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.routes.own_node import OwnNode
 
 CHECK_SECONDS: Final = 1800.0  # between checks that the address is still assigned and announced
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
@@ -23,21 +28,32 @@ log = logging.getLogger("svc.routes")
 class TunnelAddresses:
     """Addresses by kind of tunnel. `changed` is called when they have changed. `want` and the properties are for any thread.
 
-    `present` are the addresses that the devices have already: they are used until IPAM says others."""
+    `present` are the addresses that the devices have already: they are used until IPAM says others. `node` is called when
+    the Node is needed first."""
 
-    def __init__(self, node: OwnNode, changed: Callable[[], None], present: Mapping[str, Address]) -> None:
-        self._node = node
+    def __init__(
+        self, node: "Callable[[], OwnNode]", changed: Callable[[], None], present: Mapping[str, Address], marks: OwnMarks
+    ) -> None:
+        self._make_node = node
+        self._made_node: OwnNode | None = None
         self._changed = changed
+        self._marks = marks
+        self._present = frozenset(present)
         self._wake = threading.Event()
         self._ended = threading.Event()
         self._needed: Needed | None = None
         self._own: Mapping[int, Address] = {}  # to register
         self._kept: frozenset[str] = frozenset()
         self._facts: NodeFacts | None = None
-        self._released: set[str] = set()
         self.addresses: dict[str, Address] = dict(present)
         self.problems: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="tunnel-addresses", daemon=True)
+
+    @property
+    def _node(self) -> "OwnNode":
+        if self._made_node is None:
+            self._made_node = self._make_node()
+        return self._made_node
 
     def start(self) -> None:
         self._thread.start()
@@ -96,28 +112,32 @@ class TunnelAddresses:
         addresses, problems = dict(self.addresses), dict[str, str]()
         for kind in HANDLES:
             try:
-                if kind in needed:
-                    self._released.discard(kind)
-                    addresses[kind] = self._node.assign(kind, needed[kind])
-                elif kind not in self._released and kind not in self._kept:
-                    self._node.release(kind)
-                    self._released.add(kind)
-                    addresses.pop(kind, None)
-            except SvcError as failure:
-                problems[kind] = f"{kind}: {failure}"
+                self._attempt_kind(kind, needed, addresses)
+            except Exception as failure:  # of any kind: the thread must not end
+                problems[kind] = f"{kind}: {_sentence(failure)}"
                 if kind in addresses and self._is_lost(kind, addresses[kind]):
                     del addresses[kind]  # another node or pod may get it
         if self._own:
             try:
-                self._node.register(self._own)
-            except SvcError as failure:
-                problems["address"] = f"the address of this node cannot be registered: {failure}"
+                self._node.register(self._own, self._marks.registered, self._marks.add_registered)
+            except Exception as failure:  # as above
+                problems["address"] = f"the address of this node cannot be registered: {_sentence(failure)}"
         for kind in problems.keys() - self.problems.keys():
             log.warning("%s", problems[kind])
         if (addresses, problems) != (self.addresses, self.problems):
             self.addresses, self.problems = addresses, problems  # replaced as a whole, because the main thread reads them
             self._changed()
         return not problems
+
+    def _attempt_kind(self, kind: str, needed: Needed, addresses: dict[str, Address]) -> None:
+        if kind in needed:
+            self._marks.add_tunnel(kind)  # before, so that a kill leaves no address without an owner
+            addresses[kind] = self._node.assign(kind, needed[kind])
+        elif kind in self._marks.tunnels | self._present and kind not in self._kept:
+            self._node.release(kind)
+            self._marks.remove_tunnel(kind)
+            self._present -= {kind}
+            addresses.pop(kind, None)
 
     def _is_lost(self, kind: str, address: Address) -> bool:
         """Return whether IPAM says that this node does not have the address of a tunnel. It is then not announced any more."""
@@ -128,3 +148,21 @@ class TunnelAddresses:
         except SvcError:
             return False
         return address not in held
+
+
+def _sentence(failure: Exception) -> str:
+    if isinstance(failure, SvcError | OSError):
+        return reason_of(failure)
+    log.warning("an error of svc", exc_info=failure)
+    return f"an error of svc, {type(failure).__name__}: {failure}"
+
+
+def node_maker(backend: Backend, settings: Settings) -> "Callable[[], OwnNode]":
+    """Return what makes the Node of this machine, which loads IPAM: no first route waits for it."""
+
+    def make() -> "OwnNode":
+        from svc.routes.own_node import OwnNode
+
+        return OwnNode(backend, settings.names, settings.node)
+
+    return make

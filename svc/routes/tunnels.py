@@ -8,6 +8,7 @@ from typing import Final
 
 from svc._core import netns, rtnl
 from svc.dataplane.kernel import query
+from svc.extras import install_command
 from svc.model.errors import PeerError
 from svc.names import Names
 from svc.routes.tunnel_values import ALIAS, OVERHEAD, Link, Links, TunnelProblem, reason
@@ -131,7 +132,7 @@ class Tunnels:
 
 def _sentence(failure: Exception) -> str:
     if isinstance(failure, ImportError):
-        return f"{failure.name or failure} is not installed: install the extra routes: pip install 'svc-cni[routes]'"
+        return f"{failure.name or failure} is not installed: install the extra routes: {install_command('routes')}"
     return reason(failure) if isinstance(failure, OSError) else str(failure)
 
 

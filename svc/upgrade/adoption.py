@@ -1,10 +1,13 @@
-"""Fields of the managers that applied former manifests: they move to svcctl, so that fields which the new manifest lacks go."""
+"""Fields of the managers that applied former manifests: they move to svcctl, so that fields which the new manifest lacks go.
 
-from collections.abc import Iterator, Mapping
+Edits of such a manifest that are carried over move to a manager of their own instead: so they stay, and later runs know them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from svc.names import Names
-from svc.upgrade.field_sets import MISSING, remove, union, value_at
+from svc.upgrade.field_sets import MISSING, Path, remove, split, union, value_at
 from svc.upgrade.object_states import last_applied
 from svc.upgrade.writer import MANAGER
 
@@ -18,7 +21,10 @@ _APPLIERS: Final = frozenset(
         (MANAGER, "Update"),  # of an object that svcctl has created
     }
 )
-_APPLY: Final = "Apply"
+EDITS: Final = "manifest-edits"
+"""The manager of what users have changed in a manifest before it was applied."""
+
+_APPLY, _UPDATE = "Apply", "Update"
 _SELF: Final = "."
 
 
@@ -43,22 +49,45 @@ def own_fields(stored: Json) -> Json:
     return next((each["fieldsV1"] for each in entries(stored) if _is_own(each)), {})
 
 
-def operations(live: Json, names: Names) -> list[Json]:
-    """Return the JSON patch that moves the fields; empty if no field moves."""
-    version = live["apiVersion"]
-    moved = [each for each in entries(live) if is_adopted(each, version)]
-    found: list[Json] = []
-    if moved:
-        kept = [each for each in live["metadata"]["managedFields"] if each not in moved and not _is_own(each)]
-        fields: Mapping[str, Any] = own_fields(live)
-        for each in moved:
-            fields = union(fields, each["fieldsV1"])
-        entry = moved[-1] | {"manager": MANAGER, "operation": _APPLY, "fieldsV1": fields}
-        found.append({"op": "replace", "path": "/metadata/managedFields", "value": [*kept, entry]})
+def operations(live: Json, names: Names, carried: Sequence[Path] = ()) -> list[Json]:
+    """Return the JSON patch that moves the fields; empty if no field moves. `carried` are edits that are carried over."""
+    found = _moved(live, carried)
     annotation = last_applied(names)
     if annotation in (live["metadata"].get("annotations") or {}):
         found.append({"op": "remove", "path": f"/metadata/annotations/{annotation.replace('/', '~1')}"})
     return found
+
+
+def holds(live: Json, paths: Sequence[Path]) -> bool:
+    """Return whether svcctl has one of these fields, or a manager whose fields move to it."""
+    return bool(split(_adopted_fields(live), paths)[0])
+
+
+def _adopted_fields(live: Json) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = own_fields(live)
+    for each in entries(live):
+        if is_adopted(each, live["apiVersion"]):
+            fields = union(fields, each["fieldsV1"])
+    return fields
+
+
+def _moved(live: Json, carried: Sequence[Path]) -> list[Json]:
+    version, present = live["apiVersion"], entries(live)
+    moved = [each for each in present if is_adopted(each, version)]
+    edited, rest = split(_adopted_fields(live), carried)
+    if not moved and not edited:
+        return []
+    own, former = [each for each in present if _is_own(each)], [each for each in present if _is_of_edits(each)]
+    gone = [*moved, *own, *(former if edited else [])]
+    kept = [each for each in live["metadata"]["managedFields"] if each not in gone]
+    model = [*own, *moved][-1] | {"apiVersion": version}
+    if rest:
+        kept.append(model | {"manager": MANAGER, "operation": _APPLY, "fieldsV1": rest})
+    if edited:
+        for each in former:
+            edited = union(edited, each["fieldsV1"])
+        kept.append(model | {"manager": EDITS, "operation": _UPDATE, "fieldsV1": edited})
+    return [{"op": "replace", "path": "/metadata/managedFields", "value": kept}]
 
 
 def leftovers(live: Json, applied: Json) -> Json:
@@ -100,6 +129,10 @@ def _only(old: Mapping[str, Any], keep: Mapping[str, Any]) -> Iterator[tuple[str
             yield key, {}
         elif below and keep.get(key) != {} and (rest := _without(below, keep.get(key, {}))):
             yield key, rest
+
+
+def _is_of_edits(entry: Json) -> bool:
+    return (entry["manager"], entry["operation"]) == (EDITS, _UPDATE)
 
 
 def _is_own(entry: Json) -> bool:

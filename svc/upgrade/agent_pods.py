@@ -1,6 +1,6 @@
 """The pods of node agents, and their versions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from svc.names import Names
@@ -19,10 +19,19 @@ _ANY: Final = Place("apps/v1", "DaemonSet", "any", "any")
 
 def agent_versions(cluster: Cluster) -> Iterator[tuple[str, str]]:
     """Yield node and version of each pod of an agent, in any namespace."""
-    known = _names_of(cluster.names)
-    for each in list(cluster.items(_DAEMON_SETS)) if cluster.served(_ANY) else ():
-        if each["metadata"]["name"] in known:
-            yield from _versions(cluster, each)
+    for each in _daemon_sets(cluster, _names_of(cluster.names)):
+        yield from _versions(cluster, each)
+
+
+def agent_daemon_sets(cluster: Cluster) -> list[Json]:
+    """Return the DaemonSets of agents, in any namespace."""
+    return _daemon_sets(cluster, agent_names(cluster.names))
+
+
+def _daemon_sets(cluster: Cluster, known: Sequence[str]) -> list[Json]:
+    listed = cluster.items(_DAEMON_SETS) if cluster.served(_ANY) else ()
+    head = {"apiVersion": _ANY.api_version, "kind": _ANY.kind}  # items of a list lack it
+    return [head | each for each in listed if each["metadata"]["name"] in known]
 
 
 def _names_of(names: Names) -> list[str]:

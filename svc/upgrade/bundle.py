@@ -15,10 +15,12 @@ _LAST: Final = {kind: order for order, kind in enumerate(WORKLOADS, 1)}
 
 
 class Bundle:
-    """Documents with different places. Raise CallerError if one has no place, or if two have the same."""
+    """Documents with different places. Raise CallerError if one has no place, or if two have the same.
 
-    def __init__(self, documents: Sequence[Json]) -> None:
-        for document in documents:
+    `published` are those of the former manifest, if the user gives it as it was published."""
+
+    def __init__(self, documents: Sequence[Json], published: Sequence[Json] = ()) -> None:
+        for document in (*documents, *published):
             _require_place(document)
             _require_parts(document)
         self.documents = sorted(in_order(documents), key=lambda each: _LAST.get(each["kind"], 0))
@@ -26,11 +28,16 @@ class Bundle:
         if len(self._by_place) < len(documents):
             raise CallerError("the manifest has an object twice", details="leave one of them out")
         self.namespaces = frozenset(place.name for place in self._by_place if place.kind == NAMESPACE)
+        self._published = {_object_of(place_of(each)): each for each in published}
         self._kinds = frozenset(kind for each in documents if each["kind"] == DEFINITION for kind in kinds_of(each))
 
     def brings(self, place: Place) -> bool:
         """Return whether a definition of the bundle has this kind."""
         return (place.api_version, place.kind) in self._kinds
+
+    def published(self, place: Place) -> Json | None:
+        """Return the document of an object in the former manifest, in whichever version of its kind."""
+        return self._published.get(_object_of(place))
 
     def of_kind(self, kind: str) -> list[Json]:
         """Return the documents of a kind."""
@@ -40,6 +47,10 @@ class Bundle:
         """Return the DaemonSet of the node agent."""
         known = agent_names(names)
         return next((each for each in self.of_kind(WORKLOADS[0]) if each["metadata"]["name"] in known), None)
+
+
+def _object_of(place: Place) -> tuple[str, str, str]:
+    return place.kind, place.namespace, place.name
 
 
 def agent_names(names: Names) -> tuple[str, ...]:

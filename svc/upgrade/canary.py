@@ -26,15 +26,14 @@ def try_pod(writer: Writer, agent: Json, pause: Callable[[float], None]) -> list
     node = _node_of(writer, agent)
     if not node:
         return []
-    _remove(writer)
-    if not _wait(lambda: writer.find(CANARY) is None, pause):
+    if not is_gone(writer, CANARY, pause, CANARY_SECONDS):
         return [f"{CANARY} of an earlier run does not end: see the log of the agent on node {node}"]
-    if not _wait(lambda: _has_address(writer, _pod(node, container_of(agent)["image"])), pause):
+    pod = _pod(node, container_of(agent)["image"])
+    if not wait(lambda: _has_address(writer, pod), pause, CANARY_SECONDS):
         return [
             f"{CANARY} on node {node} has no address after {CANARY_SECONDS:.0f} s: see its events, and `svcctl status` there"
         ]
-    _remove(writer)
-    if not _wait(lambda: writer.find(CANARY) is None, pause):
+    if not is_gone(writer, CANARY, pause, CANARY_SECONDS):
         return [f"{CANARY} on node {node} does not end after {CANARY_SECONDS:.0f} s: see the log of the agent there"]
     return []
 
@@ -59,22 +58,30 @@ def _has_address(writer: Writer, pod: Json) -> bool:
     return bool((live.get("status") or {}).get("podIP"))
 
 
-def _remove(writer: Writer) -> None:
+def remove(writer: Writer, place: Place) -> None:
+    """Delete a pod if it is there."""
     for _ in range(_ATTEMPTS):
-        live = writer.find(CANARY)
+        live = writer.find(place)
         if live is None or "deletionTimestamp" in live["metadata"]:
             return
         with suppress(Changed):  # kubelet reports its status at any time
-            writer.delete(CANARY, live)
+            writer.delete(place, live)
 
 
-def _wait(condition: Callable[[], bool], pause: Callable[[float], None]) -> bool:
-    until = time.monotonic() + CANARY_SECONDS
+def wait(condition: Callable[[], bool], pause: Callable[[float], None], seconds: float) -> bool:
+    """Wait for a condition. Return whether it was met in time."""
+    until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
             return False
         pause(_POLL_SECONDS)
     return True
+
+
+def is_gone(writer: Writer, place: Place, pause: Callable[[float], None], seconds: float) -> bool:
+    """Delete a pod, and wait for its end. Return whether it has ended in time."""
+    remove(writer, place)
+    return wait(lambda: writer.find(place) is None, pause, seconds)
 
 
 def _pod(node: str, image: str) -> Json:

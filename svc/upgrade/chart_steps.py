@@ -1,6 +1,6 @@
 """The steps of a chart beside its definitions (specification, 9.3): adoption, and the Secrets of the former release."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from svc.upgrade.chart_view import RELEASE_NAMESPACE, ChartView, Situation
@@ -120,7 +120,7 @@ class FormerReleases(ChartStep):
             not places,
             found.blockers,
             asks=self._asks(found, places),
-            notes=tuple(f"{each} has the labels of the release, and is not a revision: it stays" for each in found.others),
+            notes=tuple(self._notes(found, places)),
             changes=tuple((str(each), "present", None) for each in places),
             before=PARTS,
             content={"places": places},
@@ -155,6 +155,11 @@ class FormerReleases(ChartStep):
         for each in look.content["missing"]:
             metadata = {name: each["metadata"][name] for name in ("name", "namespace", "labels") if name in each["metadata"]}
             self._writer.create({key: value for key, value in each.items() if key != "metadata"} | {"metadata": metadata})
+
+    def _notes(self, found: Situation, places: Sequence[Place]) -> Iterator[str]:
+        yield from (f"{each} has the labels of the release, and is not a revision: it stays" for each in found.others)
+        if places and not self._view.is_done(found):
+            yield f"asks for --ack {FORMER} when the new release is deployed"
 
     def _asks(self, found: Situation, places: Sequence[Place]) -> tuple[str, ...]:
         """Return what will be deleted, once the new release is there. Before that, the user has nothing to consent to."""

@@ -16,6 +16,7 @@ from svc.upgrade import datastore_steps as parts
 from svc.upgrade.bundle import Bundle
 from svc.upgrade.datastore_nodes import Nodes
 from svc.upgrade.datastore_sites import Ends, Sites
+from svc.upgrade.node_checks import check_nodes
 from svc.upgrade.object_step import Former, ObjectStep
 from svc.upgrade.procedure import Findings
 from svc.upgrade.step import Step
@@ -65,9 +66,14 @@ class DatastoreProcedure:
         new = [f"{key}: {text}" for key, text in found.items() if key not in known]
         return [*new[:MAX_FINDINGS], *([f"and {len(new) - MAX_FINDINGS} more findings"] if len(new) > MAX_FINDINGS else [])]
 
-    def prove(self, pause: Callable[[float], None]) -> list[str]:  # noqa: ARG002
-        """Return the sample pods whose addresses the target does not have."""
-        return list(islice(_unheld(self._sites.source, self._sites.target), MAX_FINDINGS))
+    def prove(self, pause: Callable[[float], None]) -> list[str]:
+        """Return the sample pods whose addresses the target does not have, else what agents of sample nodes find."""
+        unheld = list(islice(_unheld(self._sites.source, self._sites.target), MAX_FINDINGS))
+        return unheld or check_nodes(self._writer, pause, self._known())
+
+    def _known(self) -> list[tuple[str, str]]:
+        """Return what the check finds in the source: the user has consented to that."""
+        return [(each.id, each.object) for each in check(self._sites.source, lambda _seconds, _counts: False).findings]
 
 
 def is_reverse(run: Mapping[str, str], inputs: Mapping[str, str]) -> bool:

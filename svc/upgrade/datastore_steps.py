@@ -144,7 +144,10 @@ class CallsInFlight(MoveStep):
         self._has_waited = False
 
     def _look(self) -> Look:
-        return _UNKNOWN if self.lock is None else Look(True)
+        if self.lock is not None:
+            return Look(True)
+        change = ("calls of other programs", "in flight", f"ended, after {marks.IN_FLIGHT_SECONDS:.0f} s at most")
+        return Look(False, unverified=True, changes=(change,))
 
     def _act(self, look: Look) -> None:  # noqa: ARG002
         raise Blocked(["the source is not locked any more"], details="another program has unlocked it: run the command again")

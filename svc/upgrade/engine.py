@@ -8,7 +8,6 @@
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from svc.upgrade.saved_steps import saved_steps
 from svc.upgrade.step import Between, Look, Step
 from svc.upgrade.step_runner import POLL_SECONDS, Options, StepRunner, Stop
 from svc.upgrade.writer import Writer
+from svc.values import replace
 
 Json = dict[str, Any]
 
@@ -54,6 +54,7 @@ class Engine:
         """Carry out all steps that are not done. Return whether there was something to do. Raise Stopped."""
         with stores_blocked():
             made = self.plan(procedure)
+            self._name_unknown_acks(made)
             self._require(made)
             if self._is_finished(made):
                 self._require_verified(procedure, made)
@@ -190,6 +191,11 @@ class Engine:
         elif run is not None:
             backup.follow(run.name)
         return backup
+
+    def _name_unknown_acks(self, made: Plan) -> None:
+        known = {step.name for step, _ in made.looks}
+        for name in sorted(self._options.acks - known) if known else ():
+            self._options.say(f"note: --ack {name} names no step of this run")
 
     def _require(self, made: Plan) -> None:
         """Raise Blocked or Waits if the run may not begin."""

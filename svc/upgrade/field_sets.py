@@ -4,6 +4,7 @@ A key is `f:NAME` for a field, `k:{...}` for an item of a list by its key fields
 thing itself. A field without keys below it is a leaf.
 """
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -104,3 +105,74 @@ def _index(items: Sequence[Any], key: str) -> int | None:
 def _has_keys(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether an item has these key fields. A key that the item leaves out has its default, as a port's protocol."""
     return all(item.get(field, value) == value for field, value in wanted.items()) and any(field in item for field in wanted)
+
+
+def nearest_item(path: Path) -> Path:
+    """Return the part of a path down to its last item of a list; empty if it has none."""
+    for depth in range(len(path), 0, -1):
+        if path[depth - 1].startswith("k:"):
+            return path[:depth]
+    return ()
+
+
+def split(fields: Fields, chosen: Sequence[Path], above: Path = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields that are at or below one of the chosen paths, and the others.
+
+    An item itself goes with its last field."""
+    taken: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, below in fields.items():
+        path = (*above, key)
+        if key == _SELF:
+            continue
+        if any(path[: len(each)] == each for each in chosen):
+            taken[key] = below
+            continue
+        inner, outer = split(below, chosen, path)
+        if inner:
+            taken[key] = inner
+        if outer or not inner:
+            rest[key] = outer
+    if _SELF in fields:
+        (rest if any(key != _SELF for key in rest) or not taken else taken)[_SELF] = fields[_SELF]
+    return taken, rest
+
+
+def put(document: Any, path: Path, source: Any) -> None:
+    """Give an object the value that another one has at a path. A new item of a list gets its place of there."""
+    for depth, key in enumerate(path):
+        is_last = depth == len(path) - 1
+        child = _child(source, key)
+        if isinstance(document, dict):
+            name = key[2:]
+            if is_last or name not in document or document[name] is None:
+                document[name] = copy.deepcopy(child) if is_last else type(child)()
+            document, source = document[name], child
+            continue
+        index = _index(document, key)
+        if index is None:
+            index = _place_in(document, source, key)
+            document.insert(index, copy.deepcopy(child) if is_last else _keys_of(key))
+        elif is_last:
+            document[index] = copy.deepcopy(child)
+        document, source = document[index], child
+
+
+def _place_in(items: Sequence[Any], source: Sequence[Any], key: str) -> int:
+    """Return the place of a new item: after the nearest one before it in the source that the list has as well."""
+    at = _index(source, key) or 0
+    for before in reversed(source[:at]):
+        found = next((place for place, each in enumerate(items) if _is_same(each, before)), None)
+        if found is not None:
+            return found + 1
+    return 0
+
+
+def _is_same(item: Any, other: Any) -> bool:
+    if isinstance(item, dict) and isinstance(other, dict):
+        return item.get("name") == other.get("name") and "name" in item
+    return bool(item == other)
+
+
+def _keys_of(key: str) -> Any:
+    return json.loads(key.partition(":")[2])

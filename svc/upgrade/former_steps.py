@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from svc.upgrade.former_managers import giving_back
 from svc.upgrade.node_turns import Turn, affinity, turn_from, waiting_nodes
-from svc.upgrade.object_states import digest, essence
+from svc.upgrade.object_states import Difference, digest, essence
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.rollouts import rollout_of
@@ -34,7 +35,7 @@ class HoldFormer(SmallStep):
         if live is None:
             return Look(True)
         before, after = _hold(live), _held(self._turn)
-        changes = tuple((f"spec.{name}", before[name], after[name]) for name in after if before[name] != after[name])
+        changes = _changes(self._turn.former, before, after)
         return Look(
             not changes, changes=changes, before=digest(before), after=digest(after), content={"live": live, "hold": after}
         )
@@ -78,7 +79,7 @@ class HoldFormer(SmallStep):
         if live is None:
             return Look(True)
         before, after, own = _hold(live), saved[-1]["hold"], _held(self._turn)
-        changes = tuple((f"spec.{name}", before[name], after[name]) for name in after if before[name] != after[name])
+        changes = _changes(self._turn.former, before, after)
         is_own = all(before[name] in (own[name], after[name]) for name in after)
         blockers = () if is_own else (f"{self._turn.former} was changed since",)
         return Look(not changes, blockers, changes=changes, content={"live": live, "hold": after})
@@ -186,16 +187,18 @@ class RemoveFormer(SmallStep):
             self._writer.delete(_place(live), live)
 
     def look_back(self, saved: Sequence[Json]) -> Look:
-        """Look for deleted objects."""
-        missing = [each for each in _documents(saved).values() if self._find(_place(each)) is None]
-        return Look(
-            not missing, changes=tuple((str(_place(each)), None, "present") for each in missing), content={"missing": missing}
-        )
+        """Look for deleted objects, and for those whose fields have not gone back to their managers."""
+        found = [(each, self._find(_place(each))) for each in _documents(saved).values()]
+        left = [(each, live) for each, live in found if live is None or giving_back(live, each)]
+        changes = tuple((str(_place(each)), None, "present") for each, live in left if live is None)
+        return Look(not left, changes=changes, content={"left": left})
 
     def undo(self, look: Look) -> None:
         """Create them again, the last one first: the DaemonSet, from which a move is planned, after what belongs to it."""
-        for each in reversed(look.content["missing"]):
-            self._writer.create(created_again(each))
+        for each, present in reversed(look.content["left"]):
+            live = present or self._writer.create(created_again(each))
+            if operations := giving_back(live, each):
+                self._writer.patch(_place(each), live, operations)
 
 
 class RemoveWorkloads(RemoveFormer):
@@ -226,7 +229,8 @@ class FormerSubjects(SmallStep):
     def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
         """Look for bindings with subjects of that namespace."""
         found = {str(place): (place, live) for place, live in self._present() if self._kept(live) != subjects_of(live)}
-        changes = tuple((f"{name}: subjects", subjects_of(live), self._kept(live)) for name, (_, live) in found.items())
+        gone = ((name, each) for name, (_, live) in found.items() for each in subjects_of(live) if each not in self._kept(live))
+        changes = tuple((f"{name}: subjects[-]", each, None) for name, each in gone)
         return Look(not found, changes=changes, before=PARTS, content=dict(found))
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
@@ -292,6 +296,10 @@ def _bindings(saved: Sequence[Json]) -> dict[str, Any]:
 def _is_within(live: Json, subjects: Sequence[Json]) -> bool:
     """Return whether a binding has no other subjects than these: those of a run, or what it has left of them."""
     return all(each in subjects for each in subjects_of(live))
+
+
+def _changes(place: Place | None, before: Json, after: Json) -> tuple[Difference, ...]:
+    return tuple((f"{place}: spec.{name}", before[name], after[name]) for name in after if before[name] != after[name])
 
 
 def _hold(live: Json) -> Json:

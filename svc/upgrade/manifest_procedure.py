@@ -32,16 +32,23 @@ _PATCH_END, _PLAIN_END = r"\.", r"(\.|$)"
 class ManifestProcedure:
     """The procedure. `given` are the digest of the manifest, and all else that a run is continued with.
 
-    `last` are steps after those of the documents, `to` is the version that the user gives, if any."""
+    `last` are steps after those of the documents, `to` is the version that the user gives, if any. `published` is the former
+    manifest as it was published, if the user gives it."""
 
     name = NAME
     datastore = "Kubernetes API"
 
     def __init__(
-        self, writer: Writer, documents: Sequence[Json], given: dict[str, str], to: str = "", last: Sequence[Step] = ()
+        self,
+        writer: Writer,
+        documents: Sequence[Json],
+        given: dict[str, str],
+        to: str = "",
+        last: Sequence[Step] = (),
+        published: Sequence[Json] = (),
     ) -> None:
         self._writer = writer
-        self._bundle = Bundle(documents)
+        self._bundle = Bundle(documents, published)
         self._to = to
         self._last = last
         self.inputs = given | {"to": to}
@@ -98,7 +105,7 @@ class ManifestProcedure:
             return
         wanted, found = (version_of(container_of(each)["image"]) for each in (agent, live))
         if found != wanted:
-            yield f"{place_of(agent)} is of version {found!r} by an edit, and the manifest of {wanted!r}: remove the edit"
+            yield f"{place_of(agent)} is of version {found!r}, and the manifest of {wanted!r}; if an edit keeps it, remove that"
 
     def _state(self) -> ClusterState:
         """Return what the cluster says of itself."""

@@ -21,13 +21,13 @@ _WITH_ENTRIES: Final = ("ConfigMap", "Secret", None)  # a template has no kind
 _ENTRIES: Final = ("data", "stringData")
 
 
-def read_manifest(place: str, sha256: str) -> tuple[list[Json], str]:
-    """Return the documents of a file or URL, and the digest of the file. Raise CallerError."""
+def read_manifest(place: str, sha256: str, option: str = "--sha256") -> tuple[list[Json], str]:
+    """Return the documents of a file or URL, and the digest of the file. `option` gives the digest. Raise CallerError."""
     if sha256 and not _DIGEST.fullmatch(sha256):
-        raise CallerError(f"--sha256 {sha256!r} is not a digest", details="give 64 lower-case hexadecimal digits")
+        raise CallerError(f"{option} {sha256!r} is not a digest", details="give 64 lower-case hexadecimal digits")
     is_url = _URL.match(place) is not None
     if is_url and not sha256:
-        raise CallerError(f"{place} is given without its digest", details="give it with --sha256")
+        raise CallerError(f"{place} is given without its digest", details=f"give it with {option}")
     data = _fetch(place) if is_url else read_file(Path(place))
     found = hashlib.sha256(data).hexdigest()
     if sha256 and found != sha256:

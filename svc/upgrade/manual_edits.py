@@ -6,6 +6,8 @@ Three values decide about a field that another manager has set, and that the new
   still belongs to its manager.
 * the new manifest has what the edit says: nothing is to be decided.
 * otherwise, or if the former manifest is not known, the edit is in conflict. The new manifest wins if the user consents.
+
+A field that was removed in the cluster is an edit as well, if an earlier run has recorded that the former manifest had it.
 """
 
 import copy
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from svc.upgrade.adoption import entries, is_applier, own_fields
-from svc.upgrade.field_sets import MISSING, Path, has, leaves, remove, show, value_at
+from svc.upgrade.field_sets import MISSING, Path, has, leaves, nearest_item, put, remove, show, value_at
 from svc.upgrade.writer import MANAGER
 from svc.values import dataclass
 
@@ -22,37 +24,59 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A field with its managers, and its values in the former manifest, in the cluster and in the new manifest."""
+    """A field with its managers, and its values in the former manifest, in the cluster and in the new manifest.
+
+    MISSING stands for a field that is not there. `is_base_known` says whether the former manifest is known."""
 
     path: Path
     managers: tuple[str, ...]
     base: Any
     live: Any
     new: Any
+    is_base_known: bool = True
 
     @property
     def is_carried(self) -> bool:
         """Whether the new manifest has what the former one had."""
-        return self.base is not MISSING and bool(self.base == self.new)
+        return self.is_base_known and bool(self.base == self.new)
 
     def __str__(self) -> str:
         field, managers = show(self.path), ", ".join(self.managers)
+        edit = f"{field} was removed" if self.live is MISSING else f"{field} = {self.live!r}, set by {managers}"
         if self.is_carried:
-            return f"{field} = {self.live!r}, set by {managers}, is carried over"
-        former = "not known" if self.base is MISSING else repr(self.base)
-        return f"{field} = {self.live!r}, set by {managers}; the manifest has {self.new!r}, the former one: {former}"
+            return f"{edit}, stays out" if self.live is MISSING else f"{edit}, is carried over"
+        former = _shown(self.base) if self.is_base_known else "not known"
+        return f"{edit}; the manifest has {_shown(self.new)}, the former one: {former}"
 
 
-def find_edits(live: Json, applied: Json, base: Json | None) -> Iterator[Edit]:
-    """Yield the fields that a forced apply would take from their managers. `applied` is the object as it would leave it."""
+def find_edits(live: Json, applied: Json, base: Json | None, *, is_recorded: bool = False) -> Iterator[Edit]:
+    """Yield the fields that a forced apply would take from their managers, or add again.
+
+    `applied` is the object as it would leave it. A base that is recorded has the values as the server stores them."""
     others = [each for each in entries(live) if not is_applier(each) and each["manager"] != MANAGER]
-    if not others:
-        return
+    removed: set[Path] = set()
     for path in leaves(own_fields(applied)):
-        managers = tuple(dict.fromkeys(each["manager"] for each in others if has(each["fieldsV1"], path)))
         before, after = value_at(live, path), value_at(applied, path)
-        if managers and before is not MISSING and before != after:
-            yield Edit(path, managers, MISSING if base is None else value_at(base, path), before, after)
+        former = MISSING if base is None else value_at(base, path)
+        if before is MISSING:
+            at = _whole(path, live)
+            if is_recorded and former is not MISSING and at not in removed:
+                removed.add(at)
+                yield Edit(at, (), value_at(base, at), MISSING, value_at(applied, at))
+            continue
+        managers = tuple(dict.fromkeys(each["manager"] for each in others if has(each["fieldsV1"], path)))
+        if managers and before != after:
+            yield Edit(path, managers, former, before, after, is_base_known=former is not MISSING)
+
+
+def _whole(path: Path, live: Json) -> Path:
+    """Return the path of the item of a list that is gone, if it is gone as a whole."""
+    item = nearest_item(path)
+    return item if item and value_at(live, item) is MISSING else path
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is MISSING else repr(value)
 
 
 def without_carried(document: Json, edits: Sequence[Edit]) -> Json:
@@ -61,4 +85,13 @@ def without_carried(document: Json, edits: Sequence[Edit]) -> Json:
     for edit in edits:
         if edit.is_carried:
             remove(found, edit.path)
+    return found
+
+
+def with_carried(document: Json, edits: Sequence[Edit], live: Json) -> Json:
+    """Return the document with the edits that are carried over: what will be there."""
+    found = without_carried(document, edits)
+    for edit in edits:
+        if edit.is_carried and edit.live is not MISSING:
+            put(found, edit.path, live)
     return found

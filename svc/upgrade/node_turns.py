@@ -220,6 +220,8 @@ class UnmarkNodes(_OfNodes):
     def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
         """Look for nodes with the label."""
         marked = {name: value for name, value in self._labels().items() if value}
+        if not marked and not self._has_agent():  # the move has not begun
+            return Look(False, unverified=True, content={"nodes": {}})
         changes = tuple((f"Node/{name}: {self.turn.key}", value, None) for name, value in marked.items())
         return Look(not marked, changes=changes, before=digest({"step": UNMARK}), after=digest(None), content={"nodes": marked})
 

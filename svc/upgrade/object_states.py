@@ -14,6 +14,7 @@ Difference = tuple[str, Any, Any]
 _SERVERS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences")
 SECRET: Final = "Secret"  # noqa: S105  # a kind
 _HIDDEN: Final = "(hidden)"
+_SECRET_FIELDS: Final = ("data", "stringData", "metadata.annotations")
 _KEPT_APART: Final = ("ServiceAccount", "secrets")  # a controller writes them
 
 
@@ -42,12 +43,12 @@ def digest(state: Json | None) -> str:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[Difference]:
-    """Yield each field that differs. Items of lists are compared by their names if they have some, else by their places."""
+    """Yield each field that differs. Items of lists are compared by their names if these differ, else as a whole."""
     if before == after:
         return
     pairs = _pairs(before, after)
     if pairs is None:
-        yield path, before, after
+        yield from _items(before, after, path) or [(path, before, after)]
         return
     for key, (old, new) in pairs.items():
         yield from differences(old, new, f"{path}{key}" if key.startswith("[") or not path else f"{path}.{key}")
@@ -58,7 +59,18 @@ def shown(before: Json | None, after: Json | None) -> tuple[Difference, ...]:
     found = tuple(differences(before, after))
     if SECRET not in ((before or {}).get("kind"), (after or {}).get("kind")):
         return found
-    return tuple((field, old and _HIDDEN, new and _HIDDEN) for field, old, new in found)
+    return tuple(
+        (field, old and _HIDDEN, new and _HIDDEN) if field.startswith(_SECRET_FIELDS) or not field else (field, old, new)
+        for field, old, new in found
+    )
+
+
+def _items(before: Any, after: Any, path: str) -> list[Difference]:
+    """Return the objects that only one of two lists has; none if only their order differs, or if these are no such lists."""
+    if not all(isinstance(value, list) and all(isinstance(each, dict) for each in value) for value in (before, after)):
+        return []
+    gone: list[Difference] = [(f"{path}[-]", each, None) for each in before if each not in after]
+    return [*gone, *((f"{path}[+]", None, each) for each in after if each not in before)]
 
 
 def _pairs(before: Any, after: Any) -> dict[str, tuple[Any, Any]] | None:
@@ -73,4 +85,5 @@ def _members(value: Any) -> Json | None:
         return value
     if not isinstance(value, list) or not all(isinstance(item, dict) and "name" in item for item in value):
         return None
-    return {f"[{item['name']}]": item for item in value}
+    found = {f"[{item['name']}]": item for item in value}
+    return found if len(found) == len(value) else None

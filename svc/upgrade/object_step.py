@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from svc.deploy.server_apply import DEFINITION, NAMESPACE
+from svc.deploy.server_apply import DEFINITION, NAMESPACE, is_created_once
 from svc.upgrade import adoption
 from svc.upgrade.bundle import WORKLOADS, Bundle, kinds_of
-from svc.upgrade.manual_edits import Edit, find_edits, without_carried
+from svc.upgrade.former_managers import giving_back
+from svc.upgrade.lost_routes import lost_routes
+from svc.upgrade.manual_edits import Edit, find_edits, with_carried, without_carried
 from svc.upgrade.object_states import Difference, digest, essence, last_applied, shown
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place, place_of
+from svc.upgrade.published_base import compared, is_comparable
 from svc.upgrade.rollouts import blocking_budgets, rollout_of
 from svc.upgrade.step import REACHED, Look, Progress
 from svc.upgrade.stored_objects import count_objects, undecodable
@@ -60,6 +63,9 @@ class ObjectStep:
 
     def _compare(self, saved: Sequence[Json]) -> Look:
         live = self._writer.find(self.place)
+        if live is not None and is_created_once(self._document):
+            found = digest(essence(live, self._writer.names))
+            return Look(True, before=found, after=found)
         try:
             return self._creation() if live is None else self._change(live, saved)
         except Blocked as error:
@@ -87,7 +93,7 @@ class ObjectStep:
         if live is None:
             self._writer.create(self._document)
             return
-        if operations := adoption.operations(live, self._writer.names):
+        if operations := adoption.operations(live, self._writer.names, look.content["carried"]):
             live = self._writer.patch(self.place, live, operations)
         self._writer.apply(look.content["document"], live)
 
@@ -109,6 +115,8 @@ class ObjectStep:
         live = self._writer.find(self.place) if self._writer.served(self.place) else None
         now, target = digest(essence(live, self._writer.names)), _origin(saved)
         wanted = digest(essence(target, self._writer.names))
+        if live is not None and target is not None and now == wanted and giving_back(live, target):
+            return Look(False, before=now, after=wanted, content={"live": live, "target": target})
         if now == wanted or (live is not None and target is None and _is_ending(live)):
             return Look(True, before=now, after=wanted)
         if target is None and live is not None and _selector(live) != _selector(saved[-1]["after"]):
@@ -123,7 +131,7 @@ class ObjectStep:
         return Look(False, changes=changes, before=now, after=wanted, content={"live": live, "target": target})
 
     def undo(self, look: Look) -> None:
-        """Restore the object as it was; delete it if it did not exist."""
+        """Restore the object as it was, and the managers of its fields; delete it if it did not exist."""
         live, target = look.content["live"], look.content["target"]
         if target is None:
             self._writer.delete(self.place, live)
@@ -133,7 +141,11 @@ class ObjectStep:
             body["metadata"].pop(field, None)
         if owners := live["metadata"].get("ownerReferences"):  # they have steps of their own
             body["metadata"]["ownerReferences"] = owners
-        self._writer.replace(body, live)
+        names = self._writer.names
+        if essence(live, names) != essence(target, names):
+            live = self._writer.replace(body, live)
+        if operations := giving_back(live, target):
+            self._writer.patch(self.place, live, operations)
 
     def _creation(self) -> Look:
         after = essence(self._writer.dry_create(self._document), self._writer.names)
@@ -141,12 +153,16 @@ class ObjectStep:
         return Look(False, changes=_CREATED, before=digest(None), after=digest(after), content=content)
 
     def _change(self, live: Json, saved: Sequence[Json]) -> Look:  # noqa: ARG002  # a Secret needs it
-        names, base = self._writer.names, self._base(live)
+        names, (base, is_recorded) = self._writer.names, self._base(live)
         applied = self._writer.dry_apply(self._document)
-        edits = list(find_edits(live, applied, base))
-        document, own = without_carried(self._document, edits), essence(applied, names)
-        if document != self._document:
-            applied = self._writer.dry_apply(document)
+        own, published = essence(applied, names), self._bundle.published(self.place)
+        if is_comparable(published, self._document):
+            base, edits = published, compared(self._writer, live, applied, self._document, published)
+        else:
+            edits = list(find_edits(live, applied, base, is_recorded=is_recorded))
+        document, carried = without_carried(self._document, edits), tuple(each.path for each in edits if each.is_carried)
+        if (expected := self._expected(document, edits, live)) != self._document:
+            applied = self._writer.dry_apply(expected)
         if rest := adoption.leftovers(live, applied):
             adoption.remove_all(applied, rest)
             applied["metadata"].pop("managedFields", None)
@@ -154,25 +170,32 @@ class ObjectStep:
         before, after = essence(live, names), essence(applied, names)
         return Look(
             before == after,
-            asks=tuple(f"{self.name}: {edit}" for edit in edits if not edit.is_carried),
+            asks=(*(f"{self.name}: {edit}" for edit in edits if not edit.is_carried), *lost_routes(live, applied)),
             notes=tuple(self._notes(live, edits)),
             changes=shown(before, after),
             before=digest(before),
             after=digest(after),
-            content={"before": live, "after": after, "applied": own, "base": base, "document": document},
+            content={"before": live, "after": after, "applied": own, "base": base, "document": document, "carried": carried},
         )
+
+    def _expected(self, document: Json, edits: Sequence[Edit], live: Json) -> Json:
+        """Return what an apply has to have for the result of the step, while former managers still own edits."""
+        carried = [each.path for each in edits if each.is_carried]
+        return with_carried(self._document, edits, live) if adoption.holds(live, carried) else document
 
     def _notes(self, live: Json, edits: Sequence[Edit]) -> list[str]:
         found = [f"{self.name}: {edit}" for edit in edits if edit.is_carried]
         return [*found, *(blocking_budgets(self._writer, live) if self.place.kind in WORKLOADS else ())]
 
-    def _base(self, live: Json) -> Json | None:
-        """Return the object of the former manifest; None if it is not known. A damaged annotation does not count."""
+    def _base(self, live: Json) -> tuple[Json | None, bool]:
+        """Return the object of the former manifest, if it is known, and whether a run has recorded it.
+
+        A damaged annotation does not count."""
         text = (live["metadata"].get("annotations") or {}).get(last_applied(self._writer.names))
         with suppress(ValueError):
             found: Json | None = json.loads(text or "")
-            return found
-        return self._former(self.name)
+            return found, False
+        return self._former(self.name), True
 
     def _namespace(self) -> tuple[tuple[str, ...], bool]:
         """Return what forbids objects in the namespace, and whether it is yet to be made."""

@@ -31,15 +31,19 @@ _AVAILABLE, _DEGRADED = "Available", "Degraded"
 
 
 class OperatorProcedure:
-    """The procedure. `digest` is that of the manifest, `to` the version that the user gives, if any."""
+    """The procedure. `given` are the digest of the manifest, and all else that a run is continued with.
+
+    `to` is the version that the user gives, if any, and `published` the former manifest as it was published, if it is given."""
 
     name = NAME
 
-    def __init__(self, writer: Writer, documents: Sequence[Json], digest: str, to: str = "") -> None:
+    def __init__(
+        self, writer: Writer, documents: Sequence[Json], given: dict[str, str], to: str = "", published: Sequence[Json] = ()
+    ) -> None:
         self._writer = writer
-        self._bundle = Bundle(documents)
+        self._bundle = Bundle(documents, published)
         self._to = to
-        self.inputs = {"procedure": NAME, "manifest": digest, "to": to}
+        self.inputs = {"procedure": NAME, **given, "to": to}
 
     def steps(self, former: Former) -> list[Step]:
         """Return a step for each document."""

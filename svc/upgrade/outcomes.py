@@ -53,6 +53,9 @@ class Unverified(Stopped):
 
     status = UNVERIFIED
 
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__(reasons, details="correct that, and run `svcctl upgrade apply` again: it goes on where it stopped")
+
 
 @contextmanager
 def stores_blocked() -> Iterator[None]:

@@ -1,14 +1,16 @@
 """The step that gives pools the label of those of an Installation, so that the operator takes them as its own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from svc.admin.operator_resource import pool_label
+from svc.admin.pools import cidr_of
 from svc.admin.resources import POOL
 from svc.model.custom_resources import CustomResourceCodec
 from svc.model.object_metadata import ApiGroup
+from svc.model.pool import with_defaults
 from svc.model.resource import Resource
-from svc.upgrade.object_states import essence
+from svc.upgrade.object_states import Difference, differences, essence
 from svc.upgrade.places import Place
 from svc.upgrade.small_step import SmallStep
 from svc.upgrade.step import PARTS, Look
@@ -50,7 +52,12 @@ class PoolLabels(SmallStep):
         """Look for pools that have the label from this run."""
         key, value = pool_label(self._writer.names)
         pools = _saved_pools(saved)
-        left = {name: pools[name] for name in pools if (pool := self._read(name)) and pool[1].labels.get(key) == value}
+        found = {name: pool for name in pools if (pool := self._read(name)) and pool[1].labels.get(key) == value}
+        changes = [each for name, (_, live) in found.items() for each in self._changes(name, pools[name], live)]
+        if changes:
+            changed = dict.fromkeys(field.partition(":")[0] for field, _, _ in changes)
+            return Look(False, tuple(f"{name} was changed since" for name in changed), changes=tuple(changes))
+        left = {name: pools[name] for name in found}
         return Look(not left, changes=tuple((f"{POOL}/{name}", value, None) for name in left), content={"pools": left})
 
     def undo(self, look: Look) -> None:
@@ -64,6 +71,16 @@ class PoolLabels(SmallStep):
             metadata = _merged(live["metadata"], document["metadata"])
             head = {"apiVersion": place.api_version, "kind": POOL, "metadata": metadata}
             self._writer.replace(live | head | {"spec": document["spec"] | is_disabled}, live)
+
+    def _changes(self, name: str, before: Json, live: Resource) -> Iterator[Difference]:
+        """Yield what was changed since the label was given. The operator only writes defaults, and users may disable a pool."""
+        place = self._place(name)
+        assert place is not None
+        saved = self._codec(place).decode(POOL, before)[1]
+        assert isinstance(saved, Resource)  # of this kind
+        label = pool_label(self._writer.names)[0]
+        found = differences(_deliberate(saved, label), _deliberate(live, label))
+        yield from ((f"{POOL}/{name}: {field}", old, new) for field, old, new in found)
 
     def _place(self, name: str) -> Place | None:
         names = self._writer.names
@@ -98,6 +115,13 @@ class PoolLabels(SmallStep):
 def _saved_pools(saved: Sequence[Json]) -> dict[str, Json]:
     """Return the pools as they are saved last."""
     return {name: document for each in saved for name, document in each["pools"].items()}
+
+
+def _deliberate(pool: Resource, label: str) -> Json:
+    """Return what users decide about a pool, without the label and the flag that says whether it is disabled."""
+    whole = pool.spec if cidr_of(pool) is None else with_defaults(pool).spec
+    spec = {field: value for field, value in whole.items() if field != "disabled"}
+    return {"spec": spec, "labels": {name: value for name, value in pool.labels.items() if name != label}}
 
 
 def _merged(live: Json, encoded: Json) -> Json:

@@ -1,12 +1,11 @@
 """What the engine knows of a procedure."""
 
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, Protocol
 
 from svc.upgrade.object_step import Former
 from svc.upgrade.step import Step
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 

@@ -41,6 +41,7 @@ Json = dict[str, Any]
 Maker = Callable[[Writer, Request], Procedure]
 
 _MANIFEST: Final = ("manifest", "sha256")
+_BASE: Final = ("base", "base_sha256")
 _PRINT: Final = "print one: `svcctl manifests`"
 
 
@@ -66,25 +67,28 @@ def special_steps(writer: Writer) -> Mapping[str, Step]:
 
 
 def _manifests(writer: Writer, request: Request) -> Procedure:
-    request.require_only(MANIFESTS, *_MANIFEST, "to", "policies")
-    documents, digest = _read(request, _PRINT)
+    request.require_only(MANIFESTS, *_MANIFEST, *_BASE, "to", "policies")
+    (documents, digest), (published, base) = _read(request, _PRINT), _published(request)
+    given = {"manifest": digest} | base
     if not request.policies:
-        return ManifestProcedure(writer, documents, {"manifest": digest}, request.to)
+        return ManifestProcedure(writer, documents, given, request.to, published=published)
     policies, own = read_manifest(request.policies, "")
     require_policies(policies)
-    given = {"manifest": digest, "policies": own}
-    return ManifestProcedure(writer, [*documents, *policies], given, request.to, [TemporaryPolicy(writer)])
+    given |= {"policies": own}
+    last = [TemporaryPolicy(writer)]
+    return ManifestProcedure(writer, [*documents, *policies], given, request.to, last, published)
 
 
 def _manifests_etcd(writer: Writer, request: Request) -> Procedure:
-    request.require_only(MANIFESTS_ETCD, *_MANIFEST, "to")
-    documents, digest = _read(request, _PRINT)
-    return EtcdProcedure(writer, documents, {"manifest": digest}, request.to)
+    request.require_only(MANIFESTS_ETCD, *_MANIFEST, *_BASE, "to")
+    (documents, digest), (published, base) = _read(request, _PRINT), _published(request)
+    return EtcdProcedure(writer, documents, {"manifest": digest} | base, request.to, published=published)
 
 
 def _operator(writer: Writer, request: Request) -> Procedure:
-    request.require_only(OPERATOR, *_MANIFEST, "to")
-    return OperatorProcedure(writer, *_read(request, _PRINT), request.to)
+    request.require_only(OPERATOR, *_MANIFEST, *_BASE, "to")
+    (documents, digest), (published, base) = _read(request, _PRINT), _published(request)
+    return OperatorProcedure(writer, documents, {"manifest": digest} | base, request.to, published)
 
 
 def _chart(writer: Writer, request: Request) -> Procedure:
@@ -124,6 +128,16 @@ def _read(request: Request, remedy: str) -> tuple[list[Json], str]:
     if not request.manifest:
         raise CallerError("--manifest is missing", details=remedy)
     return read_manifest(request.manifest, request.sha256)
+
+
+def _published(request: Request) -> tuple[list[Json], dict[str, str]]:
+    """Return the documents of the former manifest, and its digest as an input; nothing if it is not given."""
+    if not request.base:
+        if request.base_sha256:
+            raise CallerError("--base is missing", details="give the manifest whose digest --base-sha256 is")
+        return [], {}
+    documents, digest = read_manifest(request.base, request.base_sha256, "--base-sha256")
+    return documents, {"base": digest}
 
 
 _MAKERS: Final[Mapping[str, Maker]] = {

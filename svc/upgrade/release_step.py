@@ -1,7 +1,7 @@
 """The step that lets helm make a release from a chart, and brings back what was there before."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.releases import DEPLOYED, Release, newest_of, place_of, read_records, read_release
 from svc.upgrade.rollouts import rollout_of
-from svc.upgrade.step import PARTS, REACHED, Look, Progress
+from svc.upgrade.step import PARTS, Look, Progress
 from svc.upgrade.writer import Changed, Writer
 
 Json = dict[str, Any]
@@ -39,6 +39,8 @@ class HelmRelease(ChartStep):
         self._is_asked = False
         self._is_undone = False
         self._workloads: list[Place] = []
+        self._entry: Json | None = None
+        self._made: Situation | None = None
 
     def look(self, saved: Sequence[Json]) -> Look:
         """Compare the newest revision with the chart and its values."""
@@ -46,8 +48,9 @@ class HelmRelease(ChartStep):
         if found.blockers:
             return Look(False, found.blockers)
         self._workloads = view.workloads(found)
-        is_done = view.is_done(found)
-        blockers = self._blockers(found, _open_entry(saved))
+        is_done, entry = view.is_done(found), _open_entry(saved)
+        self._entry, self._made = entry, found if is_done else None
+        blockers = self._blockers(found, entry)
         is_external = view.wish.is_external
         notes = [f"run this: {self._command(found)}"] if is_external and not is_done else []
         return Look(
@@ -97,14 +100,26 @@ class HelmRelease(ChartStep):
         if self._is_asked:
             found = self._view.situation()
             if self._view.is_done(found):
-                self._workloads = self._view.workloads(found)
+                self._workloads, self._made = self._view.workloads(found), found
             else:
                 reasons.append(f"release {self._view.wish.release} is not made from the chart yet: {self._command(found)}")
         for place in self._workloads:
             if self._is_undone and self._find(place) is None:
                 continue  # the chart of before need not have it
             reasons += rollout_of(self._writer, place, detailed=detailed).reasons
-        return Progress(False, tuple(reasons)) if reasons else REACHED
+        return Progress(False, tuple(reasons)) if reasons else Progress(True, saves=self._unsaved_made())
+
+    def _unsaved_made(self) -> Json | None:
+        """Return the entry with the objects as the release has made them, unless it has them: undoing finds edits by them."""
+        found, entry = self._made, self._entry
+        if self._is_undone or found is None or found.current is None or entry is None:
+            return None
+        revision = found.current.revision
+        if (entry.get("made") or {}).get("revision") == revision:
+            return None
+        names = self._writer.names
+        objects = [[*_row(place), essence(live, names)] for place, live in self._view.live(found) if live is not None]
+        return entry | {"made": {"revision": revision, "objects": objects}}
 
     def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return that the release is undone, so that the next run saves again what is there then."""
@@ -154,11 +169,15 @@ class HelmRelease(ChartStep):
         is_untouched = newest.revision == former.revision and not entry["pending"]
         if newest.status == DEPLOYED and (is_untouched or (newest.revision > former.revision and _is_same(newest, former))):
             return Look(True)
+        if edits := self._edits(entry, newest):
+            return _edited(edits)
         blockers = () if _is_same(newest, former) else _changed_since(entry, newest)
         changes = ((f"release {entry['release']}", newest.chart_name, former.chart_name),)
         return Look(False, blockers, changes=changes, content={"entry": entry})
 
     def _look_at_objects(self, entry: Json, secrets: Sequence[Json], newest: Release | None) -> Look:
+        if newest is not None and (edits := self._edits(entry, newest)):
+            return _edited(edits)
         blockers = () if newest is None else _changed_since(entry, newest)
         left = list(self._unrestored(entry))
         changes = tuple((str(place), live and "present", before and "as before") for place, live, before in left)
@@ -166,6 +185,14 @@ class HelmRelease(ChartStep):
         self._workloads = [Place(*row) for *row, before in entry["objects"] if before and row[1] in WORKLOADS]
         content = {"entry": entry, "objects": left, "secrets": full}
         return Look(not left and not full, blockers, changes=changes, content=content)
+
+    def _edits(self, entry: Json, newest: Release) -> dict[Place, tuple[Difference, ...]]:
+        """Return the objects that are not as the release has made them, with what is different."""
+        made, names = entry.get("made") or {}, self._writer.names
+        if made.get("revision") != newest.revision:
+            return {}  # undoing has begun
+        found = {Place(*row): (state, essence(self._find(Place(*row)), names)) for *row, state in made["objects"]}
+        return {place: differences_shown(*states) for place, states in found.items() if states[0] != states[1]}
 
     def _unrestored(self, entry: Json) -> Iterator[tuple[Place, Json | None, Json | None]]:
         """Yield the objects that are not as before: place, what is there, and what was. What the release has not made stays."""
@@ -192,12 +219,12 @@ class HelmRelease(ChartStep):
 
     def _changes(self, found: Situation) -> Iterator[Difference]:
         view, newest = self._view, found.newest
-        before = {view.place(each, found.namespace): each for each in (newest.documents() if newest else ())}
-        after = {view.place(each, found.namespace): each for each in view.documents(found)}
-        for place in {**before, **after}:
+        before = {str(view.place(each, found.namespace)): each for each in (newest.documents() if newest else ())}
+        after = {str(view.place(each, found.namespace)): each for each in view.documents(found)}
+        for place in {**before, **after} if found.current is not None else after:  # helm leaves what another release has
             old, new = before.get(place), after.get(place)
             if old is None or new is None:
-                yield str(place), old and "present", new and "present"
+                yield place, old and "present", new and "present"
                 continue
             yield from ((f"{place}: {field}", was, becomes) for field, was, becomes in differences_shown(old, new))
 
@@ -222,6 +249,12 @@ class HelmRelease(ChartStep):
     def _command(self, found: Situation) -> str:
         wish = self._view.wish
         return shown(wish.release, wish.chart.path, found.namespace, wish.values_file)
+
+
+def _edited(edits: Mapping[Place, Sequence[Difference]]) -> Look:
+    """Return a look back that is blocked by what was changed since."""
+    changes = [(f"{place}: {field or 'object'}", old, new) for place, found in edits.items() for field, old, new in found]
+    return Look(False, tuple(f"{place} was changed since" for place in edits), changes=tuple(changes))
 
 
 def _open_entry(saved: Sequence[Json]) -> Json | None:

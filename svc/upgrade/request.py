@@ -1,21 +1,21 @@
 """What a user gives for a procedure."""
 
-from dataclasses import fields
-
 from svc.model.errors import CallerError
-from svc.values import dataclass
+from svc.values import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """Inputs of a procedure. An empty one is not given.
 
-    `manifest` is a file or URL, `sha256` its digest, `to` a version, `policies` a file. `source` and `target` are the network
-    configurations that name two datastores. `chart` is a folder or an archive, `values` a file; with `external_install` the
-    user runs helm."""
+    `manifest` is a file or URL, `sha256` its digest; `base` and `base_sha256` are those of the former manifest. `to` is a
+    version, `policies` a file. `source` and `target` are the network configurations that name two datastores. `chart` is a
+    folder or an archive, `values` a file; with `external_install` the user runs helm."""
 
     manifest: str = ""
     sha256: str = ""
+    base: str = ""
+    base_sha256: str = ""
     to: str = ""
     policies: str = ""
     source: str = ""

@@ -60,7 +60,8 @@ def blocking_budgets(cluster: Cluster, workload: Json) -> Iterator[str]:
         wanted = (budget["spec"].get("selector") or {}).get("matchLabels") or {}
         status = budget.get("status") or {}
         if wanted and wanted.items() <= labels.items() and status.get("disruptionsAllowed") == 0 and status.get("expectedPods"):
-            yield f"PodDisruptionBudget/{namespace}/{budget['metadata']['name']} allows no disruption of its pods"
+            name = f"PodDisruptionBudget/{namespace}/{budget['metadata']['name']}"
+            yield f"{name} allows no disruption of its pods now: drains of nodes wait for it, a rollout does not"
 
 
 def _status_reasons(place: Place, live: Json, *, one_container: bool) -> Iterator[str]:

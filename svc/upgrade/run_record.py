@@ -2,13 +2,12 @@
 
 import json
 import time
-from dataclasses import field, replace
 from typing import Any, Final
 
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.run_names import NAME, NAMESPACE, RECORD
 from svc.upgrade.writer import Changed, Writer
-from svc.values import dataclass
+from svc.values import dataclass, field, replace
 
 Json = dict[str, Any]
 

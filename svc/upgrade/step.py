@@ -1,11 +1,10 @@
 """Steps of a procedure: what each finds, does, waits for, and undoes."""
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Any, Final, Protocol
 
 from svc.upgrade.object_states import Difference
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 
@@ -35,10 +34,16 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the cluster has followed a step. `reasons` say what is missing."""
+    """How far the cluster has followed a step. `reasons` say what is missing.
+
+    `asks` are sentences about what only the consent of the user can end. `saves` is the entry that the backup needs when the
+    state is reached, or when the user consents, and `notes` are shown then."""
 
     is_reached: bool
     reasons: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    saves: Json | None = None
+    notes: tuple[str, ...] = ()
 
 
 REACHED = Progress(True)

@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,12 +11,13 @@ from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry
 from svc.upgrade.outcomes import Blocked, Stopped, TimedOut, Waits
 from svc.upgrade.run_record import DONE, FAILED, RUNNING, UNDONE, WAITING, RunRecord
-from svc.upgrade.step import Look, Step
+from svc.upgrade.step import Look, Progress, Step
 from svc.upgrade.writer import Changed
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 
+_MAX_SHOWN: Final = 5  # differences in an error
 ATTEMPTS: Final = 6  # of a step whose object changes all the time
 POLL_SECONDS = 1.0  # between two looks at a rollout
 PAUSE_SECONDS = 0.3  # before a step looks again
@@ -71,7 +71,7 @@ class StepRunner:
     def carry_out(self, step: Step) -> None:
         """Bring a step to its postcondition. Raise Stopped."""
         with self._recorded(step, DONE):
-            acted = self._settle(step, lambda: step.look(self._saved(step)), lambda look: self._act(step, look))
+            acted = self._settle(step, lambda: step.look(self._saved(step)), lambda look: self._act(step, look), _shown)
             self._await(step)
         if acted:
             self._options.say(f"{step.name} done")
@@ -79,7 +79,8 @@ class StepRunner:
     def undo(self, step: Step) -> None:
         """Bring back what was there before a step. Raise Stopped."""
         with self._recorded(step, UNDONE):
-            acted = self._settle(step, lambda: step.look_back(self._saved(step)), lambda look: self._undo(step, look))
+            saved = self._saved
+            acted = self._settle(step, lambda: step.look_back(saved(step)), lambda look: self._undo(step, look), _shown_since)
             if self._saved(step) and step.remains():  # also if the run was killed while it waited
                 self._await(step)
         if acted:
@@ -88,7 +89,9 @@ class StepRunner:
     def _saved(self, step: Step) -> list[Json]:
         return self._backup.of(step.saves_as)
 
-    def _settle(self, step: Step, look: Callable[[], Look], act: Callable[[Look], None]) -> bool:
+    def _settle(
+        self, step: Step, look: Callable[[], Look], act: Callable[[Look], None], details: Callable[[Look], str]
+    ) -> bool:
         """Look and act until the step is done. Return whether anything was written."""
         acted, reason = False, "what it has written does not stay"
         for _ in range(ATTEMPTS):
@@ -96,7 +99,7 @@ class StepRunner:
             found = look()
             self._tell(found)
             if found.blockers:
-                raise Blocked(found.blockers, details=_shown(found))
+                raise Blocked(found.blockers, details=details(found))
             if found.is_done:
                 return acted
             self._record.note(step.name, RUNNING)
@@ -108,9 +111,9 @@ class StepRunner:
                 self._stop.pause(PAUSE_SECONDS)
         raise Blocked([f"{step.name} is not done after {ATTEMPTS} attempts: {reason}"], details="run the command again")
 
-    def _tell(self, look: Look) -> None:
+    def _tell(self, found: Look | Progress) -> None:
         """Say each note once."""
-        for text in look.notes:
+        for text in found.notes:
             if text not in self._told:
                 self._told.add(text)
                 self._options.say(f"note: {text}")
@@ -118,8 +121,7 @@ class StepRunner:
     def _act(self, step: Step, look: Look) -> None:
         if look.unverified:
             raise Changed("its kind or namespace is not there yet")
-        if look.asks and step.name not in self._options.acks:
-            raise Waits(step.name, look.asks)
+        self._require_consent(step, look.asks)
         if entry := step.unsaved(look, self._saved(step)):
             self._backup.add([Entry(step.saves_as, entry)])
         step.act(look)
@@ -130,16 +132,24 @@ class StepRunner:
         step.undo(look)
 
     def _await(self, step: Step) -> None:
-        """Wait until the cluster has followed a step. Raise TimedOut with what is missing."""
+        """Wait until the cluster has followed a step. Raise TimedOut with what is missing, and Waits if time does not help."""
         waits = False
-        while not (progress := step.progress()).is_reached:
+        while not (progress := step.progress()).is_reached and not progress.asks:
             if time.monotonic() > self._until:
                 raise TimedOut(step.progress(detailed=True).reasons or progress.reasons)
             if not waits:
                 self._record.note(step.name, WAITING)
-                self._options.say(f"{step.name} waits: {progress.reasons[0]}")
+                self._options.say(f"{step.name} waits: {progress.reasons[0].removeprefix(f'{step.name}: ')}")
                 waits = True
             self._stop.pause(POLL_SECONDS)
+        self._require_consent(step, progress.asks)
+        if progress.saves is not None:
+            self._backup.add([Entry(step.saves_as, progress.saves)])
+        self._tell(progress)
+
+    def _require_consent(self, step: Step, asks: Sequence[str]) -> None:
+        if asks and step.name not in self._options.acks:
+            raise Waits(step.name, asks)
 
     @contextmanager
     def _recorded(self, step: Step, state: str) -> Iterator[None]:
@@ -155,4 +165,11 @@ class StepRunner:
 
 def _shown(look: Look) -> str:
     """Return the differences of a look, for an error."""
-    return "; ".join(f"{name or 'object'}: {before!r} -> {after!r}" for name, before, after in look.changes[:5])
+    found = [f"{name or 'object'}: {before!r} -> {after!r}" for name, before, after in look.changes]
+    return "; ".join([*found[:_MAX_SHOWN], *([f"and {len(found) - _MAX_SHOWN} more"] if len(found) > _MAX_SHOWN else [])])
+
+
+def _shown_since(look: Look) -> str:
+    """Return the differences of a look back from what the run has made, with what the user can do."""
+    remedy = "bring that back to what the upgrade made of it, and run `svcctl upgrade undo` again"
+    return f"since the upgrade: {_shown(look)}; {remedy}" if look.changes else ""

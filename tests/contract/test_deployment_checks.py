@@ -82,18 +82,37 @@ def test_pool_may_not_overlap_another_one(server: Kube, tmp_path: Path) -> None:
     assert "overlaps IP pool 'a' (10.1.0.0/16)" in error
 
 
-def test_settings_of_a_present_pool_stay(server: Kube, tmp_path: Path) -> None:
-    """The option gives the range alone. A block size that `svcctl pool apply` has set stays."""
+@pytest.mark.parametrize("changes", [{"blockSize": 28}, {"natOutgoing": False, "vxlanMode": "Never"}, {}])
+def test_a_present_pool_stays_as_it_is(server: Kube, tmp_path: Path, changes: Json) -> None:
+    """What `svcctl pool apply` has set, or left out, is not changed, and no other program becomes the owner of a field."""
     applied(server, tmp_path)
     pool = {
         "apiVersion": "crd.svc.internal/v1",
         "kind": "IPPool",
         "metadata": {"name": "default-ipv4-ippool"},
-        "spec": {"cidr": "10.244.0.0/16", "blockSize": 28},
+        "spec": {"cidr": "10.244.0.0/16", **changes},
     }
-    server.call("POST", POOL_PATH.rpartition("/")[0], pool)
+    before = server.call("POST", POOL_PATH.rpartition("/")[0], pool)
+    done = manifests(server, tmp_path, "--apply", "--pool", "10.244.0.0/16")
+    assert done.exit_code == 0, done.output
+    assert "IPPool default-ipv4-ippool kept: it exists, and is not changed\n" in done.output
+    assert server.call("GET", POOL_PATH) == before
+
+
+def test_settings_of_an_own_pool_stay_after_a_change(server: Kube, tmp_path: Path) -> None:
+    """The first apply creates it, and no later one, also of another program, sets a field back."""
     applied(server, tmp_path, "--pool", "10.244.0.0/16")
-    assert server.call("GET", POOL_PATH)["spec"]["blockSize"] == 28
+    assert server.call("GET", POOL_PATH)["spec"] == {"cidr": "10.244.0.0/16", "vxlanMode": "CrossSubnet", "natOutgoing": True}
+    server.call("PATCH", POOL_PATH, {"spec": {"vxlanMode": "Always", "natOutgoing": None}}, "application/merge-patch+json")
+    before = server.call("GET", POOL_PATH)
+    applied(server, tmp_path, "--pool", "10.244.0.0/16")
+    assert server.call("GET", POOL_PATH) == before
+
+
+def test_a_deployment_without_a_pool_is_noted(server: Kube, tmp_path: Path) -> None:
+    assert "note: no pool exists" in manifests(server, tmp_path, "--apply").output
+    assert "note: no pool exists" not in manifests(server, tmp_path, "--apply", "--pool", "10.244.0.0/16").output
+    assert "note: no pool exists" not in manifests(server, tmp_path, "--apply").output
 
 
 def role(name: str, *verbs: str) -> Json:

@@ -23,8 +23,8 @@ from svc.model.keys import AffinityKey, BlockKey, IpamConfigKey, ResourceKey
 from svc.model.resource import Resource
 from svc.routes import copies as copying
 from svc.routes.copies import Copies
-from svc.routes.inputs import Inputs, NodeFacts
-from svc.routes.own_node import HANDLES, OwnNode
+from svc.routes.inputs import HANDLES, Inputs, NodeFacts
+from svc.routes.own_node import OwnNode
 from svc.routes.planning import tunnel_mac
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
 
@@ -46,6 +46,7 @@ def copied(site: Site, **options: Any) -> Iterator[Copies]:
     with session(site) as store:
         copies = Copies(store, site.names, lambda: None, **options)
         copies.start()
+        copies.read_blocks()
         try:
             assert eventually(lambda: copies.is_complete)
             yield copies
@@ -100,6 +101,7 @@ def test_copies_follow_the_datastore(clean_site: Site) -> None:
         assert sees(copies, lambda inputs: inputs.claims == {BLOCK: {"node1": True, "node2": True}})
         remove(store, AffinityKey("node1", BLOCK))
         assert sees(copies, lambda inputs: inputs.claims == {BLOCK: {"node2": True}})
+        remove(store, AffinityKey("node2", BLOCK))
         remove(store, ResourceKey("IPPool", "pool"))
         assert sees(copies, lambda inputs: inputs.pools == ())
 
@@ -152,7 +154,7 @@ def test_a_pool_that_becomes_unreadable_keeps_its_routes(clean_site: Site) -> No
         put_pool(store, "pool", "10.0.0.0/16", vxlanMode="Always")
         with copied(clean_site) as copies:
             put_pool(store, "pool", "10.0.0.0/16", blockSize=99, nodeSelector="(")
-            assert eventually(lambda: "pool" in copies.unreadable)
+            assert eventually(lambda: ResourceKey("IPPool", "pool") in copies.unreadable)
             assert [pool.kind for pool in copies.inputs().pools] == [VXLAN_V4]
 
 
@@ -166,7 +168,7 @@ def test_the_address_of_a_tunnel(clean_site: Site, kind: str) -> None:
         put_pool(store, "pool", cidr, **{mode: "Always"})
         put_pool(store, "other", "10.9.0.0/16")
         put_pool(store, "other6", "fd09::/64")
-    with closing(plugin_store(clean_site)) as store, copied(clean_site) as copies:
+    with closing(plugin_store(clean_site)) as store, copied(clean_site, own="node1") as copies:
         node, ipam, handle = OwnNode(store, clean_site.names, "node1"), IpamService(store, "node1"), f"{HANDLES[kind]}node1"
         address = node.assign(kind, ["pool"])
         assert address in Cidr(cidr)
@@ -242,6 +244,26 @@ def test_an_own_address_is_registered_once(clean_site: Site) -> None:
         assert not node.register({4: Address("192.168.0.9"), 6: Address("fd01::9")})
         given = store.get(ResourceKey("Node", "node1")).value.spec["addresses"]
         assert given == [{"address": text, "type": "InternalIP"} for text in ("192.168.0.1", "fd01::1")]
+
+
+def test_a_registered_address_is_corrected(clean_site: Site) -> None:
+    """Only the one that this program has written. What is about to be written is noted before."""
+    if isinstance(clean_site, OrchSite):
+        pytest.skip(OTHER_STORES + "the kubelet writes them")
+    first, second, third = (Address(f"192.168.0.{number}") for number in (1, 2, 3))
+    noted: list[dict[int, Address]] = []
+    with session(clean_site) as store:
+        node = OwnNode(store, clean_site.names, "node1")
+
+        def addresses() -> list[str]:
+            return [item["address"] for item in store.get(ResourceKey("Node", "node1")).value.spec["addresses"]]
+
+        node.register({4: first, 6: Address("fd01::1")}, {}, lambda found: noted.append(dict(found)))
+        assert not node.register({4: second}, {4: third})
+        assert addresses() == ["192.168.0.1", "fd01::1"]
+        assert node.register({4: second}, {4: first}, lambda found: noted.append(dict(found)))
+        assert addresses() == ["fd01::1", "192.168.0.2"]
+        assert noted == [{4: first, 6: Address("fd01::1")}, {4: second}]
 
 
 def test_other_changes_of_a_kubernetes_node_are_refused(clean_site: Site) -> None:

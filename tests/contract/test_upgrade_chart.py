@@ -133,6 +133,23 @@ def test_within_its_namespace_and_back(site: ChartSite) -> None:
     assert site.substance() == before
 
 
+@pytest.mark.parametrize("layout", ["old", "own"])
+def test_undo_stops_at_an_object_that_was_changed_since(site: ChartSite, layout: str) -> None:
+    """A rollback, and the restoration of the former objects, would write over it."""
+    site.install_old_layout() if layout == "old" else site.install_own()
+    before = site.substance()
+    site.upgrades("apply", *ACK)
+    site.edit(DEPLOYMENT, {"spec": {"replicas": 3}})
+    refused = site.upgrade("undo")
+    assert refused.exit_code == 3, refused.output
+    assert "Deployment/kube-system/svc-controllers was changed since" in refused.stderr
+    assert "Deployment/kube-system/svc-controllers: spec.replicas: 1 -> 3" in refused.stderr
+    assert site.kube.call("GET", DEPLOYMENT)["spec"]["replicas"] == 3
+    site.edit(DEPLOYMENT, {"spec": {"replicas": 1}})
+    site.upgrades("undo")
+    assert site.substance() == before
+
+
 def test_values_of_the_release_stay_without_others(site: ChartSite) -> None:
     site.install_own()
     site.values = None

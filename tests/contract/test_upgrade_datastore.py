@@ -18,10 +18,12 @@ from svc.admin.ipam_check.observation import Place
 from svc.ctl.main import main
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
+from svc.model.claim import Claimant, NodeClaim
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.ipam import Handle
-from svc.model.keys import HandleKey, ResourceQuery
+from svc.model.keys import HandleKey, NodeClaimKey, ResourceQuery
 from svc.move import marks
+from svc.upgrade import stalled_nodes
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.step import Step
 from svc.upgrade.step_runner import StepRunner
@@ -212,6 +214,57 @@ def test_pod_changes_during_the_move(procedure: MoveProcedure, monkeypatch: pyte
     pods = [entry.value.spec["pod"] for entry in procedure.sites.kube.backend.list(ResourceQuery(ENDPOINT))]
     assert sorted(pods) == ["api", "db-0"]
     assert "net.c-web" in holdings(procedure.sites.kube.backend)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give nodes no time to get their agents again."""
+    monkeypatch.setattr(stalled_nodes, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(stalled_nodes, "LOOK_SECONDS", 0.0)
+
+
+def claim(procedure: MoveProcedure, node: str) -> None:
+    """Move a node, as its agent does."""
+    put(procedure.sites.kube.backend, NodeClaimKey(node), NodeClaim(Claimant("machine", "boot", f"state of {node}"), 1))
+
+
+UNKNOWN = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+CHANGES = {
+    "it is cordoned": ("", {"spec": {"unschedulable": True}}),
+    "its kubelet does not report that it is ready": (
+        "/status",
+        {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+    ),
+}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("reason", CHANGES)
+def test_node_that_does_not_move_is_left_out_with_consent(procedure: MoveProcedure, reason: str) -> None:
+    """The others are waited for. The next run and the verification know it, and still name it."""
+    part, change = CHANGES[reason]
+    procedure.kube.call("PATCH", f"/api/v1/nodes/node2{part}", change, "application/merge-patch+json")
+    late = procedure.run("apply", "--timeout", "0s")
+    assert late.exit_code == 5, late.output
+    assert f"node node2: {reason}" in late.output
+    claim(procedure, "node1")
+    waits = procedure.run("apply")
+    assert waits.exit_code == 4, waits.output
+    assert f"node node2 has not moved: {reason}" in waits.output
+    assert "--ack moved-nodes" in waits.output
+    procedure.succeeds("apply", "--ack", "moved-nodes")
+    assert procedure.run("apply").stdout == "nothing to do\n"
+    assert f"note: node node2 was left out, because {reason}" in procedure.succeeds("plan").output
+    procedure.succeeds("verify")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_node_that_is_gone_is_not_waited_for(procedure: MoveProcedure) -> None:
+    assert procedure.run("apply", "--timeout", "0s").exit_code == 5
+    procedure.kube.call("DELETE", "/api/v1/nodes/node2")
+    claim(procedure, "node1")
+    done = procedure.succeeds("apply")
+    assert "note: node node2 is gone, and not waited for" in done.output
 
 
 CONFIG = "/api/v1/namespaces/kube-system/configmaps"

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ from harness.upgrade_site import (
     running_site,
     small_disk,
 )
+from svc.datastore.open import open_client
+from svc.names import DEFAULT
+from svc.upgrade import node_checks, stalled_nodes
+from svc.upgrade.node_checks import CHECK, check_nodes
+from svc.upgrade.stalled_nodes import StalledNodes
+from svc.upgrade.writer import Writer
 
 pytestmark = pytest.mark.server
 
@@ -139,8 +146,9 @@ def test_edits_are_carried_over_or_in_conflict(site: UpgradeSite) -> None:
     assert site.record() is None
     planned = site.run("plan")
     assert "data.mtu = '1450', set by second, is carried over" in planned.stdout
-    done = site.run("apply", "--ack", DAEMON_SET_STEP)
+    done = site.run("apply", "--ack", DAEMON_SET_STEP, "--ack", "DaemonSet/other")
     assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("note: --ack DaemonSet/other names no step of this run\n")
     assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1450", "added": "y"}
     (agent,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
     assert agent["image"] == "svc:0.1.1"
@@ -242,6 +250,43 @@ def test_undo_stops_at_what_was_changed_since(site: UpgradeSite) -> None:
     site.edit(CONFIG, {"data": {"added": "y"}})
     site.succeeds("undo")
     assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "gone": "x"}
+
+
+def owners(site: UpgradeSite) -> dict[tuple[str, str], object]:
+    """Return the fields of each manager of the DaemonSet, without its status."""
+    found = site.kube.call("GET", DAEMON_SET)["metadata"]["managedFields"]
+    return {(each["manager"], each["operation"]): each["fieldsV1"] for each in found if "f:status" not in each["fieldsV1"]}
+
+
+def declare(site: UpgradeSite, image: str, *, force: bool) -> None:
+    """Apply the image of the agent as a program does that applies a repository."""
+    body = daemon_set(image)
+    del body["spec"]["selector"], body["spec"]["template"]["metadata"]
+    path = f"{DAEMON_SET}?fieldManager=gitops&force={str(force).lower()}"
+    site.kube.call("PATCH", path, body, "application/apply-patch+yaml")
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_undo_gives_fields_back_to_their_managers(
+    site: UpgradeSite, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """What consent has taken from a manager is its own again: its next apply needs no force."""
+    declare(site, "mirror/svc:0.1.0", force=True)
+    site.edit(CONFIG, {"data": {"mtu": "1400"}})
+    before = owners(site)
+    site.succeeds("apply", "--ack", DAEMON_SET_STEP)
+    assert owners(site) != before
+    if interrupted:
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "patch", interrupt)
+            assert site.run("undo").exit_code == 130
+    site.succeeds("undo")
+    assert owners(site) == before
+    declare(site, "mirror/svc:0.1.9", force=False)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_another_machine_continues_and_undoes(site: UpgradeSite, tmp_path: Path) -> None:
@@ -507,3 +552,53 @@ def test_next_run_removes_the_secrets_of_this_one(site: UpgradeSite) -> None:
     assert first["run"] != second["run"]
     status = site.run("status")
     assert f"run {second['run']}: manifests, from 0.1.1 to 0.1.2: done" in status.stdout
+
+
+FINDING = "released-address  10.65.0.7  1 min  the address is not allocated  delete the pod"
+
+
+def test_agents_of_sample_nodes_check_their_attachments(site: UpgradeSite, kubelets: FakeKubelets) -> None:
+    """A pod asks each of them. What was known before does not count."""
+    path = f"/api/v1/namespaces/{SYSTEM}/pods/{CHECK.name}"
+    agent = {"name": "agent", "command": ["svc-agent"], "args": ["run", "--run-dir", "/run/mine"]}
+    site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"containers": [agent]}}}})
+    with closing(open_client({"kubeconfig": str(site.kubeconfig)})) as client:
+        writer = Writer(client, DEFAULT, lambda: 60.0)
+        eventually(lambda: {node for node, _ in node_checks._samples(writer)}, lambda nodes: nodes == {"node1", "node2"})
+        kubelets.ended[CHECK.name] = ("Succeeded", "")
+        assert check_nodes(writer, time.sleep) == []
+        kubelets.ended[CHECK.name] = ("Failed", f"ID  OBJECT  SINCE\n{FINDING}\njournal: 3 rows\n")
+        found = check_nodes(writer, time.sleep)
+        assert sorted(found) == [
+            f"node {node}: `svcctl reconcile` there: {' '.join(FINDING.split())}" for node in ("node1", "node2")
+        ]
+        assert check_nodes(writer, time.sleep, [("released-address", "10.65.0.7")]) == []
+    assert eventually(lambda: site.get(path) is None, bool)
+
+
+def test_nodes_that_do_not_follow(site: UpgradeSite, kubelets: FakeKubelets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is that of each node, and counts when it has lasted."""
+    monkeypatch.setattr(stalled_nodes, "LOOK_SECONDS", 0.0)
+    names = ["gone", "node1", "node2"]
+    with closing(open_client({"kubeconfig": str(site.kubeconfig)})) as client:
+        stalled = StalledNodes(Writer(client, DEFAULT, lambda: 60.0))
+        eventually(lambda: stalled.reasons(names), lambda found: found == {"gone": "it is gone"})
+        assert not stalled.has_lasted(["gone"])
+        site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "node2"}}}}})
+        site.edit("/api/v1/nodes/node2", {"spec": {"unschedulable": True}})
+        try:
+            wanted = {"gone": "it is gone", "node1": "it has no agent of svc", "node2": "it is cordoned"}
+            eventually(lambda: stalled.reasons(names), lambda found: found == wanted)
+            monkeypatch.setattr(stalled_nodes, "GRACE_SECONDS", 0.0)
+            assert stalled.has_lasted(names)
+        finally:
+            site.edit("/api/v1/nodes/node2", {"spec": {"unschedulable": None}})
+
+
+def test_check_asks_the_agent_of_the_node() -> None:
+    """It has the socket, and nothing else of the node."""
+    pod = node_checks._pod("node1", {"image": "svc:1", "args": ["run", "--run-dir", "/run/mine"]})["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == ["svcctl", "--state-dir", DEFAULT.state_dir, "--run-dir", "/run/mine", "reconcile"]
+    assert {each["hostPath"]["path"] for each in pod["volumes"]} == {DEFAULT.state_dir, "/run/mine"}
+    assert all(each["readOnly"] for each in container["volumeMounts"])

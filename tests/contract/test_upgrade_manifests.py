@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 INFORMATION = "/apis/crd.svc.internal/v1/clusterinformations"
+POOLS = "/apis/crd.svc.internal/v1/ippools"
 _CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption")
 
 
@@ -62,8 +63,8 @@ def site(empty: UpgradeSite) -> UpgradeSite:
     return empty
 
 
-def release(version: str, flavour: str = NETWORKING) -> list[Json]:
-    return objects(Settings(flavour, ORCH, f"svc:{version}", policy_api=POLICY_V1BETA1))
+def release(version: str, flavour: str = NETWORKING, **more: Any) -> list[Json]:
+    return objects(Settings(flavour, ORCH, f"svc:{version}", policy_api=POLICY_V1BETA1, **more))
 
 
 def former(site: UpgradeSite, documents: Sequence[Json]) -> None:
@@ -105,6 +106,20 @@ def test_whole_release(empty: UpgradeSite) -> None:
     assert again.stdout == "nothing to do\n", again.output
     assert empty.run("undo").exit_code == 0
     assert empty.state(before_release) == before
+
+
+def test_a_present_pool_is_not_changed(empty: UpgradeSite) -> None:
+    """Its settings belong to the administrator. One that does not exist is created."""
+    former(empty, release("0.1.0", pools=("10.244.0.0/16",)))
+    body = {"apiVersion": "crd.svc.internal/v1", "kind": "ClusterInformation", "metadata": {"name": "default"}}
+    empty.kube.call("POST", INFORMATION, body | {"spec": {"svcVersion": "0.1.0", "datastoreReady": True}})
+    changes = {"spec": {"natOutgoing": False, "vxlanMode": None}}
+    empty.kube.call("PATCH", f"{POOLS}/default-ipv4-ippool", changes, "application/merge-patch+json")
+    before = empty.kube.call("GET", f"{POOLS}/default-ipv4-ippool")
+    done = empty.run("apply", documents=release("0.1.1", pools=("10.244.0.0/16", "fd00::/48")))
+    assert done.exit_code == 0, done.output
+    assert empty.kube.call("GET", f"{POOLS}/default-ipv4-ippool") == before
+    assert empty.kube.call("GET", f"{POOLS}/default-ipv6-ippool")["spec"]["natOutgoing"] is True
 
 
 def definition(**size: int) -> Json:
@@ -297,6 +312,20 @@ def test_fields_of_a_former_release_go(site: UpgradeSite) -> None:
     assert done.exit_code == 0, done.output
     (left,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
     assert "env" not in left
+
+
+def test_manifest_without_routes_needs_consent(site: UpgradeSite) -> None:
+    """The container of svc-routes does not go unnoticed."""
+    former = daemon_set("svc:0.1.1")
+    former["spec"]["template"]["spec"]["containers"].append({"name": "routes", "image": "svc:0.1.1", "command": ["svc-routes"]})
+    assert site.run("apply", documents=[former]).exit_code == 0
+    newer = [daemon_set("svc:0.1.2")]
+    asked = site.run("apply", documents=newer)
+    assert asked.exit_code == 4, asked.output
+    assert "svc-routes goes, because the manifest does not have it" in asked.stderr
+    assert "--ack DaemonSet/kube-system/svc-node" in asked.stderr
+    done = site.run("apply", "--ack", f"DaemonSet/{SYSTEM}/svc-node", documents=newer)
+    assert done.exit_code == 0, done.output
 
 
 def test_manifest_of_the_operator(site: UpgradeSite) -> None:

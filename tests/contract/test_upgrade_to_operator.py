@@ -10,6 +10,7 @@ import pytest
 from harness.api_proxy import ApiProxy
 from harness.controllers import cluster
 from harness.fake_kubelets import FakeKubelets
+from harness.installations import MERGE
 from harness.kube import Kube, running
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NEW, NODES, POOL, OperatorMoveSite, agents, controllers
@@ -17,6 +18,8 @@ from harness.polling import wait_until
 from harness.upgrade_faults import PARTS, Killer, killing
 from harness.upgrade_site import SYSTEM
 from svc.deploy.manifests.settings import OVERLAY
+from svc.upgrade.step import Step
+from svc.upgrade.step_runner import StepRunner
 
 pytestmark = pytest.mark.server
 
@@ -113,6 +116,30 @@ def test_move_and_undo(installed: OperatorMoveSite) -> None:
     after = site.state()
     assert {name: after[name] for name in before} == before
     assert site.upgrades.get("/apis/operator.svc.internal/v1/installations/default") is None
+
+
+def test_undo_stops_at_a_pool_that_was_changed_since(installed: OperatorMoveSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user changes it when the operator does not write it any more."""
+    installed.succeeds("apply")
+    pool, undo = "/apis/crd.svc.internal/v1/ippools/pool-v4", StepRunner.undo
+
+    def set_masquerade(*, value: bool) -> None:
+        installed.kube.call("PATCH", pool, {"spec": {"natOutgoing": value}}, MERGE)
+
+    def undo_after_an_edit(self: StepRunner, step: Step) -> None:
+        if step.name == "pool-labels":
+            set_masquerade(value=False)
+        undo(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepRunner, "undo", undo_after_an_edit)
+        refused = installed.run("undo")
+    assert refused.exit_code == 3, refused.output
+    assert "IPPool/pool-v4 was changed since" in refused.stderr
+    assert "IPPool/pool-v4: spec.natOutgoing: True -> None" in refused.stderr
+    assert not installed.kube.call("GET", pool)["spec"]["natOutgoing"]
+    set_masquerade(value=True)
+    installed.succeeds("undo")
 
 
 @pytest.mark.parametrize("change", ["variable", "argument", "network list", "controllers", "container"])

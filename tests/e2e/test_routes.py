@@ -16,7 +16,7 @@ from harness.pod import Pod
 from harness.routed_node import Fabric, RoutedNode, addresses_of, ping, transfer
 from svc._core.cidr import Cidr
 from svc.ipam.service import IpamService
-from svc.routes.own_node import HANDLES
+from svc.routes.inputs import HANDLES
 from svc.routes.wanted import VXLAN_V4
 
 pytestmark = [pytest.mark.root, pytest.mark.server]
@@ -215,7 +215,8 @@ def test_routes_survive_kill_and_outage(world: World) -> None:
     node.stop_routes(signal.SIGKILL)
     with node.cut_off():
         node.start_routes()
-        node.await_report(lambda report: report.get("state") == "waiting")
+        report = node.await_report(lambda report: report.get("state") == "waiting" and report["problems"])
+        assert all("not read completely yet: " in text for text in report["problems"])
         assert ping(world.pods["node1"].netns, target, count=5)
         assert node.own_routes() == before
     node.await_report(lambda report: report.get("state") == "working")

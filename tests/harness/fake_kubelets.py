@@ -19,6 +19,7 @@ _POLL_SECONDS = 0.05
 class FakeKubelets:
     """The kubelets of some nodes. `stuck` has nodes whose pods do not start, with the reason and message of their container;
     `without_address` the names of pods that get none, `unready` the names of containers that run and do not become ready.
+    `ended` has pods that end at once, by name, with their phase and the message of their container.
     `injected` returns images by the name of a container: what a service mesh changes in the pods that are made."""
 
     def __init__(self, kube: Kube, nodes: Iterable[str]) -> None:
@@ -28,6 +29,7 @@ class FakeKubelets:
         self.stuck: dict[str, tuple[str, str]] = {}
         self.without_address: set[str] = set()
         self.unready: set[str] = set()
+        self.ended: dict[str, tuple[str, str]] = {}
         self.injected: Callable[[], dict[str, str]] = dict
 
     @contextmanager
@@ -69,11 +71,18 @@ class FakeKubelets:
         if node is None:
             target = {"apiVersion": "v1", "kind": "Node", "name": self._choose(pod)}
             self._kube.call("POST", f"{path}/binding", {"metadata": {"name": metadata["name"]}, "target": target})
+        elif metadata["name"] in self.ended:
+            self._end(path, *self.ended[metadata["name"]])
         elif node in self.stuck:
             self._report(path, pod, self.stuck[node])
         elif status.get("phase") != "Running":
             self._inject(path, pod)
             self._report(path, pod, None)
+
+    def _end(self, path: str, phase: str, message: str) -> None:
+        state = {"terminated": {"exitCode": 0 if phase == "Succeeded" else 3, "message": message}}
+        container = {"name": "check", "ready": False, "image": "", "imageID": "", "restartCount": 0, "state": state}
+        self._patch(f"{path}/status", {"status": {"phase": phase, "containerStatuses": [container]}})
 
     def _inject(self, path: str, pod: Json) -> None:
         images = self.injected()

@@ -62,7 +62,7 @@ class LargeCluster:
     def fill_custom_resources(self, kube: Kube, store: Backend) -> None:
         """Write the documents of all addresses, if the API server is the datastore."""
         put_pool(store, "pool4", str(POOL))
-        plant(kube, map(_planted, self._documents()))
+        plant(kube, map(planted, self._documents()))
 
     def pod_name(self, node: int, number: int) -> str:
         return f"pod-{node}-{number}"
@@ -87,16 +87,16 @@ class LargeCluster:
     # objects of Kubernetes
 
     def _kube_objects(self, kube: Kube) -> Iterator[tuple[str, Json]]:
-        node, pod = _node_pattern(kube), _pod_pattern(kube)
+        node, pod = node_pattern(kube), _pod_pattern(kube)
         for number in range(self.nodes):
-            yield f"minions/node{number}", _named(node, f"node{number}", _uid(number, 0xFFFF), labels=_node_labels(number))
+            yield f"minions/node{number}", named(node, f"node{number}", _uid(number, 0xFFFF), labels=_node_labels(number))
         for number in range(self.pods):
             yield self._pod(pod, *divmod(number, self.pods_of_node))
 
     def _pod(self, pattern: Json, node: int, number: int) -> tuple[str, Json]:
         name, address = self.pod_name(node, number), str(self.block(node).address(number))
         notes = wired_annotations(DEFAULT, "eth0", self._wired(node, number, PodFacts())[1]) | {"padding": PADDING}
-        pod = _named(pattern, name, _uid(node, number), annotations=notes)
+        pod = named(pattern, name, _uid(node, number), annotations=notes)
         pod["spec"] = pattern["spec"] | {"nodeName": f"node{node}"}
         pod["status"] = pattern["status"] | {"podIP": address, "podIPs": [{"ip": address}]}
         return f"pods/default/{name}", pod
@@ -144,7 +144,7 @@ def plant(kube: Kube, objects: Iterable[tuple[str, Json]]) -> None:
             stub.Txn(rpc.TxnRequest(success=[rpc.RequestOp(request_put=put) for put in puts]), timeout=_PLANT_SECONDS)
 
 
-def _node_pattern(kube: Kube) -> Json:
+def node_pattern(kube: Kube) -> Json:
     status = {
         "addresses": [{"type": "InternalIP", "address": "192.168.0.1"}, {"type": "Hostname", "address": "pattern"}],
         "capacity": {"cpu": "8", "memory": "32Gi", "pods": "110"},
@@ -175,7 +175,7 @@ def _made(kube: Kube, path: str, body: Json, status: Json, key: str) -> Json:
     return found
 
 
-def _named(pattern: Json, name: str, uid: str, **metadata: Json) -> Json:
+def named(pattern: Json, name: str, uid: str, **metadata: Json) -> Json:
     """Return an object like the pattern, with a name of its own."""
     return pattern | {"metadata": pattern["metadata"] | {"name": name, "uid": uid, **metadata}}
 
@@ -189,7 +189,7 @@ def _uid(node: int, number: int) -> str:
     return f"{node:08x}-0000-4000-8000-{number:012x}"
 
 
-def _planted(document: tuple[Key, Value]) -> tuple[str, Json]:
+def planted(document: tuple[Key, Value]) -> tuple[str, Json]:
     """Return the custom resource of a document, with the identity that the server would give to it."""
     group = ApiGroup(DEFAULT, DEFAULT.crd_api_version)
     codec = CustomResourceCodec(group)

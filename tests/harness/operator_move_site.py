@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner, Result
 from harness.datastores import OrchSite, session, set_ready
 from harness.ipam import put_pool
 from harness.kube import Kube
-from harness.polling import wait_until
+from harness.polling import eventually
 from harness.upgrade_site import SYSTEM, UpgradeSite
 from svc.datastore.api import Backend, Conflict
 from svc.datastore.open import open_client
@@ -38,6 +39,15 @@ def controllers(namespace: str) -> str:
     return f"/apis/apps/v1/namespaces/{namespace}/deployments/{DEFAULT.controllers}"
 
 
+def is_set_ready(store: Backend) -> bool:
+    """Unlock a datastore. Return whether no other program was at work on the same object."""
+    try:
+        set_ready(store)
+    except Conflict:
+        return False
+    return True
+
+
 class OperatorMoveSite:
     """The cluster, and svcctl of its administrator."""
 
@@ -53,7 +63,7 @@ class OperatorMoveSite:
     def install(self, flavour: str = NETWORKING, namespace: str = SYSTEM, **more: Any) -> None:
         """Apply the manifests."""
         with session(self.site) as store:
-            wait_until(lambda: _is_ready(store))
+            eventually(partial(is_set_ready, store), bool)  # the controllers make this object as well
             put_pool(store, "pool-v4", POOL, ipipMode="Always", natOutgoing=True)
         settings = Settings(flavour, ORCH, "svc:0.1.0", namespace=namespace, crds=NONE, policy_api=POLICY_V1BETA1, **more)
         client = open_client({"kubeconfig": str(self.upgrades.kubeconfig)})
@@ -144,12 +154,3 @@ class OperatorMoveSite:
             path = f"/api/v1/nodes/{name}"
             self.kube.call("PATCH", path, {"metadata": {"labels": {self.key: None}}}, "application/merge-patch+json")
         self.kube.forget("operator.svc.internal/", "crd.svc.internal/")
-
-
-def _is_ready(store: Backend) -> bool:
-    """Set the ready flag. The controllers, which know the Installation of before for a moment, may write it as well."""
-    try:
-        set_ready(store)
-    except Conflict:
-        return False
-    return True

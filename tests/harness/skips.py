@@ -14,6 +14,8 @@ OLD_KERNEL = "the kernel is older than 6.9: it does not activate the queue of a 
 NO_HELM = "needs helm: `make helm` builds it"
 NO_KUBECTL = "kubectl is not installed"
 HAS_IPIP = "this kernel has IPIP"
+OLD_CIBUILDWHEEL = "cibuildwheel needs Python 3.11"
+NO_DEBIAN_TOOLS = "needs the tools of Debian packages: `make deb` installs them"
 ONE_PROCESSOR = "this machine has one processor"
 OTHER_STORES = "a case of other datastores: "  # the text that follows says why
 
@@ -29,6 +31,8 @@ EXPECTED: dict[str, str] = {
     OLD_KERNEL: "Debian 12 has Linux 6.1, where the first packets to a pod can be lost",
     OTHER_STORES: "a suite that runs over every datastore has cases that only some have",
     HAS_IPIP: "what happens without it needs a kernel that has none",
+    OLD_CIBUILDWHEEL: "it runs on newer Pythons than the oldest that it builds for",
+    NO_DEBIAN_TOOLS: "only `make deb` and tests of some minutes need them",
     ONE_PROCESSOR: "what spreads threads over processors, or gathers them, has nothing to do there",
 }
 

@@ -265,6 +265,31 @@ def test_wait_of_a_caller_has_a_timeout(reaper: Reaper, kernel: WatchedKernel, m
     wait_for(lambda: kernel.find_link(index=index) is None)
 
 
+def test_caller_works_in_the_meantime(reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks) -> None:
+    """The deletion has been asked for, and does not wait for the work."""
+    (link,) = make_links(1)
+    deleted = threading.Event()
+    kernel.after = deleted.set
+    assert reaper.remove(*link, meantime=lambda: deleted.wait(TIMEOUT_SECONDS))
+    assert deleted.is_set()
+
+
+def test_caller_beside_others_does_not_work_in_the_meantime(
+    reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor
+) -> None:
+    """Many releases share a write, and each would make the plans of the others useless."""
+    first, second = make_links(2)
+    may_delete, work = threading.Event(), list[int]()
+    kernel.before = lambda: may_delete.wait(TIMEOUT_SECONDS)
+    removals = [callers.submit(reaper.remove, *first)]
+    wait_for(lambda: len(reaper._pending) == 1)
+    removals.append(callers.submit(reaper.remove, *second, meantime=lambda: work.append(1)))
+    wait_for(lambda: len(reaper._pending) == 2)
+    may_delete.set()
+    wait_for_results(removals)
+    assert work == []
+
+
 def test_idle_deleters_end_except_one(
     monkeypatch: pytest.MonkeyPatch, netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks
 ) -> None:

@@ -1,128 +1,33 @@
 """The program over a real kernel, with a store that needs no server."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.enter_netns import entered
 from harness.ipam import put, put_affinity, put_pool, remove, write_all
-from harness.netns import Netns, run
+from harness.netns import Netns
+from harness.route_world import World, eventually, one_world
 from harness.routed_node import Fabric, transfer
 from svc._core.cidr import Cidr
 from svc.datastore.api import Create
 from svc.datastore.embedded import EmbeddedStore
-from svc.end_request import EndRequest
 from svc.model.ipam import Affinity
 from svc.model.keys import AffinityKey, ResourceKey
 from svc.model.resource import Resource
-from svc.names import DEFAULT
 from svc.routes import safety
-from svc.routes.kernel_part import KernelPart
-from svc.routes.program import Program
-from svc.routes.settings import Settings
-from svc.routes.telemetry import Telemetry
 
 pytestmark = pytest.mark.root
-
-UPLINK = """
-link set lo up
-link add uplink type bridge
-link set uplink up
-address add 198.18.0.1/16 dev uplink
-"""
-SECONDS = 20.0
-
-
-class World:
-    """A node, and the datastore."""
-
-    def __init__(self, folder: Path, netns: Netns, store: EmbeddedStore) -> None:
-        folder.mkdir(exist_ok=True)
-        self.netns = netns
-        self.folder = folder
-        self.store = store
-        self.telemetry = Telemetry("embedded", store.meter)
-
-    def has_only(self, *reasons: str) -> bool:
-        """Return whether the networks have these reasons and no other, and each has its route."""
-        found = self.telemetry.report
-        return {reason.name for _, _, reason, _ in found.reasons()} == set(reasons) and not list(found.missing())
-
-    def add_node(self, name: str, address: str) -> None:
-        given = [{"address": address, "type": "InternalIP"}]
-        put(self.store, ResourceKey("Node", name), Resource("Node", {"name": name, "uid": name}, {"addresses": given}))
-
-    def add_blocks(self, number: int, node: str = "n1") -> None:
-        cidrs = [Cidr("10.0.0.0/8").block(index, 26) for index in range(number)]
-        write_all(self.store, [Create(AffinityKey(node, cidr), Affinity()) for cidr in cidrs])
-
-    def own_routes(self) -> dict[str, dict[str, Any]]:
-        return {route["dst"]: route for route in self.netns.ip("-4", "route", "show", "proto", "83")}
-
-    @contextmanager
-    def program(self, **options: Any) -> Iterator[Program]:
-        settings = Settings({}, state_dir=self.folder, **{"node": "own", "mode": "on", "use_nat": False, **options})
-        with entered(self.netns), closing(KernelPart(DEFAULT)) as kernel:
-            yield Program(settings, self.store, kernel, self.telemetry)
-
-    @contextmanager
-    def running(self, **options: Any) -> Iterator[None]:
-        """Run the program in a thread."""
-        began, end, statuses = threading.Event(), FakeEnd(), list[int]()
-
-        def work() -> None:
-            with self.program(**options) as program:
-                began.set()
-                statuses.append(program.run(end))
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
-            assert began.wait(SECONDS)
-            yield
-        finally:
-            end.ended.set()
-            thread.join(SECONDS)
-        assert statuses == [0]
-
-
-class FakeEnd(EndRequest):
-    """A request to end that the test makes."""
-
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-        self.reason = ""
-
-    def wait(self, seconds: float | None = None) -> bool:
-        return self.ended.wait(seconds)
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with ExitStack() as stack:
-        netns = stack.enter_context(Netns("routes"))
-        run("ip", "-n", netns.name, "-batch", "-", stdin=UPLINK)
-        netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-        found = World(tmp_path, netns, stack.enter_context(closing(EmbeddedStore(tmp_path / "store.db"))))
-        found.add_node("own", "198.18.0.1")
-        put_pool(found.store, "pool", "10.0.0.0/8")
+    with one_world(tmp_path) as found:
         yield found
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + SECONDS
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_once(world: World) -> None:
@@ -208,7 +113,7 @@ def test_tunnels_survive_a_restart(world: World) -> None:
     assert address
     with world.program() as program:
         program._copies.start()
-        assert eventually(lambda: program._copies.is_complete)
+        assert eventually(lambda: program._copies.can_plan)
         program.step()
         program._close()
         assert world.netns.ip("link") == links
@@ -233,7 +138,7 @@ def test_a_large_cluster(world: World) -> None:
         assert len(world.own_routes()) == 4000
     with world.program() as program:
         program._copies.start()
-        assert eventually(lambda: program._copies.is_complete)
+        assert eventually(lambda: program._copies.can_plan)
         seconds = []
         for _ in range(4):
             program._compare_at = 0.0

@@ -13,9 +13,13 @@ from svc.attach.record import Record
 from svc.attach.request import Sandbox
 from svc.attach.sources.base import Holdings
 from svc.call_trace import CallTrace
-from svc.datastore.api import Delete, Entry, Update
+from svc.datastore.api import Delete, Entry, Found, Update
+from svc.ipam import service
+from svc.ipam.requests import Release
+from svc.ipam.service import IpamService, PlannedRelease
 from svc.model.endpoint import KIND
 from svc.model.errors import SvcError
+from svc.model.ipam import Handle
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT
@@ -80,3 +84,31 @@ def test_policy_profile_of_the_network_is_created_once(host: Host, sandbox: Sand
     host.add(sandbox, ifname="eth1")
     (edited,) = host.store.list(ResourceQuery("Profile"))
     assert edited.value.spec == {}
+
+
+@pytest.mark.parametrize("planning", ["succeeds", "fails", "takes too long"])
+def test_release_is_planned_while_the_kernel_removes_the_interface(
+    host: Host, sandbox: Sandbox, planning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A DEL can do without the plan."""
+    carried_out = list[PlannedRelease]()
+    carry_out, plan = IpamService.carry_out, IpamService.plan_release
+
+    def spy(ipam: IpamService, planned: PlannedRelease, stored: Found[Handle]) -> bool:
+        carried_out.append(planned)
+        return carry_out(ipam, planned, stored)
+
+    def plan_or_fail(ipam: IpamService, request: Release, stored: Found[Handle]) -> PlannedRelease | None:
+        if planning == "fails":
+            raise RuntimeError("a defect")
+        if planning == "takes too long":
+            monkeypatch.setattr(service, "PLAN_SECONDS", -1.0)
+        return plan(ipam, request, stored)
+
+    monkeypatch.setattr(IpamService, "carry_out", spy)
+    monkeypatch.setattr(IpamService, "plan_release", plan_or_fail)
+    host.add(sandbox)
+    host.delete(sandbox)
+    assert len(carried_out) == (planning != "fails")
+    assert host.audit().allocations == {}
+    assert list(host.store.list(ResourceQuery(KIND))) == []

@@ -126,6 +126,7 @@ class NoWatch:
 
     interrupted_since: float | None = None
     longest_gap = math.inf
+    failure = ""
 
     def __iter__(self) -> "NoWatch":
         return self

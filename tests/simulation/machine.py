@@ -1,6 +1,7 @@
 """A model of the kernel of one node: interface pairs with their addresses."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,10 +90,19 @@ class ModelReaper:
     def __init__(self, kernel: ModelKernel) -> None:
         self._kernel = kernel
 
-    def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> bool:
+    def remove(
+        self,
+        index: int,
+        name: str,
+        *,
+        peer_index: int = 0,
+        timeout: float = 20.0,
+        meantime: Callable[[], object] = lambda: None,
+    ) -> bool:
         link = self._kernel.find_link(index=index)
         if link is None or link["name"] != name:
             return False
+        meantime()
         _kernel_step(f"delete link {index} {name}")
         self._kernel.machine.delete(index)
         return True

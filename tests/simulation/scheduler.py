@@ -5,12 +5,11 @@ schedule is the sequence of the policy's decisions, so the same decisions repeat
 """
 
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 MAX_STEPS = 30_000  # of one schedule; more steps mean a livelock of its tasks
 

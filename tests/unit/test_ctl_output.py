@@ -17,6 +17,12 @@ FULL = "Error: the answer cannot be written to standard output: No space left on
 MAIN = "from svc.ctl.main import main; main(prog_name='svcctl')"
 
 
+@pytest.fixture(autouse=True)
+def _as_users_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Python buffer what it writes."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
 def svcctl(*arguments: str, to: str) -> subprocess.CompletedProcess[str]:
     with Path(to).open("w") as output:
         return subprocess.run(

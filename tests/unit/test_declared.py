@@ -8,12 +8,15 @@ from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
+LATER = {"annotationlib", "tomllib"}  # modules of Pythons newer than the oldest
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 ON_INDEX = re.compile(r"pip[3]? install (?!-)['\"]?([\w.-]+)")
@@ -50,7 +53,7 @@ def test_every_imported_package_is_declared() -> None:
     undeclared = [
         (package, source)
         for package, source in imported()
-        if not declared & {name.lower() for name in known.get(package, [package])} and package != "tomllib"
+        if not declared & {name.lower() for name in known.get(package, [package])} and package not in LATER
     ]
     assert undeclared == []
 
@@ -59,6 +62,32 @@ def test_dependency_groups_equal_the_extras() -> None:
     groups = PROJECT["dependency-groups"]
     for name, requirements in EXTRAS.items():
         assert groups[name] == requirements
+
+
+def test_upper_bounds_have_a_reason_beside_them() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().splitlines()
+    groups = lines.index("[dependency-groups]")  # those of the extras are repeated there
+    bounded = [line for line in lines[:groups] if re.match(r' +"[^"]*<\d', line)]
+    assert bounded
+    assert [line for line in bounded if "#" not in line] == []
+
+
+def pinned(name: str) -> set[tuple[str, str]]:
+    """Return the distributions of a lock file with their versions."""
+    return set(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE))
+
+
+def test_tests_run_with_the_versions_of_nodes() -> None:
+    assert {name: missing for name in LOCKED if (missing := pinned(name) - pinned("ci.txt"))} == {}
+
+
+def test_locked_versions_are_within_the_bounds() -> None:
+    own = PROJECT["project"]["dependencies"]
+    for name, more in LOCKED.items():
+        for wanted in map(Requirement, (*own, *more)):
+            versions = [version for found, version in pinned(name) if found == wanted.name.lower()]
+            assert versions, f"{name} has no {wanted.name}"
+            assert [each for each in versions if each not in wanted.specifier] == []
 
 
 def test_documents_install_no_foreign_package() -> None:
@@ -82,11 +111,9 @@ def locked(name: str) -> set[str]:
 def test_lock_files_pin_declared_packages_by_hash() -> None:
     own = PROJECT["project"]["dependencies"]
     for name, more in LOCKED.items():
-        assert {distribution(each) for each in (*own, *more)} <= locked(name), (
-            f"{name} is out of date: run `sh requirements/renew.sh`"
-        )
+        assert {distribution(each) for each in (*own, *more)} <= locked(name), f"{name} is out of date: run `make lock KEEP=1`"
     groups = dict(PROJECT["dependency-groups"])
     of_wheels = {distribution(each) for each in groups.pop("wheels") if isinstance(each, str)}
     wanted = {distribution(each) for group in groups.values() for each in group if isinstance(each, str)}
-    for name, packages in (("ci.txt", wanted), ("wheels.txt", of_wheels)):
-        assert {*packages, *map(distribution, own)} <= locked(name), f"{name} is out of date: run `sh requirements/renew.sh`"
+    for name, packages in (("ci.txt", wanted), ("wheels.txt", of_wheels), ("hosted.txt", {"cibuildwheel"})):
+        assert {*packages, *map(distribution, own)} <= locked(name), f"{name} is out of date: run `make lock KEEP=1`"

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # lowest first: a part imports only itself and parts of the rows before its own
+    ("light_dataclasses",),
     ("values",),
     (
         "",
@@ -22,6 +23,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
         "deadline",
         "end_request",
         "heap",
+        "lazy_modules",
         "names",
         "private_directory",
         "retry",
@@ -29,7 +31,7 @@ LAYERS = (  # lowest first: a part imports only itself and parts of the rows bef
         "timestamps",
         "tls",
     ),
-    ("call_trace", "imports", "metrics"),
+    ("call_trace", "extras", "imports", "metrics"),
     ("model",),
     ("datastore",),
     ("batching", "leader"),
@@ -49,7 +51,7 @@ KEPT_APART = {
 ONLY_IN = {
     "pyroute2": "svc/routes/devices.py",
     "kubernetes": "svc/datastore/orch/client_access.py",
-    "grpc": "svc/datastore/etcd/connection.py",
+    "grpc": "svc/datastore/etcd/sync_grpc.py",
     "etcd3": "svc/datastore/etcd/messages.py",
 }  # the one module that may import it, if any
 COMPILED = ("bitmap", "cidr", "cidr_table", "cidr_text", "netlink", "netns", "rtnl", "syscalls")

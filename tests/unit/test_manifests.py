@@ -182,6 +182,15 @@ def test_network_list_is_valid(deployment: Settings) -> None:
     assert dict(found.orchestrator)["kubeconfig"] == f"/etc/cni/net.d/{names.plugin}-kubeconfig"
 
 
+@pytest.mark.parametrize(
+    ("pools", "versions"),
+    [((), (4,)), (("10.244.0.0/16",), (4,)), (("fd00::/48",), (6,)), (("10.244.0.0/16", "fd00::/48"), (4, 6))],
+)
+def test_pods_get_an_address_of_each_pool(pools: tuple[str, ...], versions: tuple[int, ...]) -> None:
+    entry = netconf(settings(NETWORKING, pools=pools)) | {"name": "net", "cniVersion": "1.0.0", "nodename": "node1"}
+    assert netconfs.read(entry, DEFAULT).ipam.versions == versions
+
+
 @EVERY_DEPLOYMENT
 def test_programs_understand_their_arguments(deployment: Settings) -> None:
     documents = objects(deployment)
@@ -349,10 +358,12 @@ def test_slots_may_not_have_names_of_svc() -> None:
 
 
 def test_pools_are_created_on_request() -> None:
+    """With what svc-routes needs to reach other nodes and the outside."""
     pools = of_kind(objects(settings(NETWORKING, pools=("10.244.0.0/16", "fd00::/48"))), "IPPool")
+    routed = {"vxlanMode": "CrossSubnet", "natOutgoing": True}
     assert [(pool["metadata"]["name"], pool["spec"]) for pool in pools] == [
-        ("default-ipv4-ippool", {"cidr": "10.244.0.0/16"}),
-        ("default-ipv6-ippool", {"cidr": "fd00::/48"}),
+        ("default-ipv4-ippool", {"cidr": "10.244.0.0/16", **routed}),
+        ("default-ipv6-ippool", {"cidr": "fd00::/48", **routed}),
     ]
     assert of_kind(objects(settings(NETWORKING)), "IPPool") == []
 

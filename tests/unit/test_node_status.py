@@ -1,8 +1,11 @@
 """Status of a node: the problems that states show, the verdict, and sources that do not answer."""
 
+import json
+import socket
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +31,7 @@ from svc.admin.sources import Source, read_all
 from svc.attach.journal import Journal
 from svc.ctl.commands import status
 from svc.ctl.commands.status import lines_of
+from svc.metrics.server import TextServer
 from svc.model.errors import CallerError, PeerError, SvcError
 from svc.netconf.installed import Installed, add_installed
 
@@ -180,6 +184,72 @@ def test_damaged_record_of_an_executable_is_a_problem(node: NodeStatus, tmp_path
     assert problem["text"] == f"cannot use {tmp_path}/svc.install: it is damaged: calls of the runtime fail"
     assert problem["fix"].startswith("repeat `svcctl install` with the same options")
     assert found["verdict"] != GOOD
+
+
+ROUTES = {
+    "state": "working", "traces": [], "problems": [], "heldDeletions": 0, "remainingRoutes": 0, "routes": 12, "conflicts": 0,
+    "missing": {}, "networks": [{"network": "10.0.0.0/26"}],
+}  # fmt: skip
+
+
+@contextmanager
+def routes_report(path: Path, report: Json) -> Iterator[None]:
+    """Serve a report of svc-routes inside the block. The socket stays, as after a kill."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.setblocking(False)
+    listening.bind(str(path))
+    listening.listen()
+    server = TextServer(lambda: json.dumps(report), "/routes")
+    server.add(listening)
+    server.start()
+    try:
+        yield
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "problems"),
+    [
+        ({}, "working, 12 routes", []),
+        (
+            {"missing": {"NOT_CONNECTED": 2, "NO_NODE": 1}, "conflicts": 4, "heldDeletions": 5},
+            "working, 12 routes, 3 networks without one, 4 conflicts, 5 kept that are not wanted",
+            [(NOTE, "svc-routes has no route to 3 networks (2 NOT_CONNECTED, 1 NO_NODE)")],
+        ),
+        (
+            {"state": "idle", "routes": 0, "remainingRoutes": 3, "traces": ["a device"]},
+            "idle, 3 routes: a device",
+            [],
+        ),
+        ({"problems": ["nft failed"]}, "working, 12 routes", [(DEGRADED, "svc-routes: nft failed")]),
+    ],
+)
+def test_routes_are_shown(node: NodeStatus, tmp_path: Path, changes: Json, line: str, problems: list[tuple[str, str]]) -> None:
+    """The networks themselves are not part of the status."""
+    node.agent = Source("the agent", lambda: {**state(), "agent": None})
+    with routes_report(tmp_path / "routes.sock", {**ROUTES, **changes}):
+        assert shown(node, "routes") == [line]
+        found = node.read(TIMEOUT_SECONDS)
+    assert [(each["level"], each["text"]) for each in found["problems"]] == problems
+    assert "networks" not in found["routes"]
+
+
+def test_routes_are_absent_without_an_instance(node: NodeStatus, tmp_path: Path) -> None:
+    """Also if a killed one has left its socket. One that hangs is a problem."""
+    node.agent = Source("the agent", lambda: {**state(), "agent": None})
+    assert shown(node, "routes") == []
+    with routes_report(tmp_path / "routes.sock", ROUTES):
+        pass
+    assert shown(node, "routes") == []
+    assert node.read(TIMEOUT_SECONDS)["verdict"] == GOOD
+    (tmp_path / "routes.sock").unlink()
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(str(tmp_path / "routes.sock"))
+        hanging.listen()
+        found = node.read(0.3)
+    assert found["routes"] is None
+    assert any("svc-routes does not answer" in each["text"] for each in found["problems"])
 
 
 def shown(node: NodeStatus, label: str) -> list[str]:

@@ -15,7 +15,7 @@ from svc.model.errors import CallerError
 from svc.model.ipam import Attribute, Block
 from svc.model.resource import Resource
 from svc.names import DEFAULT
-from svc.routes import mtu_file
+from svc.routes import mtu_file, trace_file
 from svc.routes.applied import Applied, Failure, Foreign
 from svc.routes.inputs import Inputs, borrowed_addresses, node_facts, routed_pool
 from svc.routes.interfaces import Interface
@@ -25,7 +25,7 @@ from svc.routes.mode import Mode
 from svc.routes.mtu_file import remove_mtu, write_mtu
 from svc.routes.planning import Row
 from svc.routes.reasons import Reason
-from svc.routes.report import WORKING, Report, as_table
+from svc.routes.report import IDLE, STATES, WORKING, Report, as_table
 from svc.routes.safety import DeletionGuard, Refusals
 from svc.routes.settings import Settings, parse, settings_of
 from svc.routes.telemetry import Telemetry
@@ -97,6 +97,29 @@ def test_auto_works_at_once_without_a_trace() -> None:
     assert mode.works(0.0)
     assert Mode("on").works(0.0)
     assert not Mode("off").works(0.0)
+
+
+def test_auto_waits_if_an_earlier_process_has_found_a_trace() -> None:
+    """The text says that the trace is not there any more."""
+    mode = Mode("auto", ("a device",), 1000.0)
+    mode.record((), 1000.0)
+    assert not mode.works(1299.0)
+    assert mode.reasons == ("not found any more: a device",)
+    assert mode.idle_seconds(1060.0) == 60.0
+    assert mode.works(1300.0)
+    assert mode.idle_seconds(1300.0) == 0.0
+    assert Mode("on", ("a device",), 1000.0).works(1000.0)
+
+
+def test_traces_survive_the_process(tmp_path: Path) -> None:
+    """An unwritable folder is no failure: the traces are found again."""
+    assert trace_file.read(tmp_path) == ()
+    trace_file.note(tmp_path, ("a device", "a route"))
+    assert trace_file.read(tmp_path) == ("a device", "a route")
+    trace_file.remove(tmp_path)
+    trace_file.remove(tmp_path)
+    assert trace_file.read(tmp_path) == ()
+    trace_file.note(tmp_path / "missing", ("a device",))
 
 
 def test_options_have_an_order(tmp_path: Path) -> None:
@@ -207,6 +230,18 @@ def test_every_reason_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "routes.md").read_text()
     rows = [line.split("`")[1] for line in page.partition("## Reasons")[2].partition("\n## ")[0].splitlines() if "| `" in line]
     assert sorted(rows) == sorted(reason.name for reason in Reason)
+
+
+def test_every_state_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "routes.md").read_text()
+    rows = [line.split("`")[1] for line in page.partition("## States")[2].partition("\n## ")[0].splitlines() if "| `" in line]
+    assert sorted(rows) == sorted(STATES)
+
+
+def test_the_report_counts_routes_that_remain() -> None:
+    found = Report(IDLE, traces=("a device",), remaining=3).document()
+    assert (found["routes"], found["remainingRoutes"], found["missing"]) == (0, 3, {})
+    assert "3 own routes stay until the other program has routes there" in as_table(found)
 
 
 def test_the_mtu_file_of_another_program_stays(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """The addresses of tunnels: which are kept, released and used, with a node that only notes what is asked of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import pytest
 
 from svc._core.cidr import Address
 from svc.model.errors import PeerError
-from svc.routes.own_node import HANDLES
+from svc.routes.inputs import HANDLES
+from svc.routes.own_marks import OwnMarks, remove_marks
 from svc.routes.tunnel_addresses import TunnelAddresses
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
 
@@ -20,7 +22,8 @@ class Node:
     def __init__(self, *held: Address) -> None:
         self.addresses = held
         self.released: list[str] = []
-        self.is_full = False
+        self.registered: list[tuple[dict[int, Address], dict[int, Address]]] = []
+        self.is_full = self.is_broken = False
 
     def assign(self, kind: str, pools: Iterable[str]) -> Address:
         if self.is_full:
@@ -33,13 +36,30 @@ class Node:
     def release(self, kind: str) -> None:
         self.released.append(kind)
 
+    def register(
+        self,
+        addresses: Mapping[int, Address],
+        former: Mapping[int, Address],
+        note: Callable[[Mapping[int, Address]], None],
+    ) -> None:
+        if self.is_broken:
+            raise RuntimeError("broken")
+        self.registered.append((dict(addresses), dict(former)))
+        note(addresses)
 
-def made(node: Node, **present: Address) -> TunnelAddresses:
-    return TunnelAddresses(node, lambda: None, {VXLAN_V4: present["v4"]} if present else {})  # type: ignore[arg-type]
+
+@pytest.fixture
+def marks(tmp_path: Path) -> OwnMarks:
+    return OwnMarks(tmp_path)
 
 
-def test_addresses_of_devices_are_used_until_ipam_answers() -> None:
-    tunnels = made(Node(SECOND), v4=FIRST)
+def made(node: Node, marks: OwnMarks, **present: Address) -> TunnelAddresses:
+    devices = {VXLAN_V4: present["v4"]} if present else {}
+    return TunnelAddresses(lambda: node, lambda: None, devices, marks)  # type: ignore[arg-type, return-value]
+
+
+def test_addresses_of_devices_are_used_until_ipam_answers(marks: OwnMarks) -> None:
+    tunnels = made(Node(SECOND), marks, v4=FIRST)
     assert tunnels.addresses == {VXLAN_V4: FIRST}
     tunnels.want(NEEDED, {})
     tunnels.attempt_needed()
@@ -47,23 +67,84 @@ def test_addresses_of_devices_are_used_until_ipam_answers() -> None:
 
 
 @pytest.mark.parametrize(("kept", "released"), [(frozenset(HANDLES), []), (frozenset({VXLAN_V4}), [VXLAN_V6, IPIP])])
-def test_an_address_that_a_device_or_another_program_has_is_not_released(kept: frozenset[str], released: list[str]) -> None:
+def test_an_address_that_a_device_or_another_program_has_is_not_released(
+    marks: OwnMarks, kept: frozenset[str], released: list[str]
+) -> None:
+    for kind in HANDLES:
+        marks.add_tunnel(kind)
     node = Node()
-    tunnels = made(node)
+    tunnels = made(node, marks)
     tunnels.want({}, {}, kept)
     tunnels.attempt_needed()
     assert node.released == released
     tunnels.want({}, {})
     tunnels.attempt_needed()
+    tunnels.attempt_needed()
     assert sorted(node.released) == sorted(HANDLES)
 
 
+def test_after_a_boot_only_own_addresses_are_released(tmp_path: Path) -> None:
+    """No device tells any more whose they are. The handles are those of another program, too."""
+    first = made(Node(FIRST), OwnMarks(tmp_path))
+    first.want(NEEDED, {})
+    first.attempt_needed()
+    node = Node(FIRST)
+    second = made(node, OwnMarks(tmp_path))
+    second.want({}, {})
+    second.attempt_needed()
+    assert node.released == [VXLAN_V4]
+    assert OwnMarks(tmp_path).tunnels == frozenset()
+
+
+def test_a_device_tells_that_an_address_is_own(marks: OwnMarks) -> None:
+    """Also if the file of the state directory is lost."""
+    node = Node(FIRST)
+    tunnels = made(node, marks, v4=FIRST)
+    tunnels.want({}, {})
+    tunnels.attempt_needed()
+    assert node.released == [VXLAN_V4]
+
+
+def test_registered_addresses_are_known_after_a_boot(tmp_path: Path) -> None:
+    for address, former in ((FIRST, {}), (SECOND, {4: FIRST})):
+        node = Node()
+        tunnels = made(node, OwnMarks(tmp_path))
+        tunnels.want({}, {4: address})
+        tunnels.attempt_needed()
+        assert node.registered == [({4: address}, former)]
+    remove_marks(tmp_path)
+    remove_marks(tmp_path)
+    assert OwnMarks(tmp_path).registered == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"tunnels": 1}', '{"tunnels": [], "addresses": ["x"]}'])
+def test_a_damaged_file_means_that_nothing_is_own(tmp_path: Path, text: str) -> None:
+    (tmp_path / "node.routes").write_text(text)
+    marks = OwnMarks(tmp_path)
+    assert (marks.tunnels, marks.registered) == (frozenset(), {})
+    marks.add_tunnel(VXLAN_V4)
+    assert OwnMarks(tmp_path).tunnels == {VXLAN_V4}
+
+
+def test_an_error_of_svc_is_a_problem(marks: OwnMarks) -> None:
+    """It does not end the thread."""
+    node = Node(FIRST)
+    node.is_broken = True
+    tunnels = made(node, marks)
+    tunnels.want(NEEDED, {4: FIRST})
+    tunnels.attempt_needed()
+    assert "an error of svc, RuntimeError: broken" in tunnels.problems["address"]
+    assert tunnels.addresses == {VXLAN_V4: FIRST}
+
+
 @pytest.mark.parametrize(("held", "used"), [((FIRST,), {VXLAN_V4: FIRST}), ((SECOND,), {}), ((), {})])
-def test_an_address_that_ipam_has_given_back_is_used_no_longer(held: tuple[Address, ...], used: dict[str, Address]) -> None:
+def test_an_address_that_ipam_has_given_back_is_used_no_longer(
+    marks: OwnMarks, held: tuple[Address, ...], used: dict[str, Address]
+) -> None:
     """The pool is full. What the node has is not released."""
     node = Node(*held)
     node.is_full = True
-    tunnels = made(node, v4=FIRST)
+    tunnels = made(node, marks, v4=FIRST)
     tunnels.want(NEEDED, {}, frozenset(HANDLES))
     tunnels.attempt_needed()
     assert tunnels.addresses == used
@@ -71,9 +152,10 @@ def test_an_address_that_ipam_has_given_back_is_used_no_longer(held: tuple[Addre
     assert "no address" in tunnels.problems[VXLAN_V4]
 
 
-def test_nothing_is_written_at_rest() -> None:
+def test_nothing_is_written_at_rest(marks: OwnMarks) -> None:
+    marks.add_tunnel(IPIP)
     node = Node()
-    tunnels = made(node)
+    tunnels = made(node, marks)
     tunnels.want({}, {})
     tunnels.rest()
     tunnels.attempt_needed()

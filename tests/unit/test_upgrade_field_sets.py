@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from svc.names import DEFAULT
-from svc.upgrade.adoption import leftovers, operations, remove_all
-from svc.upgrade.field_sets import MISSING, has, leaves, remove, show, union, value_at
-from svc.upgrade.manual_edits import find_edits, without_carried
+from svc.upgrade.adoption import EDITS, holds, leftovers, operations, remove_all
+from svc.upgrade.field_sets import MISSING, has, leaves, nearest_item, put, remove, show, split, union, value_at
+from svc.upgrade.former_managers import giving_back
+from svc.upgrade.manual_edits import find_edits, with_carried, without_carried
 from svc.upgrade.object_states import differences, digest, essence, last_applied
 
 Json = dict[str, Any]
@@ -142,3 +143,84 @@ def test_differences_name_items_by_their_names() -> None:
     after = {"spec": {"env": [{"name": "B", "value": "3"}, {"name": "A", "value": "1"}], "args": ["y"]}}
     found = {field: (old, new) for field, old, new in differences(before, after)}
     assert found == {"spec.env[B].value": ("2", "3"), "spec.args": (["x"], ["y"])}
+
+
+VARIABLE = 'k:{"name":"MINE"}'
+ENV = ("f:spec", "f:containers", CONTAINER, "f:env")
+
+
+def pod(*variables: str) -> Json:
+    env = [{"name": name, "value": name.lower()} for name in variables]
+    return {"spec": {"containers": [{"name": "agent", "image": "i", "env": env}]}}
+
+
+def test_chosen_fields_are_split_off_with_their_items() -> None:
+    """An item of a list goes with its last field. What is at or below a chosen path goes as well."""
+    item: Json = {".": {}, "f:name": {}, "f:value": {}}
+    fields: Json = {"f:spec": {"f:containers": {CONTAINER: {".": {}, "f:image": {}, "f:env": {".": {}, VARIABLE: item}}}}}
+    taken, rest = split(fields, [(*ENV, VARIABLE)])
+    assert taken == {"f:spec": {"f:containers": {CONTAINER: {"f:env": {".": {}, VARIABLE: item}}}}}
+    assert rest == {"f:spec": {"f:containers": {CONTAINER: {".": {}, "f:image": {}}}}}
+    assert split(fields, []) == ({}, fields)
+    whole, nothing = split(fields, [IMAGE, (*ENV, VARIABLE)])
+    assert (whole, nothing) == (fields, {})
+
+
+def test_values_are_put_where_the_source_has_them() -> None:
+    target = pod("FIRST", "LAST")
+    put(target, (*ENV, VARIABLE), pod("FIRST", "MINE", "LAST"))
+    assert target == pod("FIRST", "MINE", "LAST")
+    put(target, IMAGE, {"spec": {"containers": [{"name": "agent", "image": "mirror"}]}})
+    assert target["spec"]["containers"][0]["image"] == "mirror"
+    bare: Json = {}
+    put(bare, (*ENV, VARIABLE, "f:value"), pod("FIRST", "MINE"))
+    assert bare == {"spec": {"containers": [{"name": "agent", "env": [{"name": "MINE", "value": "mine"}]}]}}
+
+
+def test_nearest_item_of_a_path() -> None:
+    assert nearest_item((*ENV, VARIABLE, "f:value")) == (*ENV, VARIABLE)
+    assert nearest_item(("f:data", "f:x")) == ()
+
+
+def test_removed_fields_are_edits_if_a_run_has_recorded_them() -> None:
+    """A carried removal stays out of what is applied; another one is in conflict."""
+    fields: Json = {
+        "f:spec": {"f:containers": {CONTAINER: {".": {}, "f:env": {VARIABLE: {".": {}, "f:name": {}, "f:value": {}}}}}}
+    }
+    live, applied = pod() | {"metadata": {}}, managed(pod("MINE") | {"metadata": {}}, ("svcctl", "Apply", fields))
+    assert list(find_edits(live, applied, pod("MINE"))) == []
+    (edit,) = find_edits(live, applied, pod("MINE"), is_recorded=True)
+    assert (edit.path, edit.live, edit.is_carried) == ((*ENV, VARIABLE), MISSING, True)
+    assert str(edit) == "spec.containers[name=agent].env[name=MINE] was removed, stays out"
+    assert without_carried(pod("MINE"), [edit]) == with_carried(pod("MINE"), [edit], live) == pod()
+    other = pod("MINE")
+    other["spec"]["containers"][0]["env"][0]["value"] = "former"
+    (conflict,) = find_edits(live, applied, other, is_recorded=True)
+    assert not conflict.is_carried
+    assert "was removed; the manifest has {'name': 'MINE', 'value': 'mine'}, the former one: {" in str(conflict)
+
+
+def test_fields_go_back_to_those_who_had_them_alone() -> None:
+    """Managers of the status stay, and so does what svcctl had before."""
+    status: tuple[str, str, Json] = ("kubelet", "Update", {"f:status": {}})
+    target = managed(document(a="1", b="1"), ("gitops", "Apply", data("a")), ("svcctl", "Apply", data("b")))
+    live = managed(document(a="1", b="1"), status, ("svcctl", "Apply", data("b")), ("svcctl", "Update", data("a")))
+    (operation,) = giving_back(live, target)
+    live["metadata"]["managedFields"] = operation["value"]
+    found = [(each["manager"], each["operation"]) for each in live["metadata"]["managedFields"]]
+    assert found == [("kubelet", "Update"), ("gitops", "Apply"), ("svcctl", "Apply")]
+    assert giving_back(live, target) == []
+    shared = managed(document(a="1"), ("gitops", "Apply", data("a")), ("svcctl", "Apply", data("a")))
+    assert giving_back(live, shared) == []
+
+
+def test_carried_edits_of_a_manifest_get_a_manager_of_their_own() -> None:
+    """They join those of an earlier run; all other fields of appliers move to svcctl."""
+    live = managed(
+        document(a="1", b="1", c="1"), (EDITS, "Update", data("c")), ("kubectl-client-side-apply", "Update", data("a", "b"))
+    )
+    assert holds(live, [("f:data", "f:a")])
+    assert not holds(live, [("f:data", "f:c")])
+    (operation,) = operations(live, DEFAULT, [("f:data", "f:a")])
+    found = {each["manager"]: set(each["fieldsV1"]["f:data"]) - {"."} for each in operation["value"]}
+    assert found == {"svcctl": {"f:b"}, EDITS: {"f:a", "f:c"}}

@@ -10,7 +10,7 @@ from svc.upgrade.operator_procedure import OperatorProcedure
 
 def findings(name: str, namespace: str) -> tuple[str, ...]:
     operator = daemon_set("svc:0.1.1") | {"kind": "Deployment", "metadata": {"name": name, "namespace": namespace}}
-    return OperatorProcedure(MemoryWriter(), [operator], "digest").findings().blockers
+    return OperatorProcedure(MemoryWriter(), [operator], {"manifest": "digest"}).findings().blockers
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "svc-system"])

@@ -52,6 +52,25 @@ def test_build_does_not_count() -> None:
     assert order_of("v1.2.0+build.7") == order_of("1.2.0") == order_of("1.2.0+other")
 
 
+@pytest.mark.parametrize(
+    ("built", "plain"),
+    [
+        ("v3.29.1-amd64", "v3.29.1"), ("3.29.1-linux-arm64", "v3.29.1"), ("v3.29-fips", "3.29.0"),
+        ("v3.29.1-rc.1-amd64", "v3.29.1-rc.1"), ("v3.29.1-rc1-s390x", "3.29.1rc1"), ("v1.2.0-beta2", "1.2b2"),
+    ],
+)  # fmt: skip
+def test_word_about_a_build_does_not_count(built: str, plain: str) -> None:
+    assert order_of(built) == order_of(plain) is not None
+
+
+@pytest.mark.parametrize("suffix", ["rc.1", "RC2", "alpha-amd64", "dev", "0.dev", "7"])
+def test_pre_release_is_before_its_release(suffix: str) -> None:
+    one, release = order_of(f"v3.29.1-{suffix}"), order_of("v3.29.1")
+    assert one is not None
+    assert release is not None
+    assert one < release
+
+
 def test_forms_are_mixed_in_one_order() -> None:
     mixed = ["0.9", "1.0.dev4", "1.0.0-0.dev", "1.0a1", "1.0.0-alpha.2", "1.0b1", "1.0.0-rc.1", "1.0rc2", "v1.0.0", "1.0.post1"]
     for before, after in pairwise(map(order_of, mixed)):

@@ -1,8 +1,10 @@
 """The matrix of wheels, and how they are put together."""
 
 import importlib
+import re
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,12 +51,13 @@ def test_equal_parts_make_equal_wheels(wheels: Any, tmp_path: Path) -> None:
     made = []
     for folder, order in ((tmp_path / "a", members), (tmp_path / "b", dict(reversed(members.items())))):
         folder.mkdir()
-        made.append(assembly.write_wheel(order, target, folder, 1_700_000_000))
+        made.append(assembly.write_wheel(order, target, folder, 1_700_000_000, lambda data: zlib.compress(data)[2:-4]))
     assert made[0].name == "svc_cni-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"
     assert made[0].read_bytes() == made[1].read_bytes()
     with zipfile.ZipFile(made[0]) as archive:
         assert archive.getinfo("svc_cni-1.0.data/scripts/svc").external_attr >> 16 == 0o100755
         record = archive.read("svc_cni-1.0.dist-info/RECORD").decode().splitlines()
+        assert archive.testzip() is None
     assert len(record) == len(archive.namelist())
     assert record[-1] == "svc_cni-1.0.dist-info/RECORD,,"
 
@@ -65,3 +68,36 @@ def test_python_part_has_nothing_of_a_machine(wheels: Any, tmp_path: Path) -> No
         for name in ("svc/a.py", "svc/_core/a.so", "x-1.data/scripts/svc", "x-1.dist-info/WHEEL", "x-1.dist-info/METADATA"):
             archive.writestr(name, "")
     assert set(wheels("assembly").python_part(path)) == {"svc/a.py", "x-1.dist-info/METADATA"}
+
+
+def test_builds_of_different_bytes_are_named_with_their_members(wheels: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, text in ((first, "1"), (second, "2")):
+        folder.mkdir()
+        (folder / "sdist.tar.gz").write_text("the same")
+        with zipfile.ZipFile(folder / "x.whl", "w") as archive:
+            archive.writestr(zipfile.ZipInfo("svc/a.py"), "the same")
+            archive.writestr(zipfile.ZipInfo("svc/b.py"), text)
+    (first / "y.whl").write_text("")
+    found = list(wheels("twice").differences(first, second))
+    assert found == ["x.whl differs: svc/b.py", "y.whl is only in one of the builds"]
+
+
+def test_equal_builds_do_not_differ_but_empty_ones_prove_nothing(wheels: Any, tmp_path: Path) -> None:
+    assert list(wheels("twice").differences(tmp_path, tmp_path)) == ["nothing was built"]
+    (tmp_path / "x.whl").write_text("x")
+    assert not list(wheels("twice").differences(tmp_path, tmp_path))
+
+
+def test_trial_leaves_out_only_tests_that_are_there(wheels: Any) -> None:
+    for name in (*wheels("trial").OF_SOURCES, *wheels("trial").OF_HOST):
+        module, _, function = name.partition("::")
+        assert not function or f"def {function}(" in (ROOT / "tests" / module).read_text(), name
+        assert (ROOT / "tests" / module).exists(), name
+
+
+def test_trial_installs_what_the_lock_file_has(wheels: Any) -> None:
+    trial = wheels("trial")
+    pinned = {line.partition("==")[0] for line in trial.constraints().splitlines()}
+    assert {"pytest", "hypothesis"} <= pinned
+    assert {re.split(r"[<>=]", each)[0].lower() for each in trial.tools()} <= pinned

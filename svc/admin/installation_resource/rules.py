@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Any, Final
@@ -13,6 +12,7 @@ from svc.model import installation as shape
 from svc.model.field_errors import FieldError
 from svc.model.pool import pool_errors
 from svc.names import Names
+from svc.values import replace
 
 Json = dict[str, Any]
 

@@ -1,7 +1,6 @@
 """The addresses that this node itself uses: its interfaces, the host routes to its containers, and its attachments."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 
 from svc._core import netns, rtnl
@@ -11,7 +10,7 @@ from svc.attach.journal_reader import read_every_row
 from svc.attach.record import DELETING
 from svc.dataplane.kernel import addresses_of, query
 from svc.model.errors import CallerError, reason_of
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 _JOURNAL = "journal.db"
 _LOOK = "`ip address` and `ip route` name the interface; end its container, or delete it if no container uses it"

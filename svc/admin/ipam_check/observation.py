@@ -5,7 +5,6 @@ belongs to it.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from svc.ipam.pools import PoolSet, Reserved
 from svc.model.ipam import Affinity, Attribute, Block
 from svc.model.keys import AffinityKey
 from svc.names import Names
+from svc.values import dataclass, field
 from svc.values import dataclass as value
 
 if TYPE_CHECKING:

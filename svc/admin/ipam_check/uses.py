@@ -6,7 +6,6 @@ use, but not that the address should be allocated.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from sys import intern
 from typing import Any, Final, TypeVar
 
@@ -20,6 +19,7 @@ from svc.model.mapped import allocated_form
 from svc.model.pod_endpoint import is_finished, network_status_addresses
 from svc.model.resource import Resource
 from svc.names import Names
+from svc.values import dataclass, field
 from svc.values import dataclass as value
 
 Json = dict[str, Any]

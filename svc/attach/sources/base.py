@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field
 
 from svc._core.cidr import Address
 from svc.attach.context import Context
@@ -12,13 +11,14 @@ from svc.attach.sessions import DatastoreSession
 from svc.call_trace import CallTrace
 from svc.datastore.api import Delete, Found
 from svc.ipam.requests import ExtraWrite
+from svc.ipam.service import PlannedRelease
 from svc.model.annotations import AnnotationSettings
 from svc.model.ipam import Handle
 from svc.model.resource import Resource
 from svc.model.result import Dns, IpConfig, Route
 from svc.names import Names
 from svc.orch.pod_info import PodInfo
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Valid = frozenset[tuple[str, str]]
 """Containers and interfaces that the runtime knows."""
@@ -63,9 +63,12 @@ class Assignment:
     trace: CallTrace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Holdings:
-    """An attachment to release, with its endpoint and its handle in the datastore; None if they were not read."""
+    """An attachment to release, with its endpoint and its handle in the datastore; None if they were not read.
+
+    `planned` is the release that was planned before its time, if any.
+    """
 
     context: Context
     session: DatastoreSession
@@ -73,6 +76,7 @@ class Holdings:
     trace: CallTrace
     endpoint: Found[Resource] | None = None
     handle: Found[Handle] | None = None
+    planned: PlannedRelease | None = None
 
 
 class AddressSource(ABC):
@@ -111,6 +115,9 @@ class AddressSource(ABC):
     @abstractmethod
     def why_not_held(self, session: DatastoreSession, record: Record, trace: CallTrace) -> str:
         """Return why the attachment lacks its addresses now; empty if it has them. Raise PeerError if that is not known."""
+
+    def plan_release(self, held: Holdings, extra_write: Delete | None) -> None:  # noqa: B027
+        """Prepare `release`, with the same arguments, as far as that changes nothing. Raise SvcError."""
 
     @abstractmethod
     def release(self, held: Holdings, extra_write: Delete | None) -> bool:

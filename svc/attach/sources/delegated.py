@@ -7,7 +7,6 @@ network, after a restart, and without Kubernetes.
 import logging
 import os
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from svc.names import Names
 from svc.netconf import host_local
 from svc.netconf.annotations import require_svc_ipam
 from svc.orch.pod_cidrs import config_warning, node_ranges
-from svc.values import dataclass
+from svc.values import dataclass, replace
 
 Json = dict[str, Any]
 

@@ -1,7 +1,6 @@
 """Addresses from the pools of the datastore, and addresses that bypass IPAM."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from svc._core.cidr import Address
@@ -19,6 +18,7 @@ from svc.ipam.requests import Allocation, Assign, ReleaseTarget
 from svc.model.annotations import ADDRESSES, FAMILIES, POOLS, AnnotationSettings
 from svc.model.errors import Code, SvcError
 from svc.model.result import IpConfig, Route
+from svc.values import replace
 
 REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # errors that changed annotations of the namespace may avoid
 
@@ -96,6 +96,9 @@ class PoolSource(AddressSource):
         if session.ipam.holds(record.handle, record.address_list()):
             return ""
         return f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}"
+
+    def plan_release(self, held: Holdings, extra_write: Delete | None) -> None:
+        pool_release.plan(held, extra_write, held.record.address_list())
 
     def release(self, held: Holdings, extra_write: Delete | None) -> bool:
         return pool_release.release(held, extra_write, held.record.address_list())

@@ -5,7 +5,6 @@ Their endpoints are deleted before the addresses are released, because a new pod
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 from svc._core.cidr import Address, Cidr
@@ -22,6 +21,7 @@ from svc.ipam.requests import Release
 from svc.model.errors import SvcError
 from svc.model.keys import Host
 from svc.model.resource import Resource
+from svc.values import dataclass, field
 
 _Work = tuple[str, str, Callable[[], object]]
 """The subject of a write, its message for the log, and the write."""

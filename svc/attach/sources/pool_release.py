@@ -15,6 +15,13 @@ from svc.ipam.requests import Release, ReleaseTarget
 from svc.model.errors import Code, PeerError
 
 
+def plan(held: Holdings, extra_write: Delete | None, addresses: tuple[Address, ...]) -> None:
+    """Plan what `release` will do with the same arguments. Raise SvcError."""
+    session, record = held.session, held.record
+    if held.handle is not None and not (record.older_handle or record.recorded_only):
+        held.planned = session.ipam.plan_release(_release_of(held, addresses, extra_write), held.handle)
+
+
 def release(held: Holdings, extra_write: Delete | None, addresses: tuple[Address, ...]) -> bool:
     """Release the addresses of the handle, except those of other attachments with the same handle.
 
@@ -24,6 +31,9 @@ def release(held: Holdings, extra_write: Delete | None, addresses: tuple[Address
     session, record = held.session, held.record
     if record.older_handle or record.recorded_only:
         return _release_unrecorded(held, extra_write)
+    planned = held.planned
+    if planned is not None and held.handle is not None and planned.request.extra_write == extra_write:
+        return session.ipam.carry_out(planned, held.handle) and session.backend.atomic
     return session.ipam.release(_release_of(held, addresses, extra_write), held.handle) and session.backend.atomic
 
 

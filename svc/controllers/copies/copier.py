@@ -6,7 +6,6 @@ before it writes. So a late event cannot make it delete a copy whose original ex
 
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from datetime import datetime, timezone
 
 from svc.controllers.controller import Controller, Shared
@@ -18,6 +17,7 @@ from svc.datastore.api import Create, Delete, Entry, Update
 from svc.model.keys import ResourceKey
 from svc.model.object_metadata import bit_reversed_uid
 from svc.model.resource import Resource, set_identity
+from svc.values import replace
 
 _UNKNOWN = b""  # digest of an original that cannot be translated: different from every other one
 

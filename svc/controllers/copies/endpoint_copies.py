@@ -1,7 +1,6 @@
 """What the controller `workloadendpoint` copies from a pod to its stored endpoints: labels, service account and profiles."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from svc.controllers.digests import digest
@@ -9,6 +8,7 @@ from svc.model.endpoint import PRIMARY_INTERFACE, PodFacts, Workload, endpoint_l
 from svc.model.pod_endpoint import copied_facts, stated_container
 from svc.model.resource import Resource
 from svc.names import Names
+from svc.values import replace
 
 Json = dict[str, Any]
 

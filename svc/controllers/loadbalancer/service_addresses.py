@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,6 +34,7 @@ from svc.model.errors import CallerError, SvcError
 from svc.model.keys import HandleKey, ResourceQuery
 from svc.model.pool import LOAD_BALANCER, Pool
 from svc.model.resource import Resource
+from svc.values import replace
 
 Json = dict[str, Any]
 

@@ -1,7 +1,6 @@
 """What services of type LoadBalancer request: read from a service of the Kubernetes API, without I/O."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -11,7 +10,7 @@ from svc.ipam.load_balancer import handle_of
 from svc.model.annotations import POOLS
 from svc.model.field_errors import FieldError
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from svc.ipam.errors import shortened
 from svc.model.host_endpoint import KIND, endpoint_name
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, new_uid, ordered, set_identity
+from svc.values import replace
 
 CLASH: Final = "HostEndpointClash"
 INVALID: Final = "HostEndpointTemplateInvalid"

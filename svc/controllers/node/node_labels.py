@@ -5,7 +5,6 @@ An annotation lists the labels that were copied. So a label that Kubernetes lose
 
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -17,6 +16,7 @@ from svc.controllers.settings import NODE
 from svc.datastore.api import Update
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, ordered
+from svc.values import replace
 
 _NODE: Final = "Node"
 

@@ -5,7 +5,6 @@ While a node is updated, its agent waits for `install` in a container. So that i
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,8 @@ from click.core import ParameterSource
 
 from svc.admin import installation, installer
 from svc.admin.install_records import other_installations, recorded_settings
-from svc.admin.installation import CHAINED, UNIT_DIR, Installation
+from svc.admin.installation import CHAINED, Installation
+from svc.admin.units import UNIT_DIR
 from svc.cni.install_record import MAX_WAIT_SECONDS
 from svc.ctl.cli_context import CliContext, Target, names_option, rehearse
 from svc.ctl.interrupts import import_interrupts, one_interrupt
@@ -28,6 +28,7 @@ from svc.model.errors import SvcError
 from svc.netconf.installed import FILE_NAME, remove_installed
 from svc.netconf.names_profiles import canonical
 from svc.netconf.networklist import read_file
+from svc.values import replace
 
 _EMBEDDED = "embedded"
 _OF_THE_NETWORK = ("netconf", "host_conf_dir", "installation", "without", "cni_version")
@@ -70,6 +71,7 @@ _bin_dir_option = click.option(
     help="Let calls wait so long for an agent, without Python; 0: run them without one.  [default: as installed, else 0]",
 )
 @click.option("--systemd", is_flag=True, help="Install a systemd unit for the agent, too.")
+@click.option("--routes", is_flag=True, help="With --systemd: install a unit for svc-routes as well.")
 @click.option("--unit-dir", type=PATH, help=f"Directory of the unit.  [default: {UNIT_DIR}]")
 @names_option
 @click.pass_obj
@@ -165,6 +167,7 @@ def _require_effect(options: Mapping[str, Any], *, watch: bool, apply_pools: boo
         ("--service-account", options["service_account"], has_token, "--datastore orch: nothing else has a token"),
         ("--apply-pools", apply_pools, options["installation"], "--installation: it lists the pools"),
         ("--unit-dir", options["unit_dir"], options["systemd"], "--systemd: it is about the unit"),
+        ("--routes", options["routes"], options["systemd"], "--systemd: it is about a unit"),
     ):
         if is_given and not has_effect:
             raise click.UsageError(f"{option} needs {needed}")

@@ -1,7 +1,6 @@
 """svcctl ipam."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -21,6 +20,7 @@ from svc.ipam import settings
 from svc.ipam.pools import read_pools
 from svc.model.ipam import Attribute, IpamConfig
 from svc.model.keys import PLURALS
+from svc.values import replace
 
 Json = dict[str, Any]
 Answer = tuple[list[Json], str]

@@ -20,6 +20,7 @@ from svc.deploy.manifests import settings as choices
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import Problem, Settings
 from svc.deploy.manifests.yaml_text import to_yaml
+from svc.deploy.server_apply import POOL
 from svc.deploy.server_apply import apply as apply_documents
 from svc.model.errors import CallerError
 from svc.netconf.names_profiles import canonical
@@ -127,8 +128,15 @@ def manifests(context: CliContext, /, kubeconfig: Path | None, is_applied: bool,
                 echo(f"{each} {'valid' if each.stored else 'not checked: what it needs is not there yet'}")
         else:
             for each in apply_documents(client, found):
-                echo(f"{each} applied")
+                echo(f"{each} {'kept: it exists, and is not changed' if each.is_kept else 'applied'}")
+            if settings.flavour == choices.NETWORKING and settings.is_orch and not _has_pool(client, settings):
+                echo("note: no pool exists, so pods get no address: repeat this with --pool CIDR", err=True)
     echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
+
+
+def _has_pool(client: "Client", settings: Settings) -> bool:
+    served = Discovery(client).find(settings.store_api_version, POOL)
+    return served is None or bool(client.list(served.path(settings.store_api_version, "")).items)
 
 
 def _settings(

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 
 import click
@@ -35,6 +34,7 @@ from svc.datastore.api import Backend
 from svc.model.errors import CallerError, Code
 from svc.model.resource import Resource, label_errors, ordered
 from svc.model.selector import Selector
+from svc.values import replace
 
 _MAX_NAMED = 10  # objects in a question
 

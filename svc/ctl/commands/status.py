@@ -31,7 +31,7 @@ Json = dict[str, Any]
 @output_option
 @click.pass_obj
 def status(context: CliContext, watch: bool) -> None:
-    """Show whether this node can serve pods: the agent, datastores, pools, waiting calls and pending releases.
+    """Show whether this node can serve pods: the agent, datastores, pools, svc-routes, calls and pending releases.
 
     \b
     The answer comes within 1 s, also if the agent or a datastore does not answer.
@@ -101,6 +101,8 @@ def lines_of(found: Json) -> Iterator[Line]:
     if state and state["queue"]:
         yield Line("calls", _calls(state))
         yield from _listed("", [_parked(call) for call in state["parked"] or ()])
+    if found["routes"]:
+        yield Line("routes", _routes(found["routes"]))
     if found["attachments"] is not None:
         yield Line("attachments", _counted(found["attachments"]))
     if found["spool"] and (number := found["spool"]["number"]):
@@ -143,6 +145,15 @@ def _pool(pool: Json) -> str:
     used, capacity = pool["in_use"], pool["capacity"]
     reserved = f", {pool['reserved']} reserved" if pool["reserved"] else ""
     return f"{pool['name']} {pool['cidr']}: {100 * used / capacity:.0f} % used ({used} of {capacity}{reserved})"
+
+
+def _routes(report: Json) -> str:
+    """Return the state of svc-routes, its routes, and what it lacks."""
+    words = [report["state"], f"{report['remainingRoutes'] or report['routes']} routes"]
+    words += [f"{missing} networks without one"] if (missing := sum(report["missing"].values())) else []
+    words += [f"{conflicts} conflicts"] if (conflicts := report["conflicts"]) else []
+    words += [f"{held} kept that are not wanted"] if (held := report["heldDeletions"]) else []
+    return ", ".join(words) + (f": {report['traces'][0]}" if report["traces"] else "")
 
 
 def _left(seconds: float) -> str:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from svc import atomic_file
-from svc.admin.changes import show_value
 from svc.admin.output_file import require_replaceable
 from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ctl.interrupts import announced_interrupt
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import echo, visible_lines
+from svc.ctl.upgrade_text import plan_text, run_text, verified_text
 from svc.datastore.open import open_client
 from svc.model.duration import parse_duration
 from svc.model.errors import CallerError, reason_of
@@ -23,7 +23,6 @@ from svc.netconf.networklist import read_file
 
 if TYPE_CHECKING:  # its packages come with an extra
     from svc.upgrade.engine import Engine
-    from svc.upgrade.plan import Plan
     from svc.upgrade.procedure import Procedure
     from svc.upgrade.writer import Writer
 
@@ -36,7 +35,7 @@ PROCEDURES: Final = (
 _USAGE: Final = 2
 _BLOCKED: Final = 3
 _FOLDER: Final = "upgrade"
-_MAX_VALUE: Final = 100  # characters of a value in a line
+_SKIPPED: Final = "skipped"  # the state of a step that had nothing to do
 _OF_STEP: Final = {"name", "state", "changes", "before", "after"}
 
 _kubeconfig_option = click.option(
@@ -47,7 +46,7 @@ _kubeconfig_option = click.option(
     required=True,
     help="Kubeconfig of an administrator.",
 )
-_helm_option = click.option("--helm", default="helm", show_default=True, metavar="PATH", help="The program, for `chart`.")
+_helm_option = click.option("--helm", default="helm", show_default=True, metavar="PATH", help="The program helm, for `chart`.")
 _timeout_option = click.option(
     "--timeout", default="30m", show_default=True, metavar="DURATION", help="How long to wait for the cluster."
 )
@@ -67,6 +66,13 @@ _OF_MANIFEST = (
         "--policies", default="", metavar="FILE", help="Policies that replace `allow-all-upgrade`, which is deleted at the end."
     ),
     click.option("--sha256", default="", metavar="DIGEST", help="Digest of the manifest; required for a URL."),
+    click.option(
+        "--base",
+        default="",
+        metavar="FILE|URL",
+        help="Manifest of the present release as it was published, to keep edits that were made in it before it was applied.",
+    ),
+    click.option("--base-sha256", default="", metavar="DIGEST", help="Digest of the base; required for a URL."),
     click.option("--chart", default="", metavar="FILE|FOLDER", help="Chart of the release to go to, for `chart`."),
     click.option("--release", default="", metavar="NAME", help="Name of the release of helm, for `chart`."),
     click.option("--values", default="", metavar="FILE", help="Values of the chart.  [default: those of the release]"),
@@ -74,8 +80,10 @@ _OF_MANIFEST = (
     click.option(
         "--to", default="", metavar="vX.Y.Z", help="Version to go to.  [default: that of svcctl, or of the names profile]"
     ),
-    click.option("--source", default="", metavar="FILE", help="Network configuration of the datastore to move from."),
-    click.option("--target", default="", metavar="FILE", help="Network configuration of the datastore to move to."),
+    click.option(
+        "--source", default="", metavar="FILE", help="For `datastore`: network configuration of the one to move from."
+    ),
+    click.option("--target", default="", metavar="FILE", help="For `datastore`: network configuration of the one to move to."),
 )
 
 
@@ -88,6 +96,18 @@ def _of_manifest(command: Command) -> Command:
 @click.group()
 def upgrade() -> None:
     """Upgrade a cluster: look at the plan, apply it, verify the result, and undo it if need be.
+
+    \b
+    Procedure       what it does, and what it needs
+      manifests       applies a newer manifest: --manifest
+      manifests-etcd  the same if etcd is the datastore: --manifest
+      operator        applies a newer manifest of the operator: --manifest
+      chart           upgrades a release of helm: --chart, --release
+      sidecars        brings sidecars of a mesh to the release of the agents: --manifest
+      host-endpoints  replaces host endpoints by automatic ones
+      datastore       moves the content between etcd and the Kubernetes API: --source, --target
+      to-operator     moves from manifests to the operator
+      takeover        takes the place of another product's plugin: --manifest
 
     \b
     Exit status: 0 done or nothing to do, 2 wrong use, 3 blocked, 4 waits for --ack, 5 timed out (run again),
@@ -126,7 +146,7 @@ def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, helm: str, 
     document = made.to_json()
     if out is not None:
         _write(out, document)
-    context.answer([document], _plan_text(made))
+    context.answer([document], plan_text(made))
     if made.blockers:
         sys.exit(_BLOCKED)
 
@@ -136,7 +156,7 @@ def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, helm: str, 
 @_kubeconfig_option
 @_helm_option
 @click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="Refuse if the cluster is not as in this plan any more.")
-@click.option("--ack", "acks", multiple=True, metavar="STEP", help="Consent to what a step asks for.")
+@click.option("--ack", "acks", multiple=True, metavar="STEP", help="Consent to what this step asks for. Repeat it for others.")
 @_timeout_option
 @output_option
 @click.pass_obj
@@ -174,7 +194,9 @@ def apply(
 @output_option
 @click.pass_obj
 def verify(context: CliContext, /, kubeconfig: Path, helm: str, **given: Any) -> None:
-    """Check that the cluster is as the manifest says, and that all pods have followed. Write nothing.
+    """Check that the cluster is as the plan says, and that all pods have followed. Write nothing.
+
+    Give the same options as to `apply`.
 
     \b
     Exit status: 0 it is, 2 wrong use, 3 unable to tell, 6 it is not.
@@ -185,7 +207,7 @@ def verify(context: CliContext, /, kubeconfig: Path, helm: str, **given: Any) ->
     """
     with _engine(context, kubeconfig, {}, helm) as (engine, writer):
         made = engine.verify(_procedure(writer, **given))
-    context.answer([made.to_json()], f"verified: {len(made.looks)} steps, version {made.findings.target}")
+    context.answer([made.to_json()], verified_text(made))
 
 
 @upgrade.command()
@@ -195,7 +217,9 @@ def verify(context: CliContext, /, kubeconfig: Path, helm: str, **given: Any) ->
 @output_option
 @click.pass_obj
 def undo(context: CliContext, kubeconfig: Path, helm: str, timeout: str) -> None:
-    """Undo the steps of the last run, the last one first. Stop at an object that was changed since.
+    """Undo the steps of the last run, the last one first. Stop at an object that was changed since, and show the difference.
+
+    It needs no manifest: the run has saved what was there before.
 
     \b
     Exit status: 0 done or nothing to do, 2 wrong use, 3 blocked, 5 timed out (run again), 130 interrupted.
@@ -225,10 +249,9 @@ def status(context: CliContext, kubeconfig: Path) -> None:
     if run is None:
         context.answer([], "no run is recorded")
         return
-    head = f"run {run.name}: {run.procedure}, from {run.source or 'unknown'} to {run.target}: {run.state}"
-    rows = [[name, state] for name, state in run.steps.items()]
+    rows = [[name, state] for name, state in run.steps.items() if state != _SKIPPED]
     document = run.to_json() | {"inputs": run.inputs, "steps": run.steps}
-    context.answer([document], f"{head}\n{table(('STEP', 'STATE'), rows)}")
+    context.answer([document], run_text(run, table(("STEP", "STATE"), rows)))
 
 
 @contextmanager
@@ -278,27 +301,6 @@ def _procedure(writer: "Writer", procedure: str | None, **given: Any) -> "Proced
     from svc.upgrade.request import Request
 
     return procedure_of(procedure or "", writer, Request(**given))
-
-
-def _plan_text(made: "Plan") -> str:
-    lines = [f"procedure: {made.procedure}", f"from {made.findings.source or 'unknown'} to {made.findings.target}"]
-    found = made.findings.found.items()
-    lines += [f"{name}: {', '.join(value) if isinstance(value, list) else value}" for name, value in found]
-    for step, look in made.looks:
-        state = "done" if look.is_done else "unverified" if look.unverified else "to do"
-        lines.append(f"{step.name}: {state}")
-        if not look.is_done:
-            lines += [f"  {field or 'object'}: {_value(before)} -> {_value(after)}" for field, before, after in look.changes]
-            lines += [f"  destroys {step.destroys}"] if step.destroys else []
-            lines += [] if step.can_undo else ["  cannot be undone"]
-        lines += [f"  note: {text}" for text in look.notes]
-        lines += [f"  asks for --ack {step.name}: {text}" for text in look.asks]
-    return "\n".join([*lines, *(f"blocked: {text}" for text in made.blockers)])
-
-
-def _value(value: Any) -> str:
-    text = "none" if value is None else show_value(value)
-    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}..."
 
 
 def _write(file: Path, document: Json) -> None:

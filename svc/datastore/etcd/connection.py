@@ -10,10 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, TypeVar
-
-import grpc
 
 from svc import deadline
 from svc.call_trace import explain
@@ -21,10 +18,12 @@ from svc.datastore.api import Forbidden, Position, StoreError
 from svc.datastore.etcd.error_hints import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import Cluster, Endpoint, Tls
+from svc.datastore.etcd.sync_grpc import grpc
 from svc.metrics import GET, LIST, WRITE, StoreMeter
 from svc.model.errors import Code, SvcError
 from svc.model.shortage import shortage_remedy
 from svc.retry import Backoff
+from svc.values import replace
 
 _log = logging.getLogger(__name__)
 

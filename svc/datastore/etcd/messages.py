@@ -20,6 +20,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message_factory import GetMessageClass
 
+import svc.datastore.etcd.sync_grpc  # noqa: F401  etcd3 imports gRPC as well
+
 _GENERATED = ("kv_pb2", "auth_pb2", "rpc_pb2")  # in the order of their imports
 _DESCRIPTOR = re.compile(r"serialized_pb=_b\(('.*')\)")
 
@@ -48,9 +50,21 @@ def _prepare() -> None:
             sys.modules[module] = _stand_in(module, ast.literal_eval(found[1]).encode("latin1"), pool)
 
 
-_prepare()
+def _import_messages() -> Any:
+    """Import the messages alone: the package itself imports its client, which takes as long as the rest."""
+    _prepare()
+    spec = importlib.util.find_spec("etcd3")
+    assert spec is not None  # see `_prepare`
+    package = sys.modules.get("etcd3")
+    if package is None:
+        sys.modules["etcd3"] = alone = ModuleType("etcd3")
+        alone.__path__ = list(spec.submodule_search_locations or ())
+    try:
+        return importlib.import_module("etcd3.etcdrpc")
+    finally:
+        if package is None:
+            del sys.modules["etcd3"]
 
-from etcd3 import etcdrpc  # noqa: E402  after the replacements
 
-rpc: Any = etcdrpc  # etcd3 has no types
+rpc: Any = _import_messages()  # etcd3 has no types
 Message = Any

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from svc.imports import whole_imports
 from svc.model.errors import Code
 from svc.model.field_errors import FieldError, FieldErrors, without_secrets_in_urls
 from svc.model.shortage import shortage
-from svc.tls import load_pair
 from svc.values import dataclass
 
 AUTHORITY = "127.0.0.1:2379"
@@ -193,6 +191,10 @@ def _load_tls(given: Mapping[str, str], errors: FieldErrors) -> Tls | None:
     roots = _certificates(_ROOTS, given, errors) if _ROOTS in given else _system_roots(errors)
     certificate, key = _certificates(_CERTIFICATE, given, errors), _read(_KEY, given, errors)
     if len(errors.found) == before and certificate is not None:
+        import ssl
+
+        from svc.tls import load_pair
+
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if problem := load_pair(context, given[_CERTIFICATE], given[_KEY]):
             remedy = f"name the private key of {_CERTIFICATE} = {given[_CERTIFICATE]!r}, in PEM and without a password"
@@ -217,6 +219,8 @@ def _certificates(name: str, given: Mapping[str, str], errors: FieldErrors) -> b
     data = _read(name, given, errors)
     if data is None:
         return None
+    import ssl
+
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=data.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError):
@@ -226,6 +230,8 @@ def _certificates(name: str, given: Mapping[str, str], errors: FieldErrors) -> b
 
 def _system_roots(errors: FieldErrors) -> bytes | None:
     """Return the root certificates of the system. The default of gRPC is its own list, which administrators do not control."""
+    import ssl
+
     paths = (ssl.get_default_verify_paths().cafile, *_SYSTEM_ROOTS)
     found = next((path for path in map(Path, filter(None, paths)) if path.is_file()), None)
     if found is not None:

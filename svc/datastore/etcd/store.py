@@ -24,12 +24,13 @@ from svc.datastore.etcd.watch import Deletions, QueryWatch, Span, SpanWatch
 from svc.datastore.generations import Generations
 from svc.datastore.watching import EventStream, OpenWatches
 from svc.metrics import StoreMeter
-from svc.model.keys import IPAM_CONFIG, IpamConfigKey, Key, Query, ResourceQuery
+from svc.model.keys import IPAM_CONFIG, BlockQuery, IpamConfigKey, Key, Query, ResourceQuery
 from svc.model.kv_codec import Codec, matches
 from svc.names import Names
 
 PAGE = 2000  # entries per request; a block of 64 addresses has 1 to 10 KB
 SMALL_PAGE = 500  # the same if the caller reads page by page to save memory
+BLOCK_PAGE = 200  # the same for blocks, which are the largest documents
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +140,8 @@ class EtcdStore(Backend):
 
     def _numbered_pages(self, query: Query) -> Iterator[tuple[int, Entries]]:
         """Yield a revision, and the entries of a query at it in parts. The caller may take long between them."""
-        for revision, kvs in self._ranges(query, SMALL_PAGE, self._connection.budget):
+        limit = BLOCK_PAGE if isinstance(query, BlockQuery) else SMALL_PAGE
+        for revision, kvs in self._ranges(query, limit, self._connection.budget):
             entries = Entries()
             self._gather(query, kvs, entries)
             yield revision, entries

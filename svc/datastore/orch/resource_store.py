@@ -1,7 +1,6 @@
 """What the parts of the store have in common: collections of objects, and writes whose answer may be lost."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Any, TypeVar
 
 from svc.datastore.api import Conflict, Create, Delete, Entries, Entry, NotFound, StoreError, Update
@@ -9,7 +8,7 @@ from svc.datastore.orch.client import SMALL_PAGE, ApiError, Client, Unreachable
 from svc.model.keys import Key, Query
 from svc.model.kv_codec import Value
 from svc.names import Names
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 Answer = TypeVar("Answer")

@@ -27,7 +27,7 @@ from svc.datastore.api import (
 )
 from svc.datastore.generations import Generations
 from svc.datastore.orch.auth import ApiAuth
-from svc.datastore.orch.client import Client
+from svc.datastore.orch.client import SMALL_PAGE, Client
 from svc.datastore.orch.crd_store import CrdStore
 from svc.datastore.orch.leases import LeaseStore
 from svc.datastore.orch.nodes import KIND as NODE
@@ -39,7 +39,7 @@ from svc.datastore.orch.watch import LISTED, KindWatch, QueryWatch
 from svc.datastore.watching import EventStream, OpenWatches
 from svc.model import endpoint, keys
 from svc.model.custom_resources import CORE
-from svc.model.keys import IPAM_CONFIG, HandleKey, IpamConfigKey, Key, Query, ResourceKey, ResourceQuery
+from svc.model.keys import IPAM_CONFIG, BlockQuery, HandleKey, IpamConfigKey, Key, Query, ResourceKey, ResourceQuery
 from svc.model.kv_codec import Codec, matches
 from svc.names import Names
 
@@ -123,7 +123,8 @@ class OrchStore(Backend):
 
     def watch(self, query: Query, listed: Callable[[], None] | None = None) -> EventStream:
         store = self._store(query)
-        watch = QueryWatch(self.client, query, store.collection(query), store.page_objects)
+        page_objects = SMALL_PAGE if isinstance(query, BlockQuery) else store.page_objects  # blocks are the largest documents
+        watch = QueryWatch(self.client, query, store.collection(query), page_objects)
         return self._watches.add(EventStream(watch, watch.events, lambda step: step[0] == LISTED, listed))
 
     def close(self) -> None:

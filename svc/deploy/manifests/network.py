@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final
 
+from svc._core.cidr import Cidr
 from svc.deploy import rbac
 from svc.deploy.manifests.pod_parts import certificate_paths
 from svc.deploy.manifests.settings import CONF_DIR, CONFIG_KEY, CONFIG_MAP, POLICY_ONLY, Settings
@@ -50,4 +51,12 @@ def _plugin(settings: Settings) -> Json:
         entry["mtu"] = _POLICY_ONLY_MTU
     if settings.uses_pod_cidrs:
         return entry | {"ipam": {"type": "host-local", "subnet": "usePodCidr"}}
-    return entry | {"ipam": {"type": names.ipam_plugin}}
+    return entry | {"ipam": {"type": names.ipam_plugin, **_families(settings)}}
+
+
+def _families(settings: Settings) -> Json:
+    """Return the options by which pods get an address of each pool. Without a pool, and by default, it is one of IPv4."""
+    versions = {Cidr(text).version for text in settings.pools}
+    if 6 not in versions:
+        return {}
+    return {"assign_ipv6": "true"} | ({} if 4 in versions else {"assign_ipv4": "false"})

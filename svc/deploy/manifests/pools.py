@@ -1,16 +1,26 @@
-"""The pools that a deployment creates."""
+"""The pools that a deployment creates.
+
+svc-routes, which runs in the same deployment, reaches nodes of the same subnet directly, all others by VXLAN, and gives packets
+to the outside the address of their node.
+"""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from svc._core.cidr import Cidr
-from svc.model.pool import pool_errors
+from svc.model.pool import CROSS_SUBNET, pool_errors
 from svc.model.resource import Resource
+
+_ROUTED: Final = {"vxlanMode": CROSS_SUBNET, "natOutgoing": True}
 
 
 def pools_of(ranges: Sequence[str]) -> list[Resource]:
     """Return a pool for each range, which must be a CIDR."""
-    families = [Cidr(text) for text in ranges]
-    return [Resource("IPPool", {"name": f"default-ipv{cidr.version}-ippool"}, {"cidr": str(cidr)}) for cidr in families]
+    return [_pool(Cidr(text)) for text in ranges]
+
+
+def _pool(cidr: Cidr) -> Resource:
+    return Resource("IPPool", {"name": f"default-ipv{cidr.version}-ippool"}, {"cidr": str(cidr), **_ROUTED})
 
 
 def problems(ranges: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final
 
 from svc.datastore.etcd.settings import url_errors
@@ -10,7 +9,7 @@ from svc.deploy.manifests import pools
 from svc.model.errors import CallerError
 from svc.model.field_errors import display, without_secrets_in_urls
 from svc.names import DEFAULT, Names
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 Json = dict[str, Any]
 Problem = tuple[str, str]

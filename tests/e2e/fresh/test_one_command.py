@@ -43,6 +43,17 @@ def test_networking(fresh: FreshCluster) -> None:
     began = time.monotonic()
     fresh.apply("--pool", RANGE)
     require_pod(fresh, began)
+    require_routes(fresh)
+
+
+def require_routes(fresh: FreshCluster) -> None:
+    """Require that svc-routes has made the tunnel and the NAT table that the pool asks for, with the programs of the image."""
+
+    def output(*command: str) -> str:
+        return fresh.real.host(*command, check=False).stdout
+
+    fresh.real.wait("NAT is written", lambda: "masquerade" in output("nft", "list", "table", "inet", "svc-nat"))
+    fresh.real.wait("the tunnel is made", lambda: "vxlan id 4096" in output("ip", "-d", "link", "show", "dev", "vxlan.svc"))
 
 
 def give_range(fresh: FreshCluster) -> None:

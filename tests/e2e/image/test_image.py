@@ -15,7 +15,9 @@ from svc import __version__
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 USER = 10001
-PROGRAMS = ("svcctl", "svc-agent", "svc-controllers", "python3", "sh", "nft")  # that the manifests, or svc, call by name
+PROGRAMS = (  # that the manifests, or svc, call by name
+    "svcctl", "svc-agent", "svc-routes", "svc-controllers", "python3", "sh", "nft",
+)  # fmt: skip
 COMPILERS = ("gcc", "cc", "g++", "clang", "tcc", "as", "ld", "make", "go", "pip", "pip3", "apt", "apt-get", "perl5.36")
 LICENCE = "Apache-2.0"
 LARGEST = 170 << 20  # bytes of the archive, which is not compressed

@@ -8,6 +8,7 @@ import pytest
 from harness.netns import Netns
 from svc._core.cidr import Cidr
 from svc.names import DEFAULT
+from svc.routes import nft
 from svc.routes.kernel_part import KernelPart
 from svc.routes.wanted import Nat, Wanted
 
@@ -86,6 +87,26 @@ def test_damage_is_found_by_a_full_comparison(part: KernelPart, node: Netns, dam
     assert listed(node) == before
 
 
+def test_table_that_is_deleted_just_after_it_was_written(
+    part: KernelPart, node: Netns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next comparison writes it again."""
+    real, deletions = nft.run, iter([("delete", "table", "inet", "svc-nat")])
+
+    def run(*arguments: str, stdin: str = "") -> str:
+        output = real(*arguments, stdin=stdin)
+        if arguments[0] == "-f" and (deletion := next(deletions, None)):
+            real(*deletion)
+        return output
+
+    monkeypatch.setattr(nft, "run", run)
+    apply(part, NAT)
+    assert "masquerade" not in listed(node)
+    part.forget()
+    apply(part, NAT)
+    assert "masquerade" in listed(node)
+
+
 def test_other_tables_are_not_changed(part: KernelPart, node: Netns) -> None:
     """Also if a rule there does something similar."""
     node.run("nft", "add table ip nat; add chain ip nat POSTROUTING { type nat hook postrouting priority 100 ; }")
@@ -113,6 +134,22 @@ def test_policy_that_drops_forwarded_packets_is_reported(part: KernelPart, node:
     )
     assert "policy drop" in listed(node)
     node.run("nft", "delete table ip filter")
+    part.forget()
+    assert apply(part, NAT) == ()
+
+
+@pytest.mark.parametrize(("program", "family"), [("iptables-legacy", "ip"), ("ip6tables-legacy", "ip6")])
+def test_policy_of_an_older_program_is_reported(part: KernelPart, node: Netns, program: str, family: str) -> None:
+    """Rules before it do not matter."""
+    node.run(program, "-A", "FORWARD", "-s", "::1" if family == "ip6" else "10.0.0.1", "-j", "ACCEPT")
+    node.run(program, "-N", "OTHER")
+    assert apply(part, NAT) == ()
+    node.run(program, "-P", "FORWARD", "DROP")
+    part.forget()
+    (problem,) = apply(part, NAT)
+    assert problem.startswith(f"chain 'FORWARD' of table '{family} filter' drops forwarded packets")
+    node.run(program, "-P", "FORWARD", "ACCEPT")
+    node.run(program, "-P", "INPUT", "DROP")
     part.forget()
     assert apply(part, NAT) == ()
 

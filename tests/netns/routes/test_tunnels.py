@@ -326,5 +326,5 @@ def test_missing_package_is_named(part: KernelPart, monkeypatch: pytest.MonkeyPa
     monkeypatch.delattr("svc.routes.devices", raising=False)
     (problem,) = apply(part, [TUNNEL]).problems
     assert problem == NOT_READY.format(
-        "vxlan.svc", "pyroute2 is not installed: install the extra routes: pip install 'svc-cni[routes]'"
+        "vxlan.svc", f"pyroute2 is not installed: install the extra routes: {sys.executable} -m pip install 'svc-cni[routes]'"
     )

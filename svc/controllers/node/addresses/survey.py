@@ -2,13 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 
 from svc.admin.ipam_check.owners import POD, TUNNEL, is_of_one, network_of
 from svc.controllers.node.addresses.held import Held, is_own
 from svc.controllers.node.addresses.judgement import LEAKED, Facts, containers_of, judge
 from svc.controllers.pods import PodRow
-from svc.values import dataclass
+from svc.values import dataclass, field
 
 
 @dataclass(slots=True)

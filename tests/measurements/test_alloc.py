@@ -1,0 +1,89 @@
+"""The profiler of allocations, on the embedded store."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = """\
+def called():
+    total = 0
+    for number in range(5):
+        total += number
+    return total
+"""
+
+
+@pytest.mark.parametrize(("release", "left"), [("lifo", 3), ("fifo", 3), ("random", 3), ("none", 43)])
+def test_release_patterns(bench: Any, release: str, left: int) -> None:
+    """A thread keeps so many addresses; without releases those of the warm-up as well."""
+    work = bench("alloc_work")
+    with work.work_on(work.Load(release=release, held=3, rounds=30)) as running:
+        list(work.VIEWS["time"](running, Path()))
+        assert sum(map(len, running._held)) == left
+
+
+def test_phases_add_up_to_the_calls(bench: Any) -> None:
+    work = bench("alloc_work")
+    with work.work_on(work.Load(pools=3, blocks=2, fill=0.25, rounds=40)) as running:
+        figures = list(work.VIEWS["time"](running, Path()))
+        meter = running.meter
+        whole = sum(meter.times("assign")) + sum(meter.times("release"))
+        assert sum(meter.phases().values()) == pytest.approx(whole, rel=0.02)
+        assert all(value >= 0 for value in meter.phases().values())
+    by_name = {figure.name: figure for figure in figures}
+    assert by_name["alloc_assign"].n == 40
+    assert {figure.parameters["of"]: figure.ours.p50 for figure in figures if figure.name == "alloc_count"}["writes"] == 1
+
+
+def test_threads_allocate_side_by_side(bench: Any) -> None:
+    work = bench("alloc_work")
+    with work.work_on(work.Load(threads=4, rounds=25)) as running:
+        list(work.VIEWS["time"](running, Path()))
+        assert len(running.meter.times("assign")) == 100
+
+
+def test_impossible_loads_are_refused(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    alloc = bench("alloc")
+    for arguments, reason in (
+        (["--nodes", "2"], "the embedded store is of one node"),
+        (["--blocks", "600"], "a pool has 512 blocks of this size"),
+        (["--release", "none", "--rounds", "100000"], "without releases the pool is exhausted"),
+    ):
+        with pytest.raises(SystemExit):
+            alloc.main(["--store", "embedded", *arguments])
+        assert reason in capsys.readouterr().err
+
+
+def test_allocations_are_counted_by_place(bench: Any, tmp_path: Path) -> None:
+    """The command runs the profiler in a process of its own, writes a file of results, and a list."""
+    pytest.importorskip("memray", reason="the packages of the group bench are not installed")
+    command = [sys.executable, "-m", "bench", "alloc", "--store", "embedded", "--parts", "allocations", "--rounds", "20"]
+    command += ["--output", str(tmp_path), "--json", str(tmp_path / "a.jsonl")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (run,) = bench("results").read_all(tmp_path / "a.jsonl")
+    assert next(iter(run.figures.values())).ours.p50 > 50
+    assert "svc/ipam/" in (tmp_path / "alloc-embedded-allocations.txt").read_text()
+    assert list(tmp_path.glob("*.memray")) == []
+
+
+def test_lines_are_those_of_the_core(bench: Any) -> None:
+    """A function that was compiled from a .pyx file is traced, and no other."""
+    tracer = bench("alloc_views").LineTracer()
+    scope: dict[str, Any] = {}
+    exec(compile(SOURCE, "x.pyx", "exec"), scope)
+
+    def outside() -> object:
+        return scope["called"]()
+
+    tracer.start()
+    try:
+        outside()
+    finally:
+        tracer.stop()
+    assert {line: hits for (_, line), hits in tracer.hits.items()} == {2: 1, 3: 6, 4: 5, 5: 1}
+    assert all(seconds >= 0 for seconds in tracer.seconds.values())
