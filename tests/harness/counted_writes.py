@@ -50,10 +50,11 @@ def arm(number: int, when: str) -> None:
         here = writes == number
         if here and when != "after":
             os.kill(os.getpid(), signal.SIGKILL if when == "before" else signal.SIGINT)
-        answer = act()
-        if here and when == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
+        try:
+            return act()
+        finally:  # also after a write that is refused
+            if here and when == "after":
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def call(self: Client, method: str, path: str, *more: Any, **options: Any) -> Any:
         params = options.get("params") or (more[2] if len(more) > 2 else {}) or {}

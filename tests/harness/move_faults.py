@@ -98,6 +98,6 @@ def turn_move_round(site: OperatorMoveSite, killer: Killer, verb: str, prepare: 
     def state() -> dict[str, object]:
         found = site.state()
         known.update(known or found)
-        return {key: found[key] for key in known}
+        return {key: found.get(key) for key in known}
 
     return turn_round(killer, site.words, verb, state, prepare, range(first, MOST, PARTS))

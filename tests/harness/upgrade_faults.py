@@ -81,19 +81,24 @@ def turn_round(
 
     kills, opposite = 0, "undo" if verb == "apply" else "apply"
     prepare()
-    if verb == "undo":
-        succeeds("apply")
-    wanted = state()
+    origin = state()
+    succeeds("apply")
+    end = state()
+    if verb == "apply":
+        succeeds("undo")
+    before, after = (origin, end) if verb == "apply" else (end, origin)
     for number in numbers or itertools.count(1):
         killed = killer.run(*words(verb), kill_at=number, when="after")
         assert killed.returncode in (0, -9), (number, killed.stderr)
         if killed.returncode == 0:
+            found = state()
+            assert found == after
             break
         succeeds(opposite)
         found = state()
-        assert found == wanted, f"after write {number}"
+        assert (number, found) == (number, before)
         kills += 1
-    print(f"{verb}: {kills} kills, each followed by {opposite}")
+    print(f"{verb}: {kills} kills, each followed by {opposite}; {killer.writes} writes in the end")
     return kills
 
 
