@@ -16,7 +16,7 @@ from svc.netconf.installed import Installed, add_installed
 EMBEDDED: dict[str, Any] = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
 ETCD = EMBEDDED | {"datastore_type": "etcdv3"}
 KUBECONFIG = {"orch": {"kubeconfig": "/nonexistent"}}
-LARGE = ("grpc", "etcd3", "kubernetes", "ssl", "dns.resolver")
+LARGE = ("grpc", "etcd3.etcdrpc", "kubernetes", "ssl", "dns.resolver")
 
 PROGRAM = """
 import sys
@@ -48,12 +48,12 @@ def install(state_dir: Path, *entries: dict[str, Any]) -> None:
     [
         ([], set()),
         ([EMBEDDED], set()),
-        ([ETCD], {"grpc", "etcd3"}),
-        ([ETCD | {"etcd_discovery_srv": "example.org"}], {"grpc", "etcd3", "dns.resolver"}),
+        ([ETCD], {"grpc", "etcd3.etcdrpc"}),
+        ([ETCD | {"etcd_discovery_srv": "example.org"}], {"grpc", "etcd3.etcdrpc", "dns.resolver"}),
         ([EMBEDDED | KUBECONFIG | {"datastore_type": "orch"}], {"ssl"}),
         ([EMBEDDED | KUBECONFIG | {"policy": {"type": "k8s"}}], {"ssl"}),
         ([EMBEDDED | {"readiness_gates": ["https://127.0.0.1/ready"]}], {"ssl"}),
-        ([EMBEDDED, ETCD], {"grpc", "etcd3"}),
+        ([EMBEDDED, ETCD], {"grpc", "etcd3.etcdrpc"}),
     ],
     ids=["nothing", "embedded", "etcd", "srv", "orch", "policy", "https", "two"],
 )
