@@ -123,7 +123,7 @@ class Watch(Iterator[Event], Protocol):
 
     `interrupted_since` is since when (monotonic time) changes may be missing; None while they are reported as they come. After
     an interruption of `longest_gap` seconds a watch of a remote store reports every present entry again. `failure` is the
-    error that caused the interruption; empty while there is none.
+    error that caused the interruption; empty while changes are reported as they come.
     """
 
     interrupted_since: float | None = None

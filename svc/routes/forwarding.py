@@ -1,4 +1,4 @@
-"""Whether the kernel forwards packets, which it does only if it is told to."""
+"""Whether the kernel forwards packets: its sysctls for it are off by default."""
 
 from pathlib import Path
 from typing import Final

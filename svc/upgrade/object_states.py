@@ -71,7 +71,7 @@ def shown(before: Json | None, after: Json | None) -> tuple[Difference, ...]:
 
 
 def _items(before: Any, after: Any, path: str) -> list[Difference]:
-    """Return the objects that only one of two lists has; none if only their order differs, or if these are no such lists."""
+    """Return the objects that only one of two lists has; an empty list for other values, and if only the order differs."""
     if not all(isinstance(value, list) and all(isinstance(each, dict) for each in value) for value in (before, after)):
         return []
     gone: list[Difference] = [(f"{path}[-]", each, None) for each in before if each not in after]

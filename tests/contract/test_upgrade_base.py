@@ -89,7 +89,7 @@ def test_edits_in_the_manifest_are_carried_over(installed: UpgradeSite) -> None:
     assert planned.exit_code == 0, planned.output
     for text in ("data.mtu = '1400', set by ", "data.own = 'x', set by ", "env[name=TRACE] was removed, stays out"):
         assert text in planned.stdout
-    assert "dnsPolicy" not in planned.stdout, "defaults are no edits"
+    assert "dnsPolicy" not in planned.stdout, "a default does not count as an edit"
     done = site.run("apply", *base, documents=newer)
     assert done.exit_code == 0, done.output
     require_edits(site, "svc:0.1.1")

@@ -602,7 +602,7 @@ def said(*lines: str) -> list[str]:
 
 
 def test_what_a_check_of_a_node_says() -> None:
-    """That the command has waited is no finding. A pod that fails without one has checked nothing."""
+    """A line about waiting does not count as a finding. A pod that fails without a finding has checked nothing."""
     waiting = "waiting 60 s, to see again what a call in flight may explain: 1 attachment-unallocated"
     assert said(waiting, "ID  OBJECT", FINDING, "journal: 3 rows") == [" ".join(FINDING.split())]
     assert said(waiting) == said() == ["it has failed without a finding"]

@@ -59,7 +59,7 @@ def test_wheel_has_it_in_its_name(tmp_path: Path) -> None:
 
 
 def test_unit_has_none_of_its_own() -> None:
-    """The unit starts the package that is installed, whatever its version."""
+    """The unit starts the installed package of any version."""
     unit = (ROOT / "deploy/systemd/svc-agent.service").read_text()
     assert re.findall(r"\d+\.\d+\.\d+", unit) == []
 

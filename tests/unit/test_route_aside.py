@@ -42,7 +42,7 @@ def made(kernel: Kernel, folder: Path) -> Aside:
 
 @pytest.mark.parametrize(("unwanted", "rounds"), [(0, [False]), (2, [False, True])])
 def test_each_round_tells_how_many_routes_have_to_go(tmp_path: Path, unwanted: int, rounds: list[bool]) -> None:
-    """Also none: the rule about large deletions begins anew then."""
+    """A round reports 0 as well: the rule about large deletions begins again at 0."""
     kernel, asked = Kernel(unwanted), []
 
     def may_delete(own: int, doomed: int, _: float) -> bool:

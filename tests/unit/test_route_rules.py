@@ -112,7 +112,7 @@ def test_auto_waits_if_an_earlier_process_has_found_a_trace() -> None:
 
 
 def test_traces_survive_the_process(tmp_path: Path) -> None:
-    """An unwritable folder is no failure: the traces are found again."""
+    """An unwritable folder does not stop the program, which finds the traces again."""
     assert trace_file.read(tmp_path) == ()
     trace_file.note(tmp_path, ("a device", "a route"))
     assert trace_file.read(tmp_path) == ("a device", "a route")
