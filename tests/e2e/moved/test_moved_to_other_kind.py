@@ -30,12 +30,10 @@ from svc.attach.node_claim import RENEW_SECONDS
 from svc.cni.call_io import CallInput
 from svc.cni.frame import pack_request
 from svc.cni.spool_file import NAME, file_name, pack, read
-from svc.datastore.api import Delete
 from svc.ipam.blocks import allocations
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
-from svc.model.endpoint import KIND as ENDPOINT
-from svc.model.keys import BlockQuery, NodeClaimKey, ResourceQuery
+from svc.model.keys import BlockQuery, NodeClaimKey
 from svc.move import marks
 from svc.netconf.installed import Installed, add_installed
 
@@ -137,6 +135,13 @@ def by_new(moving: MovingNode, pod: Pod) -> Pod:
     return made
 
 
+def release_in_new(moving: MovingNode, pod: Pod) -> None:
+    """Release the addresses of a pod as another program does. In the former datastore the agent would claim them again."""
+    with session(moving.procedure.orch_site) as store:
+        IpamService(store, KUBE_NODE).release(Release(f"net.{pod.container}"))
+    assert moving.allocated().isdisjoint(pod.addresses)
+
+
 def write_del(moving: MovingNode, pod: Pod) -> None:
     """Leave the DEL of a pod in the spool, as the executable does without an agent."""
     variables = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": pod.ifname, "CNI_ARGS": pod.args}
@@ -234,11 +239,8 @@ def test_pods_follow_there_and_back(moving: MovingNode, pod_on: MakePod) -> None
 def test_row_without_its_address_stays_and_is_reported(moving: MovingNode, pod_on: MakePod) -> None:
     """The log, STATUS and svcctl status name it. It follows when the datastore has its address."""
     lost, kept = pod_on("lost"), pod_on("kept")
-    with session(moving.procedure.etcd_site) as store:
-        IpamService(store, ETCD_NODE).release(Release("net.container-lost"))
-        (endpoint,) = [each for each in store.list(ResourceQuery(ENDPOINT)) if each.value.spec["pod"] == "lost"]
-        store.write([Delete(endpoint.key)])
     moving.move()
+    release_in_new(moving, lost)
     moving.install(moving.new)
     told = f"does not have {lost.addresses[0]} under the handle net.container-lost"
     wait_until(lambda: told in moving.node.log.read_text())
@@ -257,11 +259,8 @@ def test_row_without_its_address_stays_and_is_reported(moving: MovingNode, pod_o
 def test_row_without_its_address_is_deleted(moving: MovingNode, pod_on: MakePod) -> None:
     """Another program may have released the address in the new datastore, before the node has moved."""
     lost = pod_on("lost")
-    with session(moving.procedure.etcd_site) as store:
-        IpamService(store, ETCD_NODE).release(Release("net.container-lost"))
-        (endpoint,) = store.list(ResourceQuery(ENDPOINT))
-        store.write([Delete(endpoint.key)])
     moving.move()
+    release_in_new(moving, lost)
     moving.install(moving.new)
     assert by_new(moving, lost).check().status != 0
     by_new(moving, lost).delete()
