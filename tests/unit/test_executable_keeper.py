@@ -10,6 +10,7 @@ import pytest
 from harness.shim import compile_shim
 from svc.admin.executable_keeper import ExecutableKeeper
 from svc.admin.installation import Installation, install
+from svc.atomic_file import replace
 from svc.names import DEFAULT
 from svc.netconf.installed import read_installed, remove_installed
 
@@ -43,6 +44,29 @@ def test_removed_files_are_put_back(wanted: Installation) -> None:
     keeper.look()
     assert content(wanted.bin_dir) == before
     assert sorted(lines) == sorted(f"{wanted.bin_dir / name} put back: another program removed it" for name in before)
+
+
+def test_the_files_of_a_later_installation_are_put_back(wanted: Installation) -> None:
+    """It may run beside a watch, as during an update with a surge."""
+    keeper = ExecutableKeeper(wanted, lambda *_: None)
+    plugin = wanted.bin_dir / DEFAULT.plugin
+    keeper.look()
+    replace(plugin, (b"later",), 0o755)
+    keeper.look()
+    plugin.unlink()
+    keeper.look()
+    keeper.look()
+    assert plugin.read_bytes() == b"later"
+
+
+def test_a_file_that_is_missing_at_first_does_not_keep_the_others_away(wanted: Installation) -> None:
+    keeper = ExecutableKeeper(wanted, lambda *_: None)
+    (wanted.bin_dir / DEFAULT.ipam_plugin).unlink()
+    keeper.look()
+    (wanted.bin_dir / DEFAULT.plugin).unlink()
+    keeper.look()
+    keeper.look()
+    assert (wanted.bin_dir / DEFAULT.plugin).exists()
 
 
 def test_uninstalled_files_stay_removed(wanted: Installation) -> None:
