@@ -9,19 +9,15 @@ from typing import Any
 import pytest
 
 from harness.fake_kubelets import FakeKubelets
-from harness.kube import Kube, running
+from harness.kube import Kube
+from harness.upgrade_fixtures import server_with
 from harness.upgrade_site import CONFIG, DAEMON_SET, DAEMON_SET_STEP, UpgradeSite, config, daemon_set, running_site
 from svc.upgrade.adoption import EDITS
 
 pytestmark = pytest.mark.server
+server = server_with("daemonset")
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers("daemonset"):
-        yield kube
 
 
 @pytest.fixture(scope="module")

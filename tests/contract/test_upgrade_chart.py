@@ -30,24 +30,19 @@ from harness.chart_site import (
     running_chart_site,
 )
 from harness.fake_kubelets import FakeKubelets
-from harness.kube import ADMIN_TOKEN, Kube, running
+from harness.kube import ADMIN_TOKEN, Kube
 from harness.polling import wait_until
 from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at, killing, turn_round
+from harness.upgrade_fixtures import server_with
 
 pytestmark = pytest.mark.server
+server = server_with("daemonset", "deployment", "replicaset")
 
 ACK = ("--ack", "former-releases")
 SECRETS = "/api/v1/namespaces/{}/secrets"
 BY_HELM = "fieldManager=helm"
 MAIN = "from svc.ctl.main import main; main()"
-_CONTROLLERS = ("daemonset", "deployment", "replicaset")
 _MERGE = "application/merge-patch+json"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*_CONTROLLERS):
-        yield kube
 
 
 @pytest.fixture(scope="module")

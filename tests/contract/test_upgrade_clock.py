@@ -9,8 +9,9 @@ import pytest
 
 from harness.fake_kubelets import FakeKubelets
 from harness.jumping_clock import JumpingClock
-from harness.kube import Kube, running
+from harness.kube import Kube
 from harness.polling import eventually, wait_until
+from harness.upgrade_fixtures import kubelets, server_with
 from harness.upgrade_site import DAEMON_SET_STEP, SYSTEM, UpgradeSite, old, running_site
 from svc.datastore.open import open_client
 from svc.leader.election import RENEW_SECONDS
@@ -18,25 +19,16 @@ from svc.names import DEFAULT
 from svc.upgrade.backup import runs_with_secrets
 from svc.upgrade.writer import Writer
 
+__all__ = ["kubelets"]  # a fixture
+
 pytestmark = [pytest.mark.server, pytest.mark.slow]
+server = server_with("daemonset")
 
 PROGRAM = "from svc.ctl.main import main; main()"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/svc-upgrade"
 DAY = 24 * 3600
 BACK = -50 * 60  # the certificate of the server is valid since an hour ago
 SECONDS = 6  # to wait
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers("daemonset"):
-        yield kube
-
-
-@pytest.fixture(scope="module")
-def kubelets(server: Kube) -> Iterator[FakeKubelets]:
-    with FakeKubelets(server, ["node1", "node2"]).running() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 from click.testing import Result
 
 from harness.fake_kubelets import FakeKubelets
-from harness.kube import Kube, Refused, running
+from harness.kube import Kube, Refused
+from harness.upgrade_fixtures import WORKLOADS, kubelets, server_with
 from harness.upgrade_site import UpgradeSite, running_site
 from svc import __version__
 from svc.datastore.open import open_client
@@ -18,25 +19,15 @@ from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import NETWORKING, ORCH, POLICY_V1BETA1, Settings
 from svc.deploy.server_apply import apply
 
+__all__ = ["kubelets"]  # a fixture
+
 pytestmark = pytest.mark.server
+server = server_with(*WORKLOADS)
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 INFORMATION = "/apis/crd.svc.internal/v1/clusterinformations"
-_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption")
 _RUN = re.compile(r"[0-9]{8}t[0-9]{6}-[0-9a-f]{4}-[0-9a-f]{8}")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*_CONTROLLERS):
-        yield kube
-
-
-@pytest.fixture(scope="module")
-def kubelets(server: Kube) -> Iterator[FakeKubelets]:
-    with FakeKubelets(server, ["node1", "node2"]).running() as made:
-        yield made
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ import pytest
 
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.fake_kubelets import FakeKubelets
-from harness.kube import Kube, running
+from harness.kube import Kube
 from harness.polling import eventually
 from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
+from harness.upgrade_fixtures import kubelets, server_with
 from harness.upgrade_site import (
     CONFIG,
     CONFIG_STEP,
@@ -37,19 +38,10 @@ from svc.upgrade.node_checks import CHECK, check_nodes
 from svc.upgrade.stalled_nodes import StalledNodes
 from svc.upgrade.writer import Writer
 
+__all__ = ["kubelets"]  # a fixture
+
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers("daemonset"):
-        yield kube
-
-
-@pytest.fixture(scope="module")
-def kubelets(server: Kube) -> Iterator[FakeKubelets]:
-    with FakeKubelets(server, ["node1", "node2"]).running() as made:
-        yield made
+server = server_with("daemonset")
 
 
 @pytest.fixture(scope="module")

@@ -23,23 +23,17 @@ from harness.etcd_release import (
     secret,
 )
 from harness.fake_kubelets import FakeKubelets
-from harness.kube import Kube, running
+from harness.kube import Kube
 from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing
+from harness.upgrade_fixtures import server_with
 from harness.upgrade_site import DAEMON_SET, SYSTEM, UpgradeSite, config, container, daemon_set, running_site
 from svc.netconf.names_profiles import load_profile
 from svc.upgrade.writer import Writer
 
 pytestmark = pytest.mark.server
+server = server_with("daemonset", "deployment", "replicaset")
 
 Json = dict[str, Any]
-
-_CONTROLLERS = ("daemonset", "deployment", "replicaset")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*_CONTROLLERS):
-        yield kube
 
 
 @pytest.fixture(scope="module")

@@ -12,34 +12,25 @@ from typing import Any
 import pytest
 
 from harness.fake_kubelets import FakeKubelets
-from harness.kube import Kube, Refused, running
+from harness.kube import Kube, Refused
 from harness.polling import eventually
+from harness.upgrade_fixtures import WORKLOADS, kubelets, server_with
 from harness.upgrade_site import DAEMON_SET, SYSTEM, UpgradeSite, config, container, daemon_set, old, running_site
 from svc.datastore.open import open_client
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.settings import NETWORKING, ORCH, OVERLAY, POLICY_V1BETA1, Settings
 from svc.deploy.server_apply import apply
 
+__all__ = ["kubelets"]  # a fixture
+
 pytestmark = pytest.mark.server
+server = server_with(*WORKLOADS)
 
 Json = dict[str, Any]
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 INFORMATION = "/apis/crd.svc.internal/v1/clusterinformations"
 POOLS = "/apis/crd.svc.internal/v1/ippools"
-_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*_CONTROLLERS):
-        yield kube
-
-
-@pytest.fixture(scope="module")
-def kubelets(server: Kube) -> Iterator[FakeKubelets]:
-    with FakeKubelets(server, ["node1", "node2"]).running() as made:
-        yield made
 
 
 @pytest.fixture

@@ -10,21 +10,15 @@ import pytest
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
 from harness.installations import MERGE
-from harness.kube import Kube, running
+from harness.kube import Kube
 from harness.operator_site import DEPLOYMENT, INFORMATION, INSTALLATIONS, OperatorSite, release
 from harness.polling import eventually
 from harness.upgrade_faults import FAULTS, Killer, fault_at, killing
+from harness.upgrade_fixtures import WORKLOADS, server_with
 from harness.upgrade_site import DAEMON_SET, SYSTEM
 
 pytestmark = pytest.mark.server
-
-_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*_CONTROLLERS):
-        yield kube
+server = server_with(*WORKLOADS)
 
 
 @pytest.fixture(scope="module")

@@ -11,30 +11,21 @@ from click.testing import Result
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
-from harness.kube import Kube, running
+from harness.kube import Kube
 from harness.mesh_site import CONFIG_MAP, MeshSite, image, manifest, template
 from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing, turn_round
+from harness.upgrade_fixtures import kubelets, server_with
 from harness.upgrade_site import DAEMON_SET, UpgradeSite, running_site
 from svc.names import DEFAULT
 
+__all__ = ["kubelets"]  # a fixture
+
 pytestmark = [pytest.mark.server, pytest.mark.slow]
+server = server_with("daemonset", "deployment", "replicaset", "statefulset", "disruption", "garbagecollector")
 
 Json = dict[str, Any]
 
 PROCEDURE = ("--procedure", "sidecars")
-_CONTROLLERS = ("daemonset", "deployment", "replicaset", "statefulset", "disruption", "garbagecollector")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*_CONTROLLERS):
-        yield kube
-
-
-@pytest.fixture(scope="module")
-def kubelets(server: Kube) -> Iterator[FakeKubelets]:
-    with FakeKubelets(server, ["node1", "node2"]).running() as made:
-        yield made
 
 
 @pytest.fixture

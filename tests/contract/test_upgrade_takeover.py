@@ -9,26 +9,21 @@ import pytest
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
-from harness.kube import Kube, running
+from harness.kube import Kube
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NODES
 from harness.polling import wait_until
 from harness.takeover_site import CALICO, CONTROLLERS, POLICY_AGENT, TakeoverSite, manifest
 from harness.upgrade_faults import PARTS, Killer, killing
+from harness.upgrade_fixtures import server_with
 from harness.upgrade_site import SYSTEM
 from svc.upgrade.places import Place
 from svc.upgrade.takeover_steps import restorer, turn_of
 
 pytestmark = pytest.mark.server
+server = server_with("daemonset", "deployment", "replicaset", "disruption", "garbagecollector")
 
-_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption", "garbagecollector")
 _SVC = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/svc-node"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*_CONTROLLERS):
-        yield kube
 
 
 @pytest.fixture(scope="module")
