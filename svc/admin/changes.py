@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from svc.admin.kind import Kind, full_name
+from svc.admin.kind import Kind, full_name, namespace_problem
 from svc.admin.objects import Stored, find_all
 from svc.admin.resources import CLUSTER, CREATED, READY, UNCHANGED, UPDATED, retry
 from svc.datastore.api import MAX_WRITES, Backend, Check, Create, Entry, Update
@@ -196,9 +196,13 @@ def _refused(wanted: Sequence[Wanted], stored: Sequence[Stored | None], options:
         kind, name = each.kind, each.resource.name
         if kind.read_only:
             yield _line(each, f"is read only: {kind.read_only}")
+        elif reason := kind.foreign(each.resource):
+            yield _line(each, f"belongs to another program: {reason}")
         if kind.absence:
             yield _line(each, f"has no place in this datastore: {kind.absence}")
         yield from (_line(each, error.line) for error in name_error(each.resource))
+        if kind.is_writable and (problem := namespace_problem(kind, each.resource)):
+            yield _line(each, problem)
         if kind.singleton and name and name != kind.singleton:
             yield _line(each, f"metadata.name = {name!r} is not {kind.singleton!r}: there is only one such object")
         if options.create and present is not None:

@@ -6,7 +6,7 @@ A note names each field and object that is left out for lack of an equivalent, s
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from svc.admin import kinds, manifest
+from svc.admin import kinds, manifest, policies
 from svc.admin.columns import lookup
 from svc.admin.documents import Document
 from svc.admin.kind import Kind
@@ -128,6 +128,8 @@ def _spec(document: Document, kind: Kind | None, renaming: Renaming, note: Note)
 
 
 def _renamed(kind: Kind, spec: Json, renaming: Renaming) -> Json:
+    if kind.name in (policies.KIND, policies.GLOBAL_KIND):
+        return policies.renamed(spec, renaming)
     for name in ("nodeSelector", "namespaceSelector"):
         if isinstance(spec.get(name), str):
             spec[name] = renaming.selector(spec[name])

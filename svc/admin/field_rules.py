@@ -51,12 +51,13 @@ def items(rule: Rule) -> Rule:
     return each
 
 
-def one_of(words: Sequence[str]) -> Rule:
+def one_of(words: Sequence[str | int]) -> Rule:
     """Return the rule for one of some words."""
 
     def rule(where: str, value: Any) -> Found:
         if value not in words:
-            yield FieldError(where, value, "is not known", f"give one of {', '.join(word or repr(word) for word in words)}")
+            listed = ", ".join(str(word) or repr(word) for word in words)
+            yield FieldError(where, value, "is not known", f"give one of {listed}")
 
     return rule
 

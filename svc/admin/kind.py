@@ -1,13 +1,18 @@
 """What the commands for all kinds need to know of one kind. `kinds.py` has the table."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from svc.datastore.api import Backend, Create, Update
 from svc.model.errors import Code
+from svc.model.field_errors import MISSING, FieldError
 from svc.model.keys import NAMESPACED, Key, Query, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.values import dataclass, field, replace
+
+NAMESPACE_RULE: Final = "up to 63 lower-case letters, digits and '-', a letter or digit first and last"
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 Column = tuple[str, Callable[[Resource], str]]
 """A heading, and the text of a cell below it."""
@@ -64,6 +69,11 @@ def _no_check(_backend: Backend, _resources: Sequence[Resource]) -> Check:
     return lambda _resource, _present: ()
 
 
+def each_alone(check: Check) -> Checker:
+    """Return the checker for objects that do not depend on each other."""
+    return lambda _backend, _resources: check
+
+
 def _as_given(resource: Resource) -> Resource:
     return resource
 
@@ -100,9 +110,11 @@ class Kind:
     check_unused: Callable[[Backend, str], None] | None = None  # raises CallerError if the object of this name is in use
     remove: Callable[[Backend, str], None] | None = None  # deletes the object of this name with all that belongs to it
     warnings: Callable[[Sequence[Resource]], list[str]] | None = None
+    foreign: Callable[[Resource], str] = lambda _: ""  # why another program writes this object of the kind, with the fix
     read_only: str = ""
     undeletable: str = ""
     absence: str = ""  # why the datastore has no such objects
+    defined_by: str = ""  # the remedy, if a Kubernetes API serves no such objects: another program defines the kind
     read_only_in: Mapping[str, str] = field(default_factory=dict)  # by datastore, as `read_only`
     absent_in: Mapping[str, str] = field(default_factory=dict)  # by datastore, as `absence`
 
@@ -130,7 +142,25 @@ class Kind:
 
     def reference(self, resource: Resource) -> str:
         """Return the form KIND/NAME, which commands accept as an argument."""
-        return f"{self.name.lower()}/{resource.name}"
+        return f"{self.name.lower()}/{full_name(resource)}"
+
+
+def namespace_problem(kind: Kind, resource: Resource) -> str:
+    """Return why an object has no valid namespace, with the fix; empty if it has one, or needs none."""
+    if not kind.is_namespaced:
+        return ""
+    given = resource.metadata.get("namespace", MISSING)
+    if isinstance(given, str) and _NAMESPACE.fullmatch(given):
+        return ""
+    problem, remedy = "is not the name of a namespace", f"give {NAMESPACE_RULE}"
+    if given is MISSING:
+        problem, remedy = "is missing", "add it, or give -n NAMESPACE"
+    return FieldError("metadata.namespace", given, problem, remedy).line
+
+
+def is_namespace(text: str) -> bool:
+    """Return whether a text can be the name of a namespace."""
+    return bool(_NAMESPACE.fullmatch(text))
 
 
 def full_name(resource: Resource) -> str:

@@ -8,26 +8,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from svc.admin import columns, controllers_configuration, pools, resources, rules
+from svc.admin import columns, controllers_configuration, ipam_kinds, policies, pools, resources, rules
 from svc.admin.changes import Options, applied, apply
 from svc.admin.columns import NAME, computed, count, field, switch
-from svc.admin.ipam_storage import SETTINGS, IpamStorage, SettingsStorage, completed_settings
-from svc.admin.kind import Check as ObjectCheck
-from svc.admin.kind import Checker, Kind, ResourceStorage
+from svc.admin.kind import Kind, ResourceStorage, each_alone
 from svc.admin.resources import CIDRS, CLUSTER, NODE, NOUNS, POOL
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION, read_pools, read_reserved
 from svc.model import controllers_configuration as controllers
 from svc.model import endpoint
-from svc.model.custom_resources import AFFINITY, BLOCK, CONFIG, CONFIG_NAME, HANDLE, kind_plural
 from svc.model.errors import CallerError, Code
-from svc.model.keys import PLURALS, VIRTUAL, AffinityQuery, BlockQuery, HandleQuery
+from svc.model.keys import PLURALS
 from svc.model.pool import FIELD_NAMES as POOL_FIELDS
 from svc.model.pool import TEXT_FIELDS, with_defaults
 from svc.model.resource import Resource
 from svc.names import Names
 
-_IPAM: Final = "address management writes it; `svcctl ipam show` shows the use of addresses"
+_BY_POLICY_AGENT: Final = (
+    "install the policy agent, which defines this kind; kubectl get networkpolicies shows the policies of Kubernetes"
+)
 _OF_KUBERNETES: Final = "Kubernetes derives it from namespaces and service accounts: change them there"
 
 
@@ -61,19 +60,6 @@ def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, op
     document = Resource(NODE, metadata, status={})
     changes = apply(backend, [applied(NODES, document)], options)
     return changes[0].outcome
-
-
-def _each(check: ObjectCheck) -> Checker:
-    """Return the checker for objects that do not depend on each other."""
-    return lambda _backend, _resources: check
-
-
-def _blocks_of_handle(resource: Resource) -> list[str]:
-    return [f"{cidr} ({number})" for cidr, number in sorted(resource.spec["block"].items())]
-
-
-def _used(resource: Resource) -> int:
-    return sum(each is not None for each in resource.spec["allocations"])
 
 
 POOLS: Final = Kind(
@@ -114,7 +100,7 @@ RESERVATIONS: Final = Kind(
     own=frozenset({CIDRS}),
     texts=(f"{CIDRS}[]",),
     code=Code.POOL,
-    checker=_each(resources.check_reservation),
+    checker=each_alone(resources.check_reservation),
     unreadable=lambda backend: read_reserved(backend).unreadable,
 )
 NODES: Final = Kind(
@@ -126,7 +112,7 @@ NODES: Final = Kind(
     columns=(NAME, columns.LABELS),
     wide=(computed("ADDRESSES", lambda node: [each["address"] for each in node.spec.get("addresses") or ()]),),
     texts=tuple(name for name in rules.NODE_FIELDS if name.endswith("Addr")),
-    checker=_each(rules.check_node),
+    checker=each_alone(rules.check_node),
     implied=resources.implied_nodes,
     check_unused=resources.require_unused_node,
     remove=resources.delete_node,
@@ -142,7 +128,7 @@ _HOST_ENDPOINTS: Final = Kind(
     wide=(field("PROFILES", "profiles"),),
     own=frozenset(rules.ENDPOINT_FIELDS),
     texts=("node", "interfaceName", "expectedIPs[]", "profiles[]"),
-    checker=_each(rules.check_host_endpoint),
+    checker=each_alone(rules.check_host_endpoint),
 )
 _WORKLOAD_ENDPOINTS: Final = Kind(
     endpoint.KIND,
@@ -160,23 +146,42 @@ _WORKLOAD_ENDPOINTS: Final = Kind(
     wide=(field("ORCHESTRATOR", "orchestrator"), field("CONTAINER", "containerID"), field("PROFILES", "profiles")),
     read_only="the plugin writes it with the attachment: delete the pod, or call DEL",
 )
+_OF_POLICIES: Final = (
+    NAME,
+    field("TIER", "tier"),
+    field("ORDER", "order"),
+    field("TYPES", "types"),
+    count("INGRESS", "ingress"),
+    count("EGRESS", "egress"),
+)
 _NETWORK_POLICIES: Final = Kind(
-    "NetworkPolicy",
+    policies.KIND,
     "network policy",
-    PLURALS["NetworkPolicy"],
+    PLURALS[policies.KIND],
     words=("netpol", "np"),
-    storage=ResourceStorage("NetworkPolicy"),
-    columns=(
-        NAME,
-        field("TIER", "tier"),
-        field("ORDER", "order"),
-        field("TYPES", "types"),
-        count("INGRESS", "ingress"),
-        count("EGRESS", "egress"),
-    ),
+    storage=ResourceStorage(policies.KIND),
+    columns=_OF_POLICIES,
     wide=(field("SELECTOR", "selector"),),
-    read_only="the controllers copy it from Kubernetes: change the NetworkPolicy there",
-    absent_in={"orch": "policy agents read those of Kubernetes: use kubectl get networkpolicies"},
+    own=frozenset(policies.POLICY_FIELDS),
+    texts=policies.TEXTS,
+    checker=each_alone(policies.check_policy),
+    complete=policies.completed,
+    foreign=policies.why_copied,
+    defined_by=_BY_POLICY_AGENT,
+)
+_GLOBAL_POLICIES: Final = Kind(
+    policies.GLOBAL_KIND,
+    "global network policy",
+    PLURALS[policies.GLOBAL_KIND],
+    words=("gnp", "gnps"),
+    storage=ResourceStorage(policies.GLOBAL_KIND),
+    columns=_OF_POLICIES,
+    wide=(field("SELECTOR", "selector"), field("NAMESPACES", "namespaceSelector")),
+    own=frozenset(policies.GLOBAL_FIELDS),
+    texts=policies.TEXTS,
+    checker=each_alone(policies.check_global_policy),
+    complete=policies.completed,
+    defined_by=_BY_POLICY_AGENT,
 )
 _CONTROLLERS: Final = Kind(
     controllers.KIND,
@@ -197,37 +202,27 @@ _CONTROLLERS: Final = Kind(
     texts=controllers.TEXTS,
     checker=lambda backend, _resources: partial(controllers_configuration.check_document, backend),
 )
-_WITH_ANY_NAMES: Final = (POOLS, RESERVATIONS, NODES, _HOST_ENDPOINTS, _WORKLOAD_ENDPOINTS, _NETWORK_POLICIES, _CONTROLLERS)
+_WITH_ANY_NAMES: Final = (
+    POOLS,
+    RESERVATIONS,
+    NODES,
+    _HOST_ENDPOINTS,
+    _WORKLOAD_ENDPOINTS,
+    _NETWORK_POLICIES,
+    _GLOBAL_POLICIES,
+    _CONTROLLERS,
+)
 
 
 def _with_names(names: Names) -> tuple[Kind, ...]:
     """Return the kinds whose fields, documents or rules depend on the names."""
-    return (_settings(names), _cluster(names), _profile(names), _block(names), _affinity(names), _handle(names))
-
-
-def _settings(names: Names) -> Kind:
-    """Return the kind of the IPAM settings."""
-    return Kind(
-        SETTINGS,
-        "IPAM configuration",
-        kind_plural(SETTINGS),
-        words=("settings", *(word for word in (CONFIG[True].lower(), kind_plural(CONFIG[True])))),
-        aliases=(CONFIG[True],),
-        singleton=CONFIG_NAME,
-        has_labels=False,
-        storage=SettingsStorage(names),
-        columns=(
-            NAME,
-            switch("STRICT AFFINITY", "strictAffinity"),
-            switch("AUTO ALLOCATE", "autoAllocateBlocks"),
-            field("MAX BLOCKS", "maxBlocksPerHost"),
-            field("COOLDOWN", "ipCooldownSeconds"),
-            field("VM PERSISTENCE", "kubeVirtVMAddressPersistence"),
-        ),
-        own=frozenset(rules.SETTINGS),
-        texts=("kubeVirtVMAddressPersistence",),
-        checker=_each(rules.check_settings_document),
-        complete=completed_settings,
+    return (
+        ipam_kinds.settings(names),
+        _cluster(names),
+        _profile(names),
+        ipam_kinds.block(names),
+        ipam_kinds.affinity(names),
+        ipam_kinds.handle(names),
     )
 
 
@@ -248,7 +243,7 @@ def _cluster(names: Names) -> Kind:
             ("READY", resources.readiness),
         ),
         texts=("clusterGUID", "clusterType", names.version_field, "variant"),
-        checker=_each(partial(rules.check_cluster, names.version_field)),
+        checker=each_alone(partial(rules.check_cluster, names.version_field)),
         undeletable="without it each ADD and DEL fails; `svcctl clusterinfo lock` stops them for a migration",
     )
 
@@ -264,59 +259,6 @@ def _profile(names: Names) -> Kind:
         columns=(NAME, count("INGRESS", "ingress"), count("EGRESS", "egress"), count("LABELS", "labelsToApply")),
         own=frozenset(rules.PROFILE_FIELDS),
         texts=("labelsToApply.*",),
-        checker=_each(partial(rules.check_profile, names.default_allow_profile)),
+        checker=each_alone(partial(rules.check_profile, names.default_allow_profile)),
         absent_in={"orch": _OF_KUBERNETES},
-    )
-
-
-def _block(names: Names) -> Kind:
-    """Return the kind of blocks."""
-    return Kind(
-        BLOCK,
-        "IPAM block",
-        kind_plural(BLOCK),
-        words=("block", "blocks"),
-        storage=IpamStorage(names, (BlockQuery(),)),
-        columns=(
-            NAME,
-            field("CIDR", "cidr"),
-            field("AFFINITY", "affinity"),
-            computed("ASSIGNED", _used),
-            computed("FREE", lambda block: len(block.spec["unallocated"])),
-        ),
-        wide=(field("CLAIMED", "affinityClaimTime"), field("SEQUENCE", "sequenceNumber")),
-        has_labels=False,
-        read_only=_IPAM,
-    )
-
-
-def _affinity(names: Names) -> Kind:
-    """Return the kind of affinities."""
-    return Kind(
-        AFFINITY,
-        "block affinity",
-        kind_plural(AFFINITY),
-        words=("affinity", "affinities"),
-        storage=IpamStorage(names, (AffinityQuery(), AffinityQuery(kind=VIRTUAL))),
-        columns=(NAME, field("CIDR", "cidr"), field("NODE", "node"), field("TYPE", "type"), field("STATE", "state")),
-        read_only=_IPAM,
-    )
-
-
-def _handle(names: Names) -> Kind:
-    """Return the kind of handles."""
-    return Kind(
-        HANDLE,
-        "IPAM handle",
-        kind_plural(HANDLE),
-        words=("handle", "handles"),
-        storage=IpamStorage(names, (HandleQuery(),)),
-        columns=(
-            NAME,
-            computed("ADDRESSES", lambda handle: sum(handle.spec["block"].values())),
-            computed("BLOCKS", _blocks_of_handle),
-        ),
-        wide=(field("HANDLE", "handleID"),),
-        has_labels=False,
-        read_only=_IPAM,
     )

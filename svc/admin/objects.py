@@ -1,17 +1,20 @@
 """Objects of any kind as a datastore has them: found by name, listed, and deleted."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Final
 
-from svc.admin.kind import Kind, full_name
+from svc.admin.kind import Kind, full_name, namespace_problem
 from svc.admin.resources import missing
-from svc.datastore.api import MAX_WRITES, Backend, Conflict, Delete, NotFound, entry_of
+from svc.datastore.api import MAX_WRITES, Backend, Conflict, Delete, NotFound, StoreError, entry_of
 from svc.model.errors import CallerError, PeerError, SvcError
 from svc.model.keys import Key
 from svc.model.resource import Resource, name_error
 from svc.values import dataclass
 
 Json = dict[str, Any]
+
+_NOT_SERVED: Final = 404  # status of an answer that is not about an object
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,35 @@ class Listing:
 
 def find_all(backend: Backend, wanted: Sequence[tuple[Kind, Resource]]) -> list[Stored | None]:
     """Return the stored object of each resource, or None. Raise UndecodableEntry, StoreError."""
-    keys = [kind.storage.key(each) if kind.is_writable and not name_error(each) else None for kind, each in wanted]
+    keys = [kind.storage.key(each) if _has_key(kind, each) else None for kind, each in wanted]
     kinds = {key: kind for key, (kind, _) in zip(keys, wanted, strict=True) if key is not None}
     asked, entries = list(kinds), dict[Key, Stored]()
     for start in range(0, len(asked), MAX_WRITES):
         part = asked[start : start + MAX_WRITES]
-        for key, found in zip(part, backend.get_all(part), strict=True):
+        with _naming_definers(kinds.values()):
+            answers = backend.get_all(part)
+        for key, found in zip(part, answers, strict=True):
             if entry := entry_of(found):
                 entries[key] = _stored(kinds[key], key, entry.value, entry.revision)
     return [None if key is None else entries.get(key) for key in keys]
+
+
+def _has_key(kind: Kind, resource: Resource) -> bool:
+    return kind.is_writable and not name_error(resource) and not namespace_problem(kind, resource)
+
+
+@contextmanager
+def _naming_definers(kinds: Iterable[Kind]) -> Iterator[None]:
+    """Raise CallerError for the error of an API that does not serve one of the kinds, if another program defines it."""
+    try:
+        yield
+    except StoreError as error:
+        if getattr(error, "status", 0) != _NOT_SERVED:
+            raise
+        for kind in kinds:
+            if kind.defined_by and f"/{kind.plural}" in error.msg:
+                raise CallerError(f"the datastore has no {kind.noun}s: {error.msg}", details=kind.defined_by) from None
+        raise
 
 
 def read(backend: Backend, kind: Kind, namespace: str = "", own_node: str = "") -> Listing:
@@ -63,7 +86,8 @@ def read(backend: Backend, kind: Kind, namespace: str = "", own_node: str = "") 
     found: list[Stored] = []
     errors: dict[str, str] = {}
     for query in kind.storage.queries(namespace):
-        entries = backend.list(query)
+        with _naming_definers([kind]):
+            entries = backend.list(query)
         found += [_stored(kind, entry.key, entry.value, entry.revision) for entry in entries]
         errors |= {place.rpartition("/")[2]: f"{kind.noun} {place}: {error}" for place, error in entries.skipped.items()}
     if kind.singleton:
@@ -130,6 +154,8 @@ def check_deletable(backend: Backend, chosen: Iterable[Stored]) -> Iterator[str]
         kind, named = each.kind, each.kind.describe(each.resource)
         if kind.read_only:
             yield f"{named} is read only: {kind.read_only}"
+        elif reason := kind.foreign(each.resource):
+            yield f"{named} belongs to another program: {reason}"
         elif kind.undeletable:
             yield f"{named} cannot be deleted: {kind.undeletable}"
         elif kind.check_unused:

@@ -35,7 +35,7 @@ SETTINGS: Final[dict[str, type]] = {
     "kubeVirtVMAddressPersistence": str,
     "ipCooldownSeconds": int,
 }
-_ACTIONS: Final = ("Allow", "Deny", "Log", "Pass")
+ACTIONS: Final = ("Allow", "Deny", "Log", "Pass")
 _MAX_INTERFACE: Final = 15  # characters of an interface's name in the kernel
 _GUID: Final = re.compile("[0-9a-f]{32}")
 _PROTOCOLS: Final = ("TCP", "UDP", "ICMP", "ICMPv6", "SCTP", "UDPLite")
@@ -50,7 +50,7 @@ def check_profile(reserved: str, resource: Resource, _present: Resource | None) 
     """Yield the problems of a profile. `reserved` is the name of the profile that policy agents have without a document."""
     if resource.name == reserved:
         yield f"metadata.name = {reserved!r} is built in: give another name"
-    rules = items(partial(fields, {"action": one_of(_ACTIONS)}, open_ended=True, required=("action",)))
+    rules = items(partial(fields, {"action": one_of(ACTIONS)}, open_ended=True, required=("action",)))
     known: dict[str, Rule] = {"ingress": rules, "egress": rules, "labelsToApply": texts}
     yield from lines(fields(known, "spec", resource.spec))
 
@@ -110,7 +110,7 @@ def settings_of(resource: Resource) -> IpamConfig:
 
 
 def _host_endpoint(spec: dict[str, Any]) -> Found:
-    port: dict[str, Rule] = {"name": typed(str), "port": _port, "protocol": _protocol}
+    port: dict[str, Rule] = {"name": typed(str), "port": _port, "protocol": check_protocol}
     known: dict[str, Rule] = {
         "node": _node,
         "interfaceName": _interface,
@@ -152,6 +152,7 @@ def _port(where: str, value: Any) -> Found:
         yield FieldError(where, value, "is not a port", "give 1 to 65535")
 
 
-def _protocol(where: str, value: Any) -> Found:
+def check_protocol(where: str, value: Any) -> Found:
+    """Yield the error of a value that is neither the name nor the number of a protocol."""
     if value not in _PROTOCOLS and not (type(value) is int and 0 < value < 256):
         yield FieldError(where, value, "is not a protocol", f"give one of {', '.join(_PROTOCOLS)}, or a number from 1 to 255")

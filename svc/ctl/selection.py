@@ -1,6 +1,5 @@
 """Arguments and options that choose objects: kinds, names, namespaces and label selectors."""
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -8,7 +7,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from svc.admin import documents, kinds, label_selector
-from svc.admin.kind import Kind
+from svc.admin.kind import NAMESPACE_RULE, Kind, is_namespace
 from svc.admin.objects import Listing, read, select, select_in
 from svc.ctl.cli_context import CliContext, own_node
 from svc.ctl.completion import complete_namespaces
@@ -20,7 +19,6 @@ from svc.model.selector import Selector, SelectorError
 from svc.netconf.networklist import read_limited
 from svc.values import dataclass
 
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -107,9 +105,8 @@ def _selector(_context: click.Context, _option: click.Parameter, text: str | Non
 
 
 def _namespace(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    if text and not _NAMESPACE.fullmatch(text):
-        rule = "a namespace has up to 63 lower-case letters, digits and '-', and begins and ends with a letter or digit"
-        raise click.BadParameter(f"{text!r} is not the name of a namespace: {rule}")
+    if text and not is_namespace(text):
+        raise click.BadParameter(f"{text!r} is not the name of a namespace: give {NAMESPACE_RULE}")
     return text
 
 

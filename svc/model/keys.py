@@ -197,13 +197,13 @@ PLURALS = {
     "HostEndpoint": "hostendpoints",
     "KubeControllersConfiguration": "kubecontrollersconfigurations",
     "NetworkPolicy": "networkpolicies",
+    "GlobalNetworkPolicy": "globalnetworkpolicies",
 }
 CARRIED = {
     "BGPConfiguration": "bgpconfigurations",
     "BGPFilter": "bgpfilters",
     "BGPPeer": "bgppeers",
     "FelixConfiguration": "felixconfigurations",
-    "GlobalNetworkPolicy": "globalnetworkpolicies",
     "GlobalNetworkSet": "globalnetworksets",
     "NetworkSet": "networksets",
     "StagedGlobalNetworkPolicy": "stagedglobalnetworkpolicies",

@@ -14,6 +14,7 @@ from harness.ipam import holdings, put, put_pool
 from harness.ipam_check import put_endpoint, result
 from harness.move_sites import ETCD_NODE, KUBE_NODE, NETWORK, Sites, contents, furnish, move, open_sites
 from harness.orch import AdministratorStore, install, wipe
+from harness.policies import definition
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND
@@ -219,24 +220,6 @@ def test_documents_move_to_the_plain_group_with_their_status(sites: Sites, orch_
         finally:
             wipe(kube, sites.kube.names, version)
     assert contents(sites.etcd) == before
-
-
-def definition(api_version: str, kind: str, scope: str) -> dict[str, Any]:
-    """Return the definition of a kind that another program would make."""
-    group, _, version = api_version.partition("/")
-    plural = f"{kind.lower()}s" if not kind.endswith("y") else f"{kind[:-1].lower()}ies"
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {
-            "group": group,
-            "names": {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()},
-            "scope": scope,
-            "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
-        },
-    }
 
 
 def test_ipv6_moves(sites: Sites) -> None:

@@ -60,6 +60,7 @@ def test_conversion_there_and_back_changes_nothing(cli: Cli) -> None:
         document("HostEndpoint", "auto", spec, labels=labels, annotations=annotations),
         document("Node", "n", {"addresses": [{"address": "192.0.2.1", "type": DEFAULT.node_address}]}),
         document("ClusterInformation", "default", {DEFAULT.version_field: "v1", "clusterGUID": "0" * 32}),
+        document("NetworkPolicy", "p", {"selector": "all()", "egress": [{"action": "Deny"}]}, namespace="shop"),
     ]
     for group in ("plain", "backing"):
         there = converted(cli, "--to", "calico", "--group", group, stdin=text(*own))
@@ -77,6 +78,19 @@ def test_names_of_the_deployment_are_replaced(cli: Cli) -> None:
     (changed,) = converted(cli, "--to", "default", stdin=text(calico_pool(nodeSelector=selector)))
     assert changed["spec"]["nodeSelector"].startswith("svc.internal/rack == ")
     assert "my.projectcalico.org/x" in changed["spec"]["nodeSelector"]
+
+
+def test_labels_in_rules_of_policies_are_replaced(cli: Cli) -> None:
+    """The rules are otherwise as they were."""
+    source = {"selector": "projectcalico.org/orchestrator == 'k8s'", "nets": ["10.0.0.0/8"]}
+    spec = {"namespaceSelector": "has(projectcalico.org/name)", "ingress": [{"action": "Allow", "source": source}], "order": 1}
+    policy = document("GlobalNetworkPolicy", "p", spec) | {"apiVersion": "projectcalico.org/v3"}
+    (changed,) = converted(cli, "--to", "default", stdin=text(policy))
+    assert changed["spec"] == {
+        "namespaceSelector": "has(svc.internal/name)",
+        "ingress": [{"action": "Allow", "source": source | {"selector": "svc.internal/orchestrator == 'k8s'"}}],
+        "order": 1,
+    }
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_wrong_use_is_an_error(filled: Cli, arguments: tuple[str, ...], message:
 @pytest.mark.parametrize("name", ["BAD NS", "Shop", "-a", "a" * 64, "a.b"])
 def test_namespace_that_cannot_exist_is_refused(filled: Cli, name: str) -> None:
     error = filled.fails("get", "wep", "-n", name, code=2)
-    assert f"{name!r} is not the name of a namespace: a namespace has up to 63 lower-case letters" in error
+    assert f"{name!r} is not the name of a namespace: give up to 63 lower-case letters" in error
 
 
 def test_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
@@ -256,8 +256,8 @@ def test_endpoint_of_another_namespace_is_found(filled: Cli, tmp_path: Path) -> 
     name = "node2-k8s-web--1-eth0"
     assert "it exists in namespace shop: give -n shop, or -A" in filled.fails("get", "wep", name)
     for words in ((f"shop/{name}",), (name, "-n", "shop"), (name, "-A"), (f"shop/{name}", "-A")):
-        assert filled.prints("get", "wep", *words, "-o", "name") == f"workloadendpoint/{name}\n"
-    assert filled.prints("get", f"wep/shop/{name}", "-o", "name") == f"workloadendpoint/{name}\n"
+        assert filled.prints("get", "wep", *words, "-o", "name") == f"workloadendpoint/shop/{name}\n"
+    assert filled.prints("get", f"wep/shop/{name}", "-o", "name") == f"workloadendpoint/shop/{name}\n"
     assert "is read only" in filled.fails("delete", "wep", f"shop/{name}")
     assert "is read only" in filled.fails("delete", "wep", "default/x")
 

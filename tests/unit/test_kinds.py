@@ -44,14 +44,15 @@ def test_every_kind_of_a_datastore_is_in_the_table(names: Names) -> None:
 def test_kinds_differ_between_datastores() -> None:
     """Kubernetes has nodes and profiles of its own."""
     found = {kind.name: kind for kind in kinds.table(DEFAULT, "orch")}
-    assert [name for name, kind in found.items() if kind.absence] == ["NetworkPolicy", "Profile"]
+    assert [name for name, kind in found.items() if kind.absence] == ["Profile"]
     changed = [name for name, kind in found.items() if kind.is_writable]
     assert changed == [
-        "IPPool", "IPReservation", "HostEndpoint", "KubeControllersConfiguration", "IPAMConfiguration", "ClusterInformation",
+        "IPPool", "IPReservation", "HostEndpoint", "NetworkPolicy", "GlobalNetworkPolicy", "KubeControllersConfiguration",
+        "IPAMConfiguration", "ClusterInformation",
     ]  # fmt: skip
     assert [kind.name for kind in TABLE if kind.is_writable] == [
-        "IPPool", "IPReservation", "Node", "HostEndpoint", "KubeControllersConfiguration", "IPAMConfiguration",
-        "ClusterInformation", "Profile",
+        "IPPool", "IPReservation", "Node", "HostEndpoint", "NetworkPolicy", "GlobalNetworkPolicy",
+        "KubeControllersConfiguration", "IPAMConfiguration", "ClusterInformation", "Profile",
     ]  # fmt: skip
 
 
@@ -78,6 +79,61 @@ def test_kinds_differ_between_datastores() -> None:
             ],
         ),
         ("hep", {"node": "n", "interfaceName": "e", "color": 1}, ["spec.color = 1 is not known"]),
+        ("np", {}, []),
+        (
+            "np",
+            {
+                "order": 100.5,
+                "selector": "app == 'web'",
+                "types": ["Ingress", "Egress"],
+                "ingress": [{"action": "Allow"}],
+                "egress": [
+                    {
+                        "action": "Pass",
+                        "protocol": "TCP",
+                        "ipVersion": 4,
+                        "metadata": {},
+                        "destination": {"nets": ["10.0.0.0/8", "::/0"], "ports": [80, "8000:8080", "http"], "domains": []},
+                    }
+                ],
+            },
+            [],
+        ),
+        ("np", {"namespaceSelector": "all()"}, ["spec.namespaceSelector = 'all()' is not known"]),
+        ("gnp", {"namespaceSelector": "has(team)", "applyOnForward": True, "order": 1}, []),
+        (
+            "gnp",
+            {"order": "1", "selector": "app = 'web'", "types": ["Both"], "preDNAT": "yes", "tier": 3, "color": 1},
+            [
+                "spec.order = '1' is not a number: give one such as 100",
+                "spec.selector = \"app = 'web'\" is not a selector: selector",
+                "spec.types[0] = 'Both' is not known: give one of Ingress, Egress",
+                "spec.preDNAT = 'yes' is a string",
+                "spec.tier = 3 is a number",
+                "spec.color = 1 is not known",
+            ],
+        ),
+        (
+            "np",
+            {
+                "ingress": [
+                    {"protocol": "XTP", "ipVersion": 5},
+                    {"action": "Allow", "source": {"nets": ["10.0.0.0/33"], "notSelector": "(", "notPorts": [-1, "9:8", ""]}},
+                ],
+                "egress": {},
+            },
+            [
+                "spec.ingress[0].action is missing",
+                "spec.ingress[0].protocol = 'XTP' is not a protocol",
+                "spec.ingress[0].ipVersion = 5 is not known: give one of 4, 6",
+                "spec.ingress[1].source.nets[0] = '10.0.0.0/33' is not a CIDR",
+                "spec.ingress[1].source.notSelector = '(' is not a selector",
+                "spec.ingress[1].source.notPorts[0] = -1 is not a port",
+                "spec.ingress[1].source.notPorts[1] = '9:8' is not a port",
+                "spec.ingress[1].source.notPorts[2] = '' is not a port",
+                "spec.egress = {} is an object",
+            ],
+        ),
         ("kcc", {}, []),
         ("kcc", {"controllers": {"node": {"hostEndpoint": {"autoCreate": "Enabled"}}}, "logSeverityScreen": "Debug"}, []),
         (

@@ -152,6 +152,11 @@ class CrdStore(ResourceStore):
             if data is not None:
                 _require_same_handle(key, data)
                 raise
+        except NotFound:
+            if not (isinstance(key, ResourceKey) and key.namespace):
+                raise
+            details = f"create it first: kubectl create namespace {key.namespace}"
+            raise StoreError(f"namespace {key.namespace!r} does not exist", details=details) from None
         return self._entry(key, write_verified(key, send, partial(self._created, key, body)))  # a tombstone was removed
 
     def _created(self, key: Key, body: Json) -> Json | None:
