@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -69,7 +69,7 @@ def explain(network: Network, namespace: str, pod: str, *, node: str = "", ifnam
     """Explain the ADD of a pod on its node, or on `node`. Write nothing.
 
     Raise CallerError if no ADD is made for the pod or `node` does not exist, SvcError if the Kubernetes API or the datastore
-    fails.
+    fails. After a KeyboardInterrupt, threads may still wait for a server.
     """
     with _context(network) as context, deadline.limit(LIMIT_SECONDS):
         document = _read_document(context, network.netconf, namespace, pod)
@@ -90,12 +90,17 @@ def _context(network: Network) -> Iterator[Context]:
     def opened(settings: dict[str, str], names: Names) -> Overlay:
         return Overlay(network.open_store(settings, names), names)
 
-    with (
-        TemporaryDirectory() as folder,
-        closing(Context(lambda _: network.names, Path(folder), opened)) as context,
-    ):
-        context.tokens.store(network.netconf.datastore.to_json())
-        yield context
+    with TemporaryDirectory() as folder:
+        context = Context(lambda _: network.names, Path(folder), opened)
+        try:
+            context.tokens.store(network.netconf.datastore.to_json())
+            yield context
+        except KeyboardInterrupt:  # closing waits for the requests of other threads
+            raise
+        except BaseException:
+            context.close()
+            raise
+        context.close()
 
 
 def _read_document(context: Context, netconf: NetConf, namespace: str, pod: str) -> Json:

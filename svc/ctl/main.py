@@ -68,6 +68,11 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except click.Abort as error:  # the end of the input, or Ctrl-C, in place of an answer to a question
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            click.echo("\ninterrupted", err=True)
+            ctx.exit(INTERRUPTED)
         except RecursionError as error:
             raise click.ClickException(
                 "a file that was given is nested too deeply: give fewer levels of objects and arrays"

@@ -1,15 +1,15 @@
 """Writes to datastores that a run sends only while it may write."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from svc import deadline
 from svc.datastore.api import Backend, Entry, Write
 from svc.datastore.orch.client import Client
 from svc.move.snapshot import KeepsHistory
 
-Permit = Callable[[], float]
-"""Return for how many seconds the run may write. Raise Stopped if it may not."""
+Permit = Callable[[], AbstractContextManager[None]]
+"""Return a block for one write, with the time that the run has for it. It raises Stopped if the run may not write."""
 
 
 class PermittedBackend:
@@ -26,7 +26,7 @@ class PermittedBackend:
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         """Write as the datastore does."""
-        with deadline.limit(self._permit()):
+        with self._permit():
             return self._inner.write(writes, durable=durable)
 
 
@@ -51,5 +51,5 @@ class PermittedClient:
 
     def patch(self, path: str, body: Any, content_type: str, **params: str) -> Any:
         """Patch as the session does."""
-        with deadline.limit(self._permit()):
+        with self._permit():
             return self._inner.patch(path, body, content_type, **params)

@@ -233,9 +233,9 @@ class HelmRelease(ChartStep):
             self._writer.delete(place_of(newest.secret), newest.secret)
 
     def _helm(self, act: Callable[[], None]) -> None:
-        self._writer.permit()
         try:
-            act()
+            with self._writer.permit():
+                act()
         except HelmFailed as error:
             if _BUSY in str(error):
                 raise Changed(f"helm: {error}") from error
@@ -243,8 +243,8 @@ class HelmRelease(ChartStep):
 
     def _require(self) -> None:
         """Raise Blocked if the run has lost its Lease. The wish to stop does not break helm off."""
-        with suppress(KeyboardInterrupt):
-            self._writer.permit()
+        with suppress(KeyboardInterrupt), self._writer.permit():
+            pass
 
     def _command(self, found: Situation) -> str:
         wish = self._view.wish

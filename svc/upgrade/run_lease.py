@@ -1,5 +1,6 @@
 """The Lease of a run: one at a time in a cluster, and no write after it was lost."""
 
+import math
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from svc import deadline
 from svc.datastore.api import StoreError
 from svc.datastore.orch.client import ApiError, Client
 from svc.datastore.orch.leases import API_VERSION, NAMESPACE
@@ -23,6 +25,7 @@ from svc.upgrade.writer import Changed, Writer
 LEASE: Final = Place(API_VERSION, "Lease", NAMESPACE, NAME)
 _RENEWAL_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 1.0
+_END_SECONDS: Final = 0.5  # for each request at the end of a run that the user stops
 
 
 class RunLease:
@@ -40,17 +43,26 @@ class RunLease:
     @contextmanager
     def held(self, names: Names) -> Iterator[None]:
         """Hold the Lease in the block. Raise Blocked if another run has it."""
-        self._acquire(Writer(self._client, names, lambda: LEASE_SECONDS))
+        self._acquire(Writer(self._client, names, lambda: deadline.limit(LEASE_SECONDS)))
         ended = threading.Event()
-        thread = threading.Thread(target=self._renew, args=(ended,), name="upgrade-lease")
+        thread = threading.Thread(target=self._renew, args=(ended,), name="upgrade-lease", daemon=True)
         thread.start()
+        patience = None
         try:
             yield
+        except KeyboardInterrupt:
+            patience = _END_SECONDS
+            raise
         finally:
             ended.set()
-            thread.join()
-            with suppress(StoreError):  # it expires
-                self._lease.release()
+            thread.join(patience)
+            if not thread.is_alive():  # otherwise the server does not answer, and the thread still uses the Lease
+                self._release(patience)
+
+    def _release(self, patience: float | None) -> None:
+        """Release the Lease. If that fails, it expires; before that, a run on this machine sees that this process has ended."""
+        with suppress(StoreError), deadline.limit(math.inf if patience is None else patience):
+            self._lease.release()
 
     def seconds(self) -> float:
         """Return for how long the run may write. Raise Blocked if it may not."""

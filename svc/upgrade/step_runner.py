@@ -24,14 +24,28 @@ PAUSE_SECONDS = 0.3  # before a step looks again
 
 
 class Stop:
-    """The wish of the user to stop. A request that is sent is not broken off."""
+    """The wish of the user to stop. A write that is sent is not broken off; everything else is."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._writes = 0  # blocks that the main thread is in
 
     def request(self) -> None:
-        """Let the run stop before its next request."""
+        """Raise KeyboardInterrupt; while a write is sent, let the run stop after it. The handler of a signal calls this."""
         self._event.set()
+        if not self._writes:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def after_write(self) -> Iterator[None]:
+        """Send a write in the block. Raise KeyboardInterrupt after it if the run is to stop."""
+        self._writes += 1
+        try:
+            yield
+        finally:
+            self._writes -= 1
+        if not self._writes:
+            self.check()
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if the run is to stop."""

@@ -5,16 +5,16 @@
 3. A missing kind, a missing right and every other refusal raise Blocked, with a sentence that names the object.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from svc import deadline
 from svc.datastore.orch.client import METADATA_ONLY, ApiError, Client, Unreachable
 from svc.deploy.discovery import Discovery, ServedKind
 from svc.names import Names
 from svc.upgrade.helm import Helm
 from svc.upgrade.outcomes import Blocked
+from svc.upgrade.permitted import Permit
 from svc.upgrade.places import Place, place_of
 
 Json = dict[str, Any]
@@ -102,7 +102,7 @@ class Cluster:
 
 
 class Writer(Cluster):
-    """Writes of a run. `permit` returns for how many seconds the run may write, and raises if it may not.
+    """Writes of a run, each in a block of `permit`, which limits its time, and raises if the run may not write.
 
     `settings` are those by which the API server was opened, for sessions with the datastore behind it."""
 
@@ -110,7 +110,7 @@ class Writer(Cluster):
         self,
         client: Client,
         names: Names,
-        permit: Callable[[], float],
+        permit: Permit,
         settings: Mapping[str, str] | None = None,
         helm: Helm = Helm(),  # noqa: B008  # immutable
     ) -> None:
@@ -161,9 +161,8 @@ class Writer(Cluster):
     @contextmanager
     def _sending(self, place: Place, verb: str, stale: Sequence[int] = (_CONFLICT,)) -> Iterator[None]:
         """Send a write in the block, in the time that the run has."""
-        seconds = self.permit()
         try:
-            with deadline.limit(seconds), _refused(place, verb, passing=(*stale, _MISSING)):
+            with self.permit(), _refused(place, verb, passing=(*stale, _MISSING)):
                 yield
         except ApiError as error:
             if error.status == _MISSING and not error.is_missing:

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -555,7 +555,7 @@ def test_agents_of_sample_nodes_check_their_attachments(site: UpgradeSite, kubel
     agent = {"name": "agent", "command": ["svc-agent"], "args": ["run", "--run-dir", "/run/mine"]}
     site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"containers": [agent]}}}})
     with closing(open_client({"kubeconfig": str(site.kubeconfig)})) as client:
-        writer = Writer(client, DEFAULT, lambda: 60.0)
+        writer = Writer(client, DEFAULT, nullcontext)
         eventually(lambda: {node for node, _ in node_checks._samples(writer)}, lambda nodes: nodes == {"node1", "node2"})
         kubelets.ended[CHECK.name] = ("Succeeded", "")
         assert check_nodes(writer, time.sleep) == []
@@ -573,7 +573,7 @@ def test_nodes_that_do_not_follow(site: UpgradeSite, kubelets: FakeKubelets, mon
     monkeypatch.setattr(stalled_nodes, "LOOK_SECONDS", 0.0)
     names = ["gone", "node1", "node2"]
     with closing(open_client({"kubeconfig": str(site.kubeconfig)})) as client:
-        stalled = StalledNodes(Writer(client, DEFAULT, lambda: 60.0))
+        stalled = StalledNodes(Writer(client, DEFAULT, nullcontext))
         eventually(lambda: stalled.reasons(names), lambda found: found == {"gone": "it is gone"})
         assert not stalled.has_lasted(["gone"])
         site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "node2"}}}}})

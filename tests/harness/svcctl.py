@@ -1,8 +1,10 @@
 """svcctl as tests call it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 from click.testing import CliRunner, Result
 
 from harness.datastores import Site
@@ -42,6 +44,18 @@ class Cli:
         assert result.exit_code == code, result.output
         assert result.stdout == ""
         return result.stderr
+
+
+def commands(command: click.Command = main, *path: str) -> Iterator[str]:
+    """Yield each command of svcctl with the names of its groups, separated by blanks."""
+    if not isinstance(command, click.Group):
+        yield " ".join(path)
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        yield from commands(child, *path, name)
 
 
 def cli_on(site: Site, home: Path) -> Cli:

@@ -12,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-import click
 import orjson
 import pytest
 import yaml
@@ -21,14 +20,13 @@ import svc
 from harness.agent_program import Program
 from harness.documents import RESERVATION
 from harness.node import netconf
-from harness.svcctl import Cli
+from harness.svcctl import Cli, commands
 from svc.admin import build_commit
 from svc.admin.agent_client import NoAgent, ask_version
 from svc.admin.resources import CLUSTER
 from svc.admin.version_check import comparable
 from svc.cni.introspection_frame import REPLY_LIMIT, pack_document
 from svc.cni.locks import AGENT, StateLock
-from svc.ctl.main import main
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE
 from svc.model.resource import Resource
@@ -74,17 +72,6 @@ WITHOUT_DATASTORE: Final = {
     *(f"upgrade {name}" for name in ("apply", "plan", "status", "undo", "verify")),  # they compare versions themselves
     *("installation status", "pending drop", "pending get", "reconcile", "store restore"),
 }
-
-
-def commands(command: click.Command = main, *path: str) -> Iterator[str]:
-    if not isinstance(command, click.Group):
-        yield " ".join(path)
-        return
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        child = command.get_command(context, name)
-        assert child is not None
-        yield from commands(child, *path, name)
 
 
 @pytest.fixture

@@ -90,6 +90,41 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[StepRunner, M
     return make
 
 
+def test_stop_ends_reads_at_once_and_waits_for_a_write() -> None:
+    stop = Stop()
+    with pytest.raises(KeyboardInterrupt):
+        stop.request()
+    stop, done = Stop(), []
+
+    def write() -> None:
+        with stop.after_write():
+            with stop.after_write():
+                stop.request()
+                done.append("inner")
+            done.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert done == ["inner", "outer"]
+    with pytest.raises(KeyboardInterrupt):
+        stop.check()
+
+
+def test_error_of_a_write_is_not_hidden_by_a_stop() -> None:
+    """The run stops before its next write."""
+    stop = Stop()
+
+    def write() -> None:
+        with stop.after_write():
+            stop.request()
+            raise Changed("another state")
+
+    with pytest.raises(Changed):
+        write()
+    with pytest.raises(KeyboardInterrupt):
+        stop.pause(60.0)
+
+
 def state(record: MemoryRecord) -> str:
     return cast("Run", record.run).steps["step"]
 
@@ -160,7 +195,8 @@ def test_undo_that_goes_on_waits(runner: Any) -> None:
 
 def test_stop_before_the_next_write(runner: Any) -> None:
     run, record, _ = runner()
-    run._stop.request()
+    with pytest.raises(KeyboardInterrupt):
+        run._stop.request()
     step = CountingStep(1)
     with pytest.raises(KeyboardInterrupt):
         run.carry_out(step)

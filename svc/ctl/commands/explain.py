@@ -10,6 +10,7 @@ from svc.admin.explain import Explanation, Network
 from svc.admin.explain import explain as explain_add
 from svc.ctl.cli_context import CliContext, Target, output_option, table
 from svc.ctl.completion import names_of
+from svc.ctl.interrupts import INTERRUPTED, end
 from svc.ctl.past_calls import explain_calls
 from svc.ipam.preview import BlockView, PoolView, Preview
 from svc.model.endpoint import DEFAULT_NAMESPACE, PRIMARY_INTERFACE
@@ -73,7 +74,11 @@ def _explain_pod(context: CliContext, pod: str, node: str, ifname: str) -> None:
     if not all(map(_NAME.fullmatch, parts)):
         raise click.BadParameter(f"{pod!r} is not [NAMESPACE/]POD, such as default/web-1", param_hint="POD")
     target = context.target
-    found = explain_add(_network(context, target), namespace or DEFAULT_NAMESPACE, name, node=node, ifname=ifname)
+    try:
+        found = explain_add(_network(context, target), namespace or DEFAULT_NAMESPACE, name, node=node, ifname=ifname)
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        end(INTERRUPTED, is_complete=False)
     context.answer([_document(found)], "\n".join(_lines(found, target)))
 
 

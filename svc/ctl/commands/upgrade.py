@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from svc import atomic_file
+from svc import atomic_file, deadline
 from svc.admin.output_file import require_replaceable
 from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ctl.interrupts import announced_interrupt
@@ -172,6 +172,8 @@ def apply(
 ) -> None:
     """Carry out all steps that are not done. What an interruption leaves is completed by the next call.
 
+    Ctrl-C ends the command at once; a write that is sent, and a run of helm, end first.
+
     \b
     Exit status: 0 done or nothing to do, 2 wrong use, 3 blocked, 4 waits for --ack, 5 timed out (run again),
     6 the result is not as it should be, 130 interrupted.
@@ -267,9 +269,11 @@ def _engine(context: CliContext, kubeconfig: Path, options: Json, helm: str = ""
 
         stop, lease = Stop(), RunLease(client)
 
-        def permit() -> float:
+        @contextmanager
+        def permit() -> Iterator[None]:
             stop.check()
-            return lease.seconds()
+            with stop.after_write(), deadline.limit(lease.seconds()):
+                yield
 
         writer = Writer(client, context.names, permit, settings, Helm(helm, str(kubeconfig)))
         chosen = Options(context.state_dir / _FOLDER, say=lambda text: echo(text, err=True), **options)
