@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 
 from harness.datastores import EmbeddedSite, EtcdSite, OrchSite, Site, session, set_ready
@@ -130,6 +130,25 @@ def spoil(site: Site, key: Key, fields: Mapping[str, object] | None) -> None:
             file.execute("UPDATE entries SET value = ? WHERE path = ?", (_spoiled(present, fields).encode(), path))
 
 
+def backup(site: Site, key: Key) -> Callable[[], None]:
+    """Return what restores a stored document as it is now, in place of any other."""
+    if isinstance(site, OrchSite):
+        return _backup_of_object(site, key)
+    path = Codec(site.names).path(key)
+    if isinstance(site, EtcdSite):
+        present = site.running.get(path)
+        return lambda: site.running.put(path, present)
+    assert isinstance(site, EmbeddedSite)
+    with closing(sqlite3.connect(site.file)) as file:
+        (value,) = file.execute("SELECT value FROM entries WHERE path = ?", (path,)).fetchone()
+
+    def restore() -> None:
+        with closing(sqlite3.connect(site.file)) as file, file:
+            file.execute("UPDATE entries SET value = ? WHERE path = ?", (value, path))
+
+    return restore
+
+
 def put_document(site: Site, path: str, document: str) -> None:
     """Write a document below the key root of a key-value store, also at a path that is not a key."""
     full = f"{site.names.key_root}/{path}"
@@ -153,14 +172,24 @@ def _spoiled(present: str | bytes, fields: Mapping[str, object] | None) -> str:
     return "{" if fields is None else json.dumps(json.loads(present) | dict(fields))
 
 
+def _backup_of_object(site: OrchSite, key: Key) -> Callable[[], None]:
+    path = _object_path(site, key)
+    spec = site.kube.call("GET", path)["spec"]
+    return lambda: site.kube.call("PUT", path, site.kube.call("GET", path) | {"spec": spec}) and None
+
+
+def _object_path(site: OrchSite, key: Key) -> str:
+    group = ApiGroup(site.names, site.names.crd_api_version)
+    objects = CustomResourceCodec(group)
+    return f"{group.root}/{kind_plural(objects.kind(key))}/{objects.name(key)}"
+
+
 def _spoil_object(site: OrchSite, key: Key, fields: Mapping[str, object] | None) -> None:
     merge = "application/merge-patch+json"
     if isinstance(key, ResourceKey):
         note = {f"{site.names.annotation_prefix}/podIPs": "nonsense"}
         site.kube.call("PATCH", f"{PODS}/{key.name.split('-')[2]}/status", {"metadata": {"annotations": note}}, merge)
         return
-    group = ApiGroup(site.names, site.names.crd_api_version)
-    objects = CustomResourceCodec(group)
-    path = f"{group.root}/{kind_plural(objects.kind(key))}/{objects.name(key)}"
+    path = _object_path(site, key)
     broken = {"block": {"nonsense": 1}} if isinstance(key, HandleKey) else {"cidr": "nonsense"}
     site.kube.call("PATCH", path, {"spec": broken if fields is None else dict(fields)}, merge)

@@ -20,7 +20,7 @@ def _invalid(block: ObservedBlock) -> Iterator[Candidate]:
     unused = [tag for tag in range(len(block.block.attributes or ())) if tag not in used]
     if unused:
         problem = f"no address has attribute {', '.join(map(str, unused))} of {len(block.block.attributes or ())}"
-        fix = "none is needed: the next write of the block removes it"
+        fix = "none is needed: the next DEL that frees an address of the block removes it"
         yield candidate("block-invalid", str(block.cidr), problem, since=block.block.claimed_at or "", fix=fix)
 
 
