@@ -1,4 +1,4 @@
-"""Each exchange with the kernel fails in turn, in each way. An ADD leaves nothing, and a DEL can be repeated."""
+"""Each exchange with the kernel, and each message of one, fails in turn. An ADD leaves nothing, and a DEL can be repeated."""
 
 import errno
 import itertools
@@ -18,14 +18,20 @@ from svc.model.errors import SvcError
 
 pytestmark = pytest.mark.root
 
-ERRORS = pytest.mark.parametrize("number", [*REFUSALS, errno.ETIMEDOUT], ids=errno.errorcode.get)
-MOST_EXCHANGES = 60
+ERRORS = pytest.mark.parametrize(
+    ("number", "by_message"),
+    [
+        *(pytest.param(number, False, id=f"exchange-{errno.errorcode[number]}") for number in (*REFUSALS, errno.ETIMEDOUT)),
+        *(pytest.param(number, True, id=f"message-{errno.errorcode[number]}") for number in REFUSALS),
+    ],
+)
+MOST_EXCHANGES = 100
 
 
 @contextmanager
-def failing(exchange: int, number: int) -> Iterator[NetlinkFaults]:
-    """Let this exchange of sockets that are opened in the block fail."""
-    faults = NetlinkFaults(exchange, number)
+def failing(exchange: int, number: int, *, by_message: bool) -> Iterator[NetlinkFaults]:
+    """Let this exchange, or message, of sockets that are opened in the block fail."""
+    faults = NetlinkFaults(exchange, number, by_message)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "Socket", partial(FaultySocket, faults))
         yield faults
@@ -41,11 +47,11 @@ def each_exchange(attempt: Callable[[int], bool]) -> int:
 
 
 @ERRORS
-def test_failed_add_leaves_nothing(tmp_path: Path, netns: Netns, sandbox: Sandbox, number: int) -> None:
+def test_failed_add_leaves_nothing(tmp_path: Path, netns: Netns, sandbox: Sandbox, number: int, by_message: bool) -> None:
     """If the runtime gets an error, it calls DEL; then the same ADD works."""
 
     def attempt(exchange: int) -> bool:
-        with failing(exchange, number) as faults, Host(tmp_path / str(exchange), netns) as host:
+        with failing(exchange, number, by_message=by_message) as faults, Host(tmp_path / str(exchange), netns) as host:
             try:
                 host.add(sandbox)
             except SvcError:
@@ -59,17 +65,17 @@ def test_failed_add_leaves_nothing(tmp_path: Path, netns: Netns, sandbox: Sandbo
             assert host.left_over() == []
         return faults.struck
 
-    assert each_exchange(attempt) >= 3
+    assert each_exchange(attempt) >= (8 if by_message else 3)
 
 
 @ERRORS
-def test_failed_del_can_be_repeated(tmp_path: Path, netns: Netns, sandbox: Sandbox, number: int) -> None:
+def test_failed_del_can_be_repeated(tmp_path: Path, netns: Netns, sandbox: Sandbox, number: int, by_message: bool) -> None:
     """A DEL that fails has released no address of an interface that still exists."""
 
     def attempt(exchange: int) -> bool:
         with Host(tmp_path / str(exchange), netns) as host:
             host.add(sandbox)
-        with failing(exchange, number) as faults, Host(tmp_path / str(exchange), netns) as host:
+        with failing(exchange, number, by_message=by_message) as faults, Host(tmp_path / str(exchange), netns) as host:
             try:
                 host.delete(sandbox)
             except SvcError:
