@@ -131,10 +131,30 @@ def test_dry_run_and_an_answer_of_no_release_nothing(cli: Cli, store: Backend) -
     assert result.stdout.startswith(f"{LEAKED} released\n1 released\n"), result.output
 
 
-def test_address_in_use_is_refused(cli: Cli, store: Backend) -> None:
-    printed = refused(cli, "--ip", WEB, "--yes")
+@pytest.mark.parametrize("options", [(), ("--force",), ("--force", "--handle", "net.c1")], ids=" ".join)
+def test_address_in_use_is_refused(cli: Cli, store: Backend, options: tuple[str, ...]) -> None:
+    """`--force` accepts other versions, no lock and missing nodes, but not that."""
+    printed = refused(cli, "--ip", WEB, "--yes", *options)
     assert printed.startswith(f"{WEB} refused: endpoint of default/web has it: end that first\n1 refused\n")
     assert allocated(store) == BOTH
+
+
+def test_each_outcome_is_printed_before_the_next_release(cli: Cli, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is the progress of a long release. The last line has the totals."""
+    printed: list[str] = []
+    monkeypatch.setattr(ipam_release, "echo", lambda text, **_: printed.append(text))
+    after: list[list[str]] = []
+    carry_out = ipam_release.carry_out
+
+    def watched(*arguments: Any) -> Iterator[Any]:
+        for outcome in carry_out(*arguments):
+            yield outcome
+            after.append(printed.copy())
+
+    monkeypatch.setattr(ipam_release, "carry_out", watched)
+    result = cli("ipam", "release", "--from-report", str(report), "--yes")
+    assert after == [[f"{LEAKED} released"], [f"{LEAKED} released", "handle net.lost deleted"]], result.output
+    assert result.stdout.startswith("1 released, 1 deleted\n")
 
 
 def test_other_allocation_of_the_address_is_refused(cli: Cli, store: Backend) -> None:

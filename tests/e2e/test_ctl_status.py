@@ -28,7 +28,8 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 
 GOOD, DEGRADED, DOWN = 0, 3, 4
-LIMIT_SECONDS = 4.5  # the aim is 1 s; tests share their processors, and a source without a limit of its own takes 5 s
+LIMIT_SECONDS = 1.0  # that the command waits; a source without a limit of its own takes 5 s
+ATTEMPTS = 5  # a command that starts slowly gives its sources as much time again
 
 
 def command(node: Node, *arguments: str) -> list[str]:
@@ -40,15 +41,21 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def status(node: Node, *options: str) -> tuple[int, Any]:
-    """Run `svcctl status -o json`. Return its exit status and the document, which must come in time once in three times."""
-    words = command(node, *options, "status", "-o", "json")
-    for _ in range(3):  # busy processors can delay one
+    """Run `svcctl status -o json`. Return its exit status and the document, for which it must not wait too long.
+
+    Tests share their processors: the time in which it computes, or waits for a processor, does not count."""
+    words, waits = command(node, *options, "status", "-o", "json"), []
+    for _ in range(ATTEMPTS):
         began = time.monotonic()
-        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
-        assert done.stderr == ""
-        if time.monotonic() - began < LIMIT_SECONDS:
-            return done.returncode, json.loads(done.stdout)
-    raise AssertionError(f"{words} took more than {LIMIT_SECONDS} s three times")
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            running, runnable, _ = map(int, Path(f"/proc/{process.pid}/schedstat").read_text().split())
+            waits.append(time.monotonic() - began - (running + runnable) / 1e9)
+            shown, told = process.communicate()
+        assert told == b""
+        if waits[-1] < LIMIT_SECONDS:
+            return process.returncode, json.loads(shown)
+    raise AssertionError(f"{words} has waited {waits} s")
 
 
 def status_of_running_agent(node: Node, *options: str) -> tuple[int, Any]:

@@ -1,5 +1,7 @@
 """Reconciliation by the agent: dead attachments are torn down, and everything else is named and left alone."""
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +13,8 @@ from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host, opened
 from harness.ipam import IPAM_QUERIES, free, wipe
 from harness.netns import Netns, run
-from harness.polling import wait_until
-from svc.agent import reconciliation
+from harness.polling import TIMEOUT_SECONDS, wait_until
+from svc.agent import node_observation, reconciliation
 from svc.agent.lanes import RECOVERY
 from svc.agent.queue import Job
 from svc.agent.reconciliation import CONFIRM_SECONDS, RECONCILE_SECONDS, Reconciliation
@@ -237,6 +239,36 @@ def test_datastore_that_fails_is_asked_once(host: Host, look: Looks, lost_sandbo
     assert not host.faults.struck
     host.heal()
     assert [record.state for record in host.context.journal.all()] == [DELETING] * 3
+
+
+@pytest.mark.parametrize("part", ["kernel_uses", "_held", "_unchanged", "contradictions", "dead_attachments"])
+def test_no_call_waits_for_a_comparison(
+    host: Host, look: Looks, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The comparison stands still in one of its parts until the calls have ended."""
+    host.add(sandbox)
+    original = getattr(node_observation, part)
+    entered, ended = threading.Event(), threading.Event()
+
+    def standing(*arguments: Any) -> Any:
+        entered.set()
+        assert ended.wait(TIMEOUT_SECONDS)
+        return original(*arguments)
+
+    monkeypatch.setattr(node_observation, part, standing)
+    comparison = threading.Thread(target=look)
+    comparison.start()
+    try:
+        assert entered.wait(TIMEOUT_SECONDS)
+        began = time.monotonic()
+        host.delete(sandbox)
+        host.add(sandbox)
+        assert time.monotonic() - began < TIMEOUT_SECONDS / 2
+        assert comparison.is_alive()
+    finally:
+        ended.set()
+        comparison.join()
+    assert look.twice() == []
 
 
 def test_unknown_interfaces_and_allocations_are_named(host: Host, look: Looks, sandbox: Sandbox) -> None:
