@@ -147,7 +147,7 @@ class _Reader:
             )
             return None
         kind = self._kind(place, document)
-        if kind is None or not self._is_version_known(place, document):
+        if kind is None or not self._is_version_known(place, document, kind):
             return None
         manifest.check_quotes(place, node, kind.texts, self._errors)
         wanted = self._wanted(place, document, kind)
@@ -163,8 +163,8 @@ class _Reader:
             self._errors.add(f"{place}kind", document["kind"], "is not known", listed)
         return found
 
-    def _is_version_known(self, place: str, document: Json) -> bool:
-        own = (self._names.api_version, self._names.crd_api_version)
+    def _is_version_known(self, place: str, document: Json, kind: Kind) -> bool:
+        own = (kind.api_version,) if kind.api_version else (self._names.api_version, self._names.crd_api_version)
         given = document.get("apiVersion")
         if given in own:
             return True
@@ -172,7 +172,7 @@ class _Reader:
             self._errors.missing(f"{place}apiVersion", f"give {own[0]}")
         else:
             remedy = (
-                f"give {own[0]} or {own[1]}; `svcctl convert` changes the API group of documents, and --names chooses another"
+                f"give {' or '.join(own)}; `svcctl convert` changes the API group of documents, and --names chooses another"
             )
             self._errors.add(f"{place}apiVersion", given, "is not the group of these names", remedy)
         return False

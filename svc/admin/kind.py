@@ -94,6 +94,7 @@ class Kind:
     storage: Storage
     words: tuple[str, ...] = ()
     wide: tuple[Column, ...] = ()
+    api_version: str = ""  # of its documents, if it is not that of the names
     aliases: tuple[str, ...] = ()  # other names of the kind in manifests
     singleton: str = ""
     has_labels: bool = True

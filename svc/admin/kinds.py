@@ -11,12 +11,14 @@ from typing import Any, Final
 from svc.admin import columns, controllers_configuration, ipam_kinds, policies, pools, resources, rules
 from svc.admin.changes import Options, applied, apply
 from svc.admin.columns import NAME, computed, count, field, switch
+from svc.admin.field_rules import lines
+from svc.admin.installation_resource import rules as installation_rules
 from svc.admin.kind import Kind, ResourceStorage, each_alone
 from svc.admin.resources import CIDRS, CLUSTER, NODE, NOUNS, POOL
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION, read_pools, read_reserved
 from svc.model import controllers_configuration as controllers
-from svc.model import endpoint
+from svc.model import endpoint, installation
 from svc.model.errors import CallerError, Code
 from svc.model.keys import PLURALS
 from svc.model.pool import FIELD_NAMES as POOL_FIELDS
@@ -27,6 +29,7 @@ from svc.names import Names
 _BY_POLICY_AGENT: Final = (
     "install the policy agent, which defines this kind; kubectl get networkpolicies shows the policies of Kubernetes"
 )
+_IN_A_CLUSTER: Final = "it is about a cluster, and in its Kubernetes API: `svcctl installation --help`"
 _OF_KUBERNETES: Final = "Kubernetes derives it from namespaces and service accounts: change them there"
 
 
@@ -220,10 +223,36 @@ def _with_names(names: Names) -> tuple[Kind, ...]:
         ipam_kinds.settings(names),
         _cluster(names),
         _profile(names),
+        _installation(names),
         ipam_kinds.block(names),
         ipam_kinds.affinity(names),
         ipam_kinds.handle(names),
     )
+
+
+def _installation(names: Names) -> Kind:
+    """Return the kind of the operator's resource."""
+    return Kind(
+        installation.KIND,
+        "installation",
+        installation.PLURAL,
+        singleton=installation.NAME,
+        api_version=names.operator_api_version,
+        storage=ResourceStorage(installation.KIND),
+        columns=(NAME, ("READY", partial(_condition, "Ready")), ("DEGRADED", partial(_condition, "Degraded"))),
+        wide=(field("PLUGIN", "cni.type"), field("IPAM", "cni.ipam.type")),
+        own=frozenset({"cni", names.operator_network}),
+        texts=tuple(installation_rules.texts(names)),
+        checker=each_alone(lambda resource, _: lines(installation_rules.check(resource.spec, names))),
+        absent_in=dict.fromkeys(("embedded", "etcdv3"), _IN_A_CLUSTER),
+        defined_by="make its definition: `svcctl crd apply --group operator`",
+    )
+
+
+def _condition(kind: str, resource: Resource) -> str:
+    """Return the status of a condition; empty if the controllers have not judged it."""
+    conditions = (resource.status or {}).get("conditions") or ()
+    return next((str(each.get("status", "")) for each in conditions if each.get("type") == kind), "")
 
 
 def _cluster(names: Names) -> Kind:

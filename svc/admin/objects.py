@@ -29,7 +29,7 @@ class Stored:
 
     def document(self, api_version: str) -> Json:
         """Return the object as a document that `apply` reads, and whose revision it compares."""
-        data = self.resource.to_json(api_version)
+        data = self.resource.to_json(self.kind.api_version or api_version)
         order = {"apiVersion": data["apiVersion"], "kind": data["kind"]}
         metadata = data["metadata"] | ({"resourceVersion": self.revision} if self.revision else {})
         return order | data | {"metadata": metadata}

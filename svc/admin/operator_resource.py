@@ -30,8 +30,6 @@ from svc.values import dataclass
 Json = dict[str, Any]
 Present = Mapping[str, Resource]
 
-_TEXTS: Final = ("cni.type", *(f"cni.ipam.{key}" for key in IPAM_KEYS))  # fields of `spec` of type string
-_POOL_TEXTS: Final = ("name", "cidr", "encapsulation", "nodeSelector", "assignmentMode", "allowedUses[]")  # of its pools
 _DISABLED: Final = "disabled"
 _NODE_RANGES: Final = {4: "usePodCidr", 6: "usePodCidrIPv6"}
 
@@ -110,8 +108,7 @@ def read_resource(data: bytes, source: str, names: Names) -> Resource:
 
 def _parsed(data: bytes, source: str, names: Names) -> tuple[Resource, list[FieldError]]:
     """Return the first resource of a file, and the error if it is another one than the operator's, or one of several."""
-    texts = [*_TEXTS, *(f"{names.operator_network}.ipPools[].{field}" for field in _POOL_TEXTS)]
-    documents = manifest.read(data, source, names.operator_api_version, KIND, texts)
+    documents = manifest.read(data, source, names.operator_api_version, KIND, rules.texts(names))
     if len(documents) == 1 and documents[0].name == NAME:
         return documents[0], []
     problem, remedy = "is not the operator's", f"give one {KIND}, {NAME!r}"

@@ -213,7 +213,10 @@ CARRIED = {
 }
 """Kinds of other programs, which svc neither reads nor writes, except to move them to another datastore."""
 
-ALL_PLURALS = PLURALS | CARRIED
+OPERATED = {"Installation": "installations"}
+"""Kinds of the operator's API group. Only the Kubernetes API has them, and no move does."""
+
+ALL_PLURALS = PLURALS | CARRIED | OPERATED
 NAMESPACED = frozenset(
     {"WorkloadEndpoint", "NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", "StagedKubernetesNetworkPolicy"}
 )

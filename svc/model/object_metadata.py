@@ -44,7 +44,7 @@ class ApiGroup:
 
     @property
     def is_backing(self) -> bool:
-        return self.api_version != self.names.api_version
+        return self.api_version == self.names.crd_api_version
 
     @property
     def root(self) -> str:

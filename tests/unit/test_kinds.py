@@ -48,8 +48,9 @@ def test_kinds_differ_between_datastores() -> None:
     changed = [name for name, kind in found.items() if kind.is_writable]
     assert changed == [
         "IPPool", "IPReservation", "HostEndpoint", "NetworkPolicy", "GlobalNetworkPolicy", "KubeControllersConfiguration",
-        "IPAMConfiguration", "ClusterInformation",
+        "IPAMConfiguration", "ClusterInformation", "Installation",
     ]  # fmt: skip
+    assert [kind.name for kind in TABLE if kind.absence] == ["Installation"]
     assert [kind.name for kind in TABLE if kind.is_writable] == [
         "IPPool", "IPReservation", "Node", "HostEndpoint", "NetworkPolicy", "GlobalNetworkPolicy",
         "KubeControllersConfiguration", "IPAMConfiguration", "ClusterInformation", "Profile",
@@ -146,6 +147,8 @@ def test_kinds_differ_between_datastores() -> None:
                 "spec.color = 1 is not known",
             ],
         ),
+        ("installation", {}, []),
+        ("installation", {"cni": {"ipam": {"type": "Zebra"}}, "other": 1}, ["spec.cni.ipam.type = 'Zebra'"]),
         ("profile", {"ingress": [{"action": "Allow", "source": {"selector": "all()"}}], "egress": []}, []),
         ("profile", {"ingress": [{}], "egress": {}}, ["spec.ingress[0].action is missing", "spec.egress = {} is an object"]),
         ("profile", {"labelsToApply": {"a": 1}}, ["spec.labelsToApply.a = 1 is a number"]),

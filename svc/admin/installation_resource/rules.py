@@ -21,9 +21,16 @@ _SIZE: Final = re.compile(r"([1-9][0-9]*)(Ki|Mi|Gi)")
 _SYSCTL: Final = re.compile(r"net([./][^./\s]+)+")  # of a network namespace
 _UNITS: Final = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _RENAMED: Final = {"ipipMode": "encapsulation", "vxlanMode": "encapsulation", "disabled": "disableNewAllocations"}
+_TEXTS: Final = ("cni.type", *(f"cni.ipam.{key}" for key in shape.IPAM_KEYS))
+_POOL_TEXTS: Final = ("name", "cidr", "encapsulation", "nodeSelector", "assignmentMode", "allowedUses[]")
 _PLACEHOLDER: Final = "unnamed"  # the name of a listed pool without one, for the rules of pools
 
 _within = partial(fields, open_ended=True)  # an object that may have fields which svc does not read
+
+
+def texts(names: Names) -> list[str]:
+    """Return the paths of the fields of `spec` of type string that svc reads, as `manifest.read` takes them."""
+    return [*_TEXTS, *(f"{names.operator_network}.ipPools[].{field}" for field in _POOL_TEXTS)]
 
 
 def check(spec: Mapping[str, Any], names: Names, *, together: bool = True) -> Found:

@@ -300,11 +300,11 @@ def _require_same_handle(key: Key, data: Json) -> None:
 
 
 def _given_group(names: Names, api_group: str) -> ApiGroup:
-    known = (names.api_version, names.crd_api_version)
+    known = (names.api_version, names.crd_api_version, names.operator_api_version)
     for version in known:
         if api_group.lower() == version.lower():
             return ApiGroup(names, version)
-    raise CallerError(f"api_group = {api_group!r} is not known", details=f"give one of {' and '.join(known)}")
+    raise CallerError(f"api_group = {api_group!r} is not known", details=f"give one of {' and '.join(known[:2])}")
 
 
 def _served_group(client: Client, names: Names) -> ApiGroup | None:

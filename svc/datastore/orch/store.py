@@ -63,6 +63,7 @@ class OrchStore(Backend):
         self.meter = self.client.meter
         self._spelling = Codec(names)
         self._crds = CrdStore(self.client, names, settings.get("api_group", ""))
+        self._operated = CrdStore(self.client, names, names.operator_api_version)
         self._leases = LeaseStore(self.client, names)
         self._core: dict[str, ResourceStore] = {
             NODE: NodeStore(self.client, names),
@@ -139,6 +140,8 @@ class OrchStore(Backend):
             raise NotFound(key)
         if isinstance(key, keys.NodeClaimKey | keys.NodeClaimQuery):
             return self._leases
+        if isinstance(key, ResourceKey | ResourceQuery) and key.kind in keys.OPERATED:
+            return self._operated
         if not isinstance(key, ResourceKey | ResourceQuery) or key.kind not in CORE:
             return self._crds
         if key.kind not in self._core:
