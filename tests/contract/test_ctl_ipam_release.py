@@ -20,6 +20,7 @@ from harness.skips import OTHER_STORES
 from harness.svcctl import Cli, cli_on
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check import living_agents, saved_report
+from svc.admin.ipam_check.release import carry_out
 from svc.ctl.commands import ipam_check, ipam_release
 from svc.datastore.api import Backend
 from svc.ipam.requests import Assign, Release
@@ -144,7 +145,6 @@ def test_each_outcome_is_printed_before_the_next_release(cli: Cli, report: Path,
     printed: list[str] = []
     monkeypatch.setattr(ipam_release, "echo", lambda text, **_: printed.append(text))
     after: list[list[str]] = []
-    carry_out = ipam_release.carry_out
 
     def watched(*arguments: Any) -> Iterator[Any]:
         for outcome in carry_out(*arguments):

@@ -140,7 +140,7 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path, words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
     directories = ["--state-dir", str(folder / "state"), "--run-dir", str(folder / "run")]
     command = [sys.executable, "-c", MAIN, *directories, *words]
-    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen(command, cwd=folder, start_new_session=True, **given)
 
 

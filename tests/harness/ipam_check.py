@@ -130,7 +130,7 @@ def spoil(site: Site, key: Key, fields: Mapping[str, object] | None) -> None:
             file.execute("UPDATE entries SET value = ? WHERE path = ?", (_spoiled(present, fields).encode(), path))
 
 
-def backup(site: Site, key: Key) -> Callable[[], None]:
+def backup(site: Site, key: Key) -> Callable[[], object]:
     """Return what restores a stored document as it is now, in place of any other."""
     if isinstance(site, OrchSite):
         return _backup_of_object(site, key)
@@ -172,10 +172,10 @@ def _spoiled(present: str | bytes, fields: Mapping[str, object] | None) -> str:
     return "{" if fields is None else json.dumps(json.loads(present) | dict(fields))
 
 
-def _backup_of_object(site: OrchSite, key: Key) -> Callable[[], None]:
+def _backup_of_object(site: OrchSite, key: Key) -> Callable[[], object]:
     path = _object_path(site, key)
     spec = site.kube.call("GET", path)["spec"]
-    return lambda: site.kube.call("PUT", path, site.kube.call("GET", path) | {"spec": spec}) and None
+    return lambda: site.kube.call("PUT", path, site.kube.call("GET", path) | {"spec": spec})
 
 
 def _object_path(site: OrchSite, key: Key) -> str:
