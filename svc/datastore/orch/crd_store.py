@@ -49,9 +49,10 @@ class CrdStore(ResourceStore):
 
     page_objects = PAGE
 
-    def __init__(self, client: Client, names: Names, api_group: str = "") -> None:
+    def __init__(self, client: Client, names: Names, api_group: str | ApiGroup = "") -> None:
         super().__init__(client, names)
-        self._found: CustomResourceCodec | None = CustomResourceCodec(_given_group(names, api_group)) if api_group else None
+        group = _given_group(names, api_group) if isinstance(api_group, str) and api_group else api_group
+        self._found = CustomResourceCodec(group) if isinstance(group, ApiGroup) else None
         self._labelled: set[str] = set()  # hosts whose affinities have labels
         self._plain: set[str] = set()  # kinds without a status subresource
 
@@ -300,11 +301,11 @@ def _require_same_handle(key: Key, data: Json) -> None:
 
 
 def _given_group(names: Names, api_group: str) -> ApiGroup:
-    known = (names.api_version, names.crd_api_version, names.operator_api_version)
+    known = (names.api_version, names.crd_api_version)
     for version in known:
         if api_group.lower() == version.lower():
             return ApiGroup(names, version)
-    raise CallerError(f"api_group = {api_group!r} is not known", details=f"give one of {' and '.join(known[:2])}")
+    raise CallerError(f"api_group = {api_group!r} is not known", details=f"give one of {' and '.join(known)}")
 
 
 def _served_group(client: Client, names: Names) -> ApiGroup | None:

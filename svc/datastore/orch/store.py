@@ -41,6 +41,7 @@ from svc.model import endpoint, keys
 from svc.model.custom_resources import CORE
 from svc.model.keys import IPAM_CONFIG, BlockQuery, HandleKey, IpamConfigKey, Key, Query, ResourceKey, ResourceQuery
 from svc.model.kv_codec import Codec, matches
+from svc.model.object_metadata import ApiGroup
 from svc.names import Names
 
 MAX_PARALLEL = 8  # parallel writes
@@ -63,7 +64,7 @@ class OrchStore(Backend):
         self.meter = self.client.meter
         self._spelling = Codec(names)
         self._crds = CrdStore(self.client, names, settings.get("api_group", ""))
-        self._operated = CrdStore(self.client, names, names.operator_api_version)
+        self._operated = CrdStore(self.client, names, ApiGroup(names, names.operator_api_version))
         self._leases = LeaseStore(self.client, names)
         self._core: dict[str, ResourceStore] = {
             NODE: NodeStore(self.client, names),
