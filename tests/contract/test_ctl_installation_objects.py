@@ -6,27 +6,18 @@ from pathlib import Path
 import pytest
 
 from harness.datastores import OrchSite, Site
-from harness.documents import Json, pool, references, shown, text
-from harness.policies import DEFINITIONS
+from harness.documents import INSTALLATION, pool, references, shown, text
+from harness.policies import served
 from harness.site_fixtures import ON_EACH_DATASTORE
 from harness.svcctl import Cli, cli_on
 from svc.deploy.installation_crd import definition
 from svc.names import DEFAULT
 
-INSTALLATION: Json = {
-    "apiVersion": DEFAULT.operator_api_version,
-    "kind": "Installation",
-    "metadata": {"name": "default"},
-    "spec": {"cni": {"type": "Svc"}, "svcNetwork": {"mtu": 1400}, "registry": "registry.example/"},
-}
 
-
-@pytest.fixture
-def orch_cli(orch_site: OrchSite, tmp_path: Path) -> Iterator[Cli]:
-    made = definition(DEFAULT)
-    orch_site.kube.apply([made])
-    yield cli_on(orch_site, tmp_path / "node")
-    orch_site.kube.call("DELETE", f"{DEFINITIONS}/{made['metadata']['name']}")
+@pytest.fixture(scope="module")
+def orch_cli(orch_site: OrchSite, home: Path) -> Iterator[Cli]:
+    with served(orch_site.kube, definition(DEFAULT)):
+        yield cli_on(orch_site, home)
 
 
 @pytest.mark.server
@@ -61,14 +52,6 @@ def test_wrong_installations_are_refused(orch_cli: Cli) -> None:
         refused = orch_cli.fails("apply", "-f", "-", stdin=text(document))
         assert f"is not the group of these names: give {group};" in refused
     assert references(orch_cli, "installations") == []
-
-
-@pytest.mark.server
-def test_missing_definition_is_named(orch_site: OrchSite, tmp_path: Path) -> None:
-    cli = cli_on(orch_site, tmp_path / "node")
-    for command in (("get", "installations"), ("apply", "-f", "-")):
-        error = cli.fails(*command, stdin=text(INSTALLATION))
-        assert "make its definition: `svcctl crd apply --group operator`" in error
 
 
 @ON_EACH_DATASTORE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.datastores import OrchSite, Site, session, set_ready
-from harness.documents import document, references, shown, text
+from harness.documents import GLOBAL_POLICY, POLICY, references, shown, text
 from harness.ipam import put
 from harness.policies import served_policies
 from harness.site_fixtures import ON_EACH_DATASTORE
@@ -16,14 +16,20 @@ from svc.datastore.api import Backend
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 
+pytestmark = ON_EACH_DATASTORE
+
 BOTH = "np,gnp"
-DENY = document("NetworkPolicy", "deny", {"selector": "app == 'web'"}, namespace="default", labels={"team": "web"})
-OPEN = document("GlobalNetworkPolicy", "open", {"order": 10, "egress": [{"action": "Allow"}], "doNotTrack": False})
+
+
+@pytest.fixture(scope="module")
+def served(site: Site) -> Iterator[None]:
+    with served_policies(site.kube) if isinstance(site, OrchSite) else nullcontext():
+        yield
 
 
 @pytest.fixture
-def store(site: Site) -> Iterator[Backend]:
-    with session(site) as store, served_policies(site.kube) if isinstance(site, OrchSite) else nullcontext():
+def store(site: Site, served: None) -> Iterator[Backend]:
+    with session(site) as store:
         set_ready(store)
         yield store
         for kind, name, namespace in (("NetworkPolicy", "deny", "default"), ("GlobalNetworkPolicy", "open", "")):
@@ -37,16 +43,15 @@ def cli(site: Site, home: Path, store: Backend) -> Cli:
     return cli_on(site, home)
 
 
-@ON_EACH_DATASTORE
 def test_policies_are_written_and_shown(cli: Cli, store: Backend) -> None:
     """They get a tier and the directions of their rules. What `get` prints can be applied again."""
     created = "networkpolicy/default/deny created\nglobalnetworkpolicy/open created\n"
-    assert cli.changes("create", "-f", "-", stdin=text(DENY, OPEN)) == created
-    assert "exists: `svcctl apply` changes it" in cli.fails("create", "-f", "-", stdin=text(DENY))
+    assert cli.changes("create", "-f", "-", stdin=text(POLICY, GLOBAL_POLICY)) == created
+    assert "exists: `svcctl apply` changes it" in cli.fails("create", "-f", "-", stdin=text(POLICY))
     policy = store.get(ResourceKey("NetworkPolicy", "deny", "default")).value
     assert policy.spec == {"tier": "default", "selector": "app == 'web'", "types": ["Ingress"]}
     (shown_open,) = shown(cli, "gnp", "open")
-    assert shown_open["spec"] == OPEN["spec"] | {"tier": "default", "types": ["Egress"]}
+    assert shown_open["spec"] == GLOBAL_POLICY["spec"] | {"tier": "default", "types": ["Egress"]}
     printed = cli.prints("get", BOTH, "-A", "-o", "yaml")
     assert cli.changes("apply", "-f", "-", stdin=printed) == created.replace("created", "unchanged")
     assert references(cli, BOTH) == ["networkpolicy/default/deny", "globalnetworkpolicy/open"]
@@ -56,10 +61,9 @@ def test_policies_are_written_and_shown(cli: Cli, store: Backend) -> None:
     ]
 
 
-@ON_EACH_DATASTORE
 def test_policies_are_changed_labelled_and_deleted(cli: Cli, store: Backend) -> None:
-    cli.changes("apply", "-f", "-", stdin=text(DENY, OPEN))
-    changed = DENY | {"spec": {"egress": [{"action": "Deny"}], "ingress": [{"action": "Allow"}]}}
+    cli.changes("apply", "-f", "-", stdin=text(POLICY, GLOBAL_POLICY))
+    changed = POLICY | {"spec": {"egress": [{"action": "Deny"}], "ingress": [{"action": "Allow"}]}}
     assert cli.prints("apply", "-f", "-", "--dry-run", stdin=text(changed)).splitlines() == [
         "networkpolicy/default/deny would be updated",
         '  spec.egress: (none) -> [{"action": "Deny"}]',
@@ -73,17 +77,16 @@ def test_policies_are_changed_labelled_and_deleted(cli: Cli, store: Backend) -> 
     assert cli.changes("label", "gnp/open", "tier=front") == "globalnetworkpolicy/open updated\n"
     assert references(cli, BOTH) == cli.prints("get", BOTH, "-l", "tier=front", "-o", "name").split()
     assert cli.changes("delete", "np", "default/deny") == "networkpolicy/default/deny deleted\n"
-    assert cli.changes("delete", "-f", "-", "--yes", stdin=text(OPEN)) == "globalnetworkpolicy/open deleted\n"
+    assert cli.changes("delete", "-f", "-", "--yes", stdin=text(GLOBAL_POLICY)) == "globalnetworkpolicy/open deleted\n"
     assert references(cli, BOTH) == []
 
 
-@ON_EACH_DATASTORE
 def test_policy_needs_a_namespace(cli: Cli, site: Site) -> None:
     """The errors name it with the remedy. In Kubernetes, the namespace must exist as well."""
-    without = DENY | {"metadata": {"name": "deny"}}
-    refused = cli.fails("apply", "-f", "-", stdin=text(without, OPEN))
+    without = POLICY | {"metadata": {"name": "deny"}}
+    refused = cli.fails("apply", "-f", "-", stdin=text(without, GLOBAL_POLICY))
     assert "network policy 'deny': metadata.namespace is missing: add it, or give -n NAMESPACE" in refused
-    wrong = DENY | {"metadata": {"name": "deny", "namespace": "BAD NS"}}
+    wrong = POLICY | {"metadata": {"name": "deny", "namespace": "BAD NS"}}
     for command in ("apply", "create", "replace"):
         refused = cli.fails(command, "-f", "-", stdin=text(wrong))
         assert "metadata.namespace = 'BAD NS' is not the name of a namespace: give up to 63" in refused
@@ -97,7 +100,6 @@ def test_policy_needs_a_namespace(cli: Cli, site: Site) -> None:
         assert "namespace 'nowhere' does not exist: create it first: kubectl create namespace nowhere" in refused
 
 
-@ON_EACH_DATASTORE
 def test_copies_of_kubernetes_policies_stay(cli: Cli, store: Backend) -> None:
     """The controllers would write them again."""
     metadata = {"name": "knp.default.copy", "namespace": "default"}
@@ -110,15 +112,3 @@ def test_copies_of_kubernetes_policies_stay(cli: Cli, store: Backend) -> None:
     ):
         assert "the controllers copy it from Kubernetes; use kubectl, or another name" in refused
     assert shown(cli, "np") == [copy]
-
-
-@pytest.mark.server
-def test_api_without_a_policy_agent_is_named(orch_site: OrchSite, tmp_path: Path) -> None:
-    """It serves no policies of these names. The error says which program defines them."""
-    cli = cli_on(orch_site, tmp_path / "node")
-    for command in (("get", "np"), ("get", "gnp", "open"), ("delete", "gnp", "open")):
-        error = cli.fails(*command)
-        assert "the datastore has no" in error
-        assert "install the policy agent, which defines this kind" in error
-    for each in (DENY, OPEN):
-        assert "install the policy agent" in cli.fails("apply", "-f", "-", stdin=text(each))

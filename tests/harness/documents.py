@@ -25,6 +25,14 @@ def pool(name: str = "pods", cidr: str = "10.65.0.0/24", **spec: Any) -> Json:
 RESERVATION = document("IPReservation", "gateways", {"reservedCIDRs": ["10.65.0.0/30"]})
 SETTINGS = document("IPAMConfiguration", "default", {"strictAffinity": True, "maxBlocksPerHost": 4})
 ENDPOINT = document("HostEndpoint", "node1-eth0", {"node": "node1", "interfaceName": "eth0"}, labels={"rack": "a"})
+POLICY = document("NetworkPolicy", "deny", {"selector": "app == 'web'"}, namespace="default", labels={"team": "web"})
+GLOBAL_POLICY = document("GlobalNetworkPolicy", "open", {"order": 10, "egress": [{"action": "Allow"}], "doNotTrack": False})
+INSTALLATION: Json = {
+    "apiVersion": DEFAULT.operator_api_version,
+    "kind": "Installation",
+    "metadata": {"name": "default"},
+    "spec": {"cni": {"type": "Svc"}, "svcNetwork": {"mtu": 1400}, "registry": "registry.example/"},
+}
 EVERY = (pool(), RESERVATION, SETTINGS, ENDPOINT)
 
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
-from harness.kube import Kube
+from harness.kube import Kube, Refused
+from harness.polling import wait_until
 from svc.names import DEFAULT, Names
 
 Json = dict[str, Any]
@@ -34,10 +37,29 @@ def definition(api_version: str, kind: str, scope: str) -> Json:
 @contextmanager
 def served_policies(kube: Kube, names: Names = DEFAULT) -> Iterator[None]:
     """Let the API server serve the kinds of policies."""
-    made = [definition(names.crd_api_version, kind, scope) for kind, scope in SCOPES.items()]
-    kube.apply(made)
+    with served(kube, *(definition(names.crd_api_version, kind, scope) for kind, scope in SCOPES.items())):
+        yield
+
+
+@contextmanager
+def served(kube: Kube, *definitions: Json) -> Iterator[None]:
+    """Let the API server serve further kinds in the block. At its end, wait until they and their objects are gone."""
+    paths = [f"{DEFINITIONS}/{each['metadata']['name']}" for each in definitions]
+    kube.apply(definitions)
     try:
         yield
     finally:
-        for each in made:
-            kube.call("DELETE", f"{DEFINITIONS}/{each['metadata']['name']}")
+        for path in paths:
+            kube.call("DELETE", path)
+        for path in paths:
+            wait_until(partial(_is_gone, kube, path))
+
+
+def _is_gone(kube: Kube, path: str) -> bool:
+    try:
+        kube.call("GET", path)
+    except Refused as refusal:
+        if refusal.status != HTTPStatus.NOT_FOUND:
+            raise
+        return True
+    return False
