@@ -56,6 +56,7 @@ def test_failed_add_leaves_nothing(tmp_path: Path, netns: Netns, sandbox: Sandbo
                 host.add(sandbox)
             except SvcError:
                 faults.exchange = 0
+                assert host.left_over() == [], f"exchange {exchange}, before the DEL"
                 host.delete(sandbox)
                 assert host.left_over() == [], f"exchange {exchange}"
                 host.add(sandbox)
