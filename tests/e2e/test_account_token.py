@@ -353,9 +353,13 @@ def test_signal_ends_the_command_while_a_server_does_not_answer(pod: PodInstalle
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_watch(pod: PodInstaller, number: int) -> None:
+    """Network list and executables stay: without them, a runtime would use the network list of another plugin."""
     with pod.watching({**SHORT_TIMES, "svc.admin.installation_watch:LOOK_SECONDS": 1.0}) as process:
         pod.await_watch(process)
+        before = sorted([*pod.conf_dir.iterdir(), *pod.bin_dir.iterdir()])
         assert end(process, number) == 0
+    assert sorted([*pod.conf_dir.iterdir(), *pod.bin_dir.iterdir()]) == before
+    assert list(pod.conf_dir.glob("*.conflist"))
     assert "Traceback" not in pod.err.read_text()
     assert not list(pod.conf_dir.glob(".svc-*"))
 
