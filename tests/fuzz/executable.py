@@ -23,6 +23,7 @@ from svc.cni.frame import FrameError, Handover, ReplyReader, RequestReader, pack
 PARTS: Final = b"\n--\n"
 TIMEOUT_SECONDS: Final = 4.0
 _SANITIZER_STATUS: Final = 86
+_WITH_RESULT: Final = (b"ADD", b"VERSION")  # verbs whose success has a result
 
 
 @dataclass
@@ -77,9 +78,10 @@ def read(data: bytes) -> str:
     shim, agent = _installed()
     agent.reply, agent.is_asked = answer, False
     agent.failures.clear()
-    done = subprocess.run(
-        [shim.path], env=_environment(variables), input=stdin, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
-    )
+    environment = _environment(variables)
+    done = subprocess.run([shim.path], env=environment, input=stdin, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
+    if reply is not None and reply.status == 0 and not reply.stdout and environment.get(b"CNI_COMMAND") in _WITH_RESULT:
+        reply = None  # the executable reports that the result is missing
     return _checked(done, reply, agent)
 
 
