@@ -80,10 +80,14 @@ def thread_stacks() -> list[Json]:
 
 
 def _frames() -> Iterator[tuple[threading.Thread, FrameType]]:
+    """Yield each thread with its innermost frame."""
     frames = sys._current_frames()
-    for thread in threading.enumerate():
-        if thread.ident in frames:
-            yield thread, frames[thread.ident]
+    try:
+        for thread in threading.enumerate():
+            if thread.ident in frames:
+                yield thread, frames[thread.ident]
+    finally:
+        frames.clear()  # one is of this function: frames, with all values of their calls, would stay until garbage is collected
 
 
 def _innermost(frame: FrameType | None, code: CodeType) -> FrameType | None:

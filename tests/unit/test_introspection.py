@@ -1,15 +1,16 @@
 """Kinds of introspection requests: refused requests, and the reports on calls."""
 
+import gc
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import orjson
 import pytest
 
 import svc
-from svc.agent.call_report import ended_calls, parse_call, thread_stacks
+from svc.agent.call_report import ended_calls, parse_call, running_calls, thread_stacks
 from svc.agent.ended_calls import CUT, MAX_BYTES, MAX_CALLS, MAX_OTHERS, EndedCall, EndedCalls
 from svc.agent.introspection import KINDS, answer
 from svc.agent.state_report import AgentView
@@ -205,3 +206,15 @@ def test_stacks_name_file_line_and_function() -> None:
     thread.join()
     assert found["waiting"]["id"] == thread.native_id
     assert any(place.startswith(__file__) and place.endswith(" wait_at_gate") for place in found["waiting"]["stack"])
+
+
+@pytest.mark.parametrize("report", [thread_stacks, running_calls])
+def test_report_on_threads_leaves_no_garbage(report: Callable[[], object]) -> None:
+    """Their frames would keep what the calls of all threads have."""
+    gc.collect()
+    gc.disable()
+    try:
+        report()
+        assert not gc.collect()
+    finally:
+        gc.enable()
