@@ -12,6 +12,8 @@ from datetime import datetime
 from types import CodeType, FrameType
 from typing import Any, Final
 
+import orjson
+
 from svc.agent.call import AgentCall
 from svc.agent.ended_calls import EndedCall
 
@@ -25,9 +27,13 @@ Json = dict[str, Any]
 
 
 def ended_calls(calls: Iterable[EndedCall], container: str = "") -> Json:
-    """Return the calls, or those of the containers whose ID begins so, in their order."""
+    """Return the calls, or those of the containers whose ID begins so, in their order.
+
+    Each is encoded at once. A thousand calls as Python objects take some MiB, which are not returned after the reply.
+    """
     wanted = f" container={container}".encode() if container else b""
-    return {"calls": [parse_call(lines, decisions) for lines, decisions in calls if wanted in lines]}
+    found = (parse_call(lines, decisions) for lines, decisions in calls if wanted in lines)
+    return {"calls": [orjson.Fragment(orjson.dumps(call)) for call in found]}
 
 
 def parse_call(text: bytes, decisions: Sequence[str] = ()) -> Json:
@@ -74,10 +80,14 @@ def thread_stacks() -> list[Json]:
 
 
 def _frames() -> Iterator[tuple[threading.Thread, FrameType]]:
+    """Yield each thread with its innermost frame."""
     frames = sys._current_frames()
-    for thread in threading.enumerate():
-        if thread.ident in frames:
-            yield thread, frames[thread.ident]
+    try:
+        for thread in threading.enumerate():
+            if thread.ident in frames:
+                yield thread, frames[thread.ident]
+    finally:
+        frames.clear()  # one is of this function: frames, with all values of their calls, would stay until garbage is collected
 
 
 def _innermost(frame: FrameType | None, code: CodeType) -> FrameType | None:

@@ -27,6 +27,7 @@ CALLED_SECONDS: Final = 900.0  # for which a datastore without attachments is pr
 log = logging.getLogger("svc.agent")
 
 _SMALL: Final = (  # together less than 1 MiB
+    "svc.agent.node_observation",
     "svc.attach.sources.delegated",
     "svc.logs.rotation",
     "svc.netconf.annotations",

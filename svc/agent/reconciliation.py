@@ -98,7 +98,7 @@ class Reconciliation:
 
     def reconcile(self) -> Json:
         """Compare now, and return the report. Raise SvcError if journal or kernel cannot be read."""
-        from svc.agent.node_observation import compare  # after the start: it takes a quarter of a MiB
+        from svc.agent.node_observation import compare  # imported by `preload`, after the first calls can be served
 
         with self._lock, deadline.limit(JOB_SECONDS):
             began, self._conflicts = time.monotonic(), frozenset(self._context.conflicts)

@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ class AgentView:
     workers: WorkerPool
     periodic: Callable[[], Periodic | None]
     reconciliation: Callable[[], Reconciliation | None]
-    ended: Callable[[], list[EndedCall]]
+    ended: Callable[[], Iterable[EndedCall]]
     paths: Mapping[str, str]  # socket and directories
     started: float  # Unix time
 
@@ -97,7 +97,7 @@ def attachments(view: AgentView, container: str = "") -> Json:
     `since` is the time of the ADD if it is among the remembered calls, and for a pending release the time of its DEL.
     """
     rows = _rows(view)
-    calls = [parse_call(lines) for lines, _ in view.ended() if b" verb=ADD " in lines]
+    calls = (parse_call(lines) for lines, _ in view.ended() if b" verb=ADD " in lines)
     added = {(call.get("network"), call.get("container"), call.get("ifname")): call["time"] for call in calls}
     found = []
     for record in rows.records:

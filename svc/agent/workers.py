@@ -99,6 +99,7 @@ class WorkerPool:
         while (job := self._next()) is not None:
             self._begin()
             job()
+            del job  # with its call: the worker may be idle for long
             if not self._stays():
                 return
 

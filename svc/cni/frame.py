@@ -176,7 +176,10 @@ class ReplyReader:
             return None
         layout = _REPLIES[protocol]
         while (fields := layout.fields(self._data))[:1] in _BEFORE_REPLY:
-            self.extension_seconds = fields[1] / 1000 or self.extension_seconds
+            if fields[0] == _TIMEOUT_EXTENSION:
+                if fields[1] > EXTENSION_LIMIT:
+                    raise FrameError(f"timeout extension {fields[1]} is not 0 to {EXTENSION_LIMIT}")
+                self.extension_seconds = fields[1] / 1000 or self.extension_seconds
             del self._data[: layout.size]
         if fields[:1] == (_HANDOVER,):
             continuation = bytes(self._data[layout.size : layout.size + CONTINUATION_BYTES])

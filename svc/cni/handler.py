@@ -23,7 +23,7 @@ from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
-from svc.netconf.decoding import declared_version, decode, without_result
+from svc.netconf.decoding import declared_version, decode, split_result
 from svc.netconf.netconf import NetConf
 from svc.values import replace
 from svc.waits.wait import Resumable, Suspended, limited
@@ -31,6 +31,8 @@ from svc.waits.wait import Resumable, Suspended, limited
 # Limits of a call's work, from when a worker takes it; waits for readiness gates and policy are not included. They are shorter
 # than the executable's limits, so that the runtime receives the cause.
 WORK_SECONDS = {"ADD": 30.0 - deadline.RESERVED_SECONDS, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
+
+_AFTER_ADD = ("CHECK", "DEL")  # verbs whose configuration has the result of the ADD
 
 _SVCCTL = "`" + "svcctl "  # as errors begin a command
 
@@ -94,7 +96,7 @@ class _Answer:
             trace.fields["pod"] = pod
         if call.traceparent:
             trace.fields["traceparent"] = call.traceparent
-        stdin = without_result(inputs.stdin) if call.verb == "DEL" else inputs.stdin
+        stdin, previous = split_result(inputs.stdin) if call.verb in _AFTER_ADD else (inputs.stdin, None)
         self._version = version = cni_versions.negotiate(declared_version(stdin))
         cni_versions.require(call.verb, version)
         try:
@@ -104,6 +106,8 @@ class _Answer:
             if found is None or not 0 < len(found.location_errors.found) == len(error.errors):
                 raise
             self.netconf = netconf = found  # the attachments to release have rows, which know their datastore
+        if previous is not None and call.verb == "CHECK":  # a DEL does not need it
+            self.netconf = netconf = replace(netconf, prev_result=previous)
         self._context.tokens.store(netconf.datastore.to_json())
         trace.set_level(netconf.log_level)
         trace.fields["network"] = netconf.name

@@ -257,19 +257,19 @@ class EmbeddedStore(Backend):
     def _apply(self, change: _Change, number: int) -> None:
         run, path = self._writer.execute, change.path
         match change.write:
-            case Create(key):
+            case Create(key=key):
                 if not run(CREATE, (change.data, number, path)).rowcount:
                     raise Conflict(key)
                 return
-            case Check(key, revision):
+            case Check(key=key, revision=revision):
                 if not run(_CHECK, (path, revision)).fetchone():
                     raise Conflict(key)
                 return
-            case Update(key, _, revision):
+            case Update(key=key, revision=revision):
                 done = run(_UPDATE, (change.data, number, path, revision))
-            case Delete(key, None):
+            case Delete(key=key, revision=None):
                 done = run(_DELETE_ANY, (path,))
-            case Delete(key, revision):
+            case Delete(key=key, revision=revision):
                 done = run(_DELETE, (path, revision))
         if not done.rowcount:
             raise NotFound(key) if run(_GET, (path,)).fetchone() is None else Conflict(key)

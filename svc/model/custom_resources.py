@@ -104,15 +104,15 @@ class CustomResourceCodec:
     def name(self, key: Key) -> str:
         """Return the name of the key's object."""
         match key:
-            case BlockKey(cidr):
+            case BlockKey(cidr=cidr):
                 return block_name(cidr)
-            case AffinityKey(host, cidr):
+            case AffinityKey(host=host, cidr=cidr):
                 return affinity_name(host, cidr)
-            case HandleKey(handle):
+            case HandleKey(handle=handle):
                 return handle_name(handle)
             case IpamConfigKey():
                 return CONFIG_NAME
-            case ResourceKey(_, name):
+            case ResourceKey(name=name):
                 return name
         raise TypeError(f"no object is made of {key}")
 
@@ -179,10 +179,10 @@ class CustomResourceCodec:
         match key, value:
             case _, Block():
                 return _block_spec(value)
-            case AffinityKey(host, cidr, kind), Affinity(state, deleted, extra):
+            case AffinityKey(host=host, cidr=cidr, kind=kind), Affinity(state=state, deleted=deleted, extra=extra):
                 mark = str(deleted).lower() if self.group.is_backing else deleted
                 return {"state": state, "node": host, "type": kind, "cidr": str(cidr), "deleted": mark, **(extra or {})}
-            case HandleKey(handle), Handle():
+            case HandleKey(handle=handle), Handle():
                 return {"handleID": handle, **value.to_json()}
             case _, IpamConfig():
                 return dict.fromkeys(_CONFIG_NAMES.values(), False) | _renamed(value.to_json(), _CONFIG_NAMES)

@@ -165,17 +165,17 @@ class ResourceQuery(Query[Resource]):
 def describe(key: Key) -> str:
     """Return the noun of a key's object with its name, for errors."""
     match key:
-        case ResourceKey(kind, name, namespace):
+        case ResourceKey(kind=kind, name=name, namespace=namespace):
             return f"{kind} {(f'{namespace}/{name}' if namespace else name)!r}"
-        case BlockKey(cidr):
+        case BlockKey(cidr=cidr):
             return f"block {cidr}"
-        case AffinityKey(host, cidr, kind):
+        case AffinityKey(host=host, cidr=cidr, kind=kind):
             return f"the affinity of {Host(host, kind)} to block {cidr}"
-        case HandleKey(handle):
+        case HandleKey(handle=handle):
             return f"handle {handle!r}"
-        case NodeClaimKey(node) | NodeFenceKey(node):
+        case NodeClaimKey(node=node) | NodeFenceKey(node=node):
             return f"the claim on node {node!r}"
-        case LegacyHostKey(host):
+        case LegacyHostKey(host=host):
             return f"the record of host {host!r}"
     return "the object of the IPAM settings"
 

@@ -71,20 +71,20 @@ class Codec:
     def path(self, key: Key) -> str:
         """Return the path of a key. Raise KeyError for an unknown resource kind."""
         match key:
-            case ResourceKey(kind, name, namespace):  # the most frequent keys come first
+            case ResourceKey(kind=kind, name=name, namespace=namespace):  # the most frequent keys come first
                 folder = f"{ALL_PLURALS[kind]}/{namespace}" if namespace else ALL_PLURALS[kind]
                 return f"{self._resources}{folder}/{name}"
-            case HandleKey(handle):
+            case HandleKey(handle=handle):
                 return f"{self._ipam}handle/{handle}"
-            case BlockKey(cidr):
+            case BlockKey(cidr=cidr):
                 return f"{self._ipam}assignment/ipv{cidr.version}/block/{_spell(cidr)}"
-            case AffinityKey(host, cidr, kind):
+            case AffinityKey(host=host, cidr=cidr, kind=kind):
                 return f"{self._ipam}{kind}/{host}/ipv{cidr.version}/block/{_spell(cidr)}"
-            case LegacyHostKey(host):
+            case LegacyHostKey(host=host):
                 return f"{self._ipam}host/{host}"
-            case NodeClaimKey(node):
+            case NodeClaimKey(node=node):
                 return f"{self._claims}{node}/owner"
-            case NodeFenceKey(node):
+            case NodeFenceKey(node=node):
                 return f"{self._claims}{node}/fence"
             case IpamConfigKey():
                 return f"{self._ipam}config"
@@ -109,16 +109,16 @@ class Codec:
     def prefix(self, query: Query) -> str:
         """Return the common prefix of all matching paths. Other paths may have it too: check them with `matches`."""
         match query:
-            case BlockQuery(version):
+            case BlockQuery(version=version):
                 return f"{self._ipam}assignment/ipv{version}/block/" if version else f"{self._ipam}assignment/"
-            case AffinityQuery(host, version, kind):
+            case AffinityQuery(host=host, version=version, kind=kind):
                 family = f"ipv{version}/block/" if version else ""
                 return f"{self._ipam}{kind}/" + (f"{host}/{family}" if host else "")
             case HandleQuery():
                 return f"{self._ipam}handle/"
-            case NodeClaimQuery(node):
+            case NodeClaimQuery(node=node):
                 return f"{self._claims}{node}/"
-            case ResourceQuery(kind, namespace, prefix):
+            case ResourceQuery(kind=kind, namespace=namespace, prefix=prefix):
                 if kind in NAMESPACED:
                     return f"{self._resources}{ALL_PLURALS[kind]}/" + (f"{namespace}/{prefix}" if namespace else "")
                 return f"{self._resources}{ALL_PLURALS[kind]}/{prefix}"
@@ -148,15 +148,15 @@ class Codec:
 def matches(query: Query, key: Key) -> bool:
     """Return True if the key matches the query."""
     match query, key:
-        case BlockQuery(version), BlockKey(cidr):
+        case BlockQuery(version=version), BlockKey(cidr=cidr):
             return version in (0, cidr.version)
-        case AffinityQuery(), AffinityKey(host, cidr, kind):
+        case AffinityQuery(), AffinityKey(host=host, cidr=cidr, kind=kind):
             return kind == query.kind and query.host in ("", host) and query.version in (0, cidr.version)
         case HandleQuery(), HandleKey():
             return True
-        case NodeClaimQuery(), NodeClaimKey(node) | NodeFenceKey(node):
+        case NodeClaimQuery(), NodeClaimKey(node=node) | NodeFenceKey(node=node):
             return node == query.node
-        case ResourceQuery(), ResourceKey(kind, name, namespace):
+        case ResourceQuery(), ResourceKey(kind=kind, name=name, namespace=namespace):
             return kind == query.kind and query.namespace in ("", namespace) and name.startswith(query.prefix)
     return False
 
@@ -210,12 +210,12 @@ def _resource_key(parts: list[str]) -> Key | None:
 
 def _decode(key: Key, data: Any) -> Any:
     match key:
-        case BlockKey(cidr):
+        case BlockKey(cidr=cidr):
             block = Block.from_json(data)
             if block.cidr != cidr:
                 raise ValueError(f"block {cidr} holds the document of block {block.cidr}")
             return block
-        case ResourceKey(kind):
+        case ResourceKey(kind=kind):
             resource = Resource.from_json(data)
             if resource.kind != kind:
                 raise ValueError(f"kind = {display(resource.kind)} is not {kind}")

@@ -55,7 +55,7 @@ def converted(form: Form, documents: Mapping[Key, Value]) -> dict[Key, Value]:
 
 def _converted(form: Form, key: Key, value: Value) -> tuple[Key, Value]:
     match key, value:
-        case HandleKey(handle), _:
+        case HandleKey(handle=handle), _:
             return HandleKey(form.nodes.handle(handle)), value
         case AffinityKey(), _:
             return form.nodes.key(key), value
@@ -155,7 +155,7 @@ def _rank(value: Value) -> int:
     match value:
         case IpamConfig():
             return 0
-        case Resource(kind):
+        case Resource(kind=kind):
             return 1 if kind == POOL else 2
         case Handle():
             return 3

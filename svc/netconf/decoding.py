@@ -45,19 +45,19 @@ def _declared(data: bytes) -> Any:
     return decode(data).get("cniVersion")
 
 
-def without_result(data: bytes) -> bytes:
-    """Return the network configuration of a DEL without the result of its ADD.
+def split_result(data: bytes) -> tuple[bytes, Json | None]:
+    """Return the network configuration of a CHECK or DEL without the result of its ADD, and that result if there is one.
 
-    A DEL does not need the result. Each container has another one, and the rest is the same for all, so it is parsed once.
+    Each container has another result, and the rest is the same for all, so it is parsed once.
     """
     if b'"prevResult"' not in data or _LONG_NUMBER.search(data):
-        return data
+        return data, None
     try:
         found = decode(data)
-        found.pop("prevResult", None)
-        return orjson.dumps(found)
+        result = found.pop("prevResult", None)
+        return (orjson.dumps(found), result) if isinstance(result, dict) else (data, None)
     except (CallerError, orjson.JSONEncodeError):  # the second: more levels than orjson writes, which it reads
-        return data
+        return data, None
 
 
 def check_keys(data: bytes, file: str) -> None:

@@ -23,6 +23,8 @@ from svc.cni.frame import FrameError, Handover, ReplyReader, RequestReader, pack
 PARTS: Final = b"\n--\n"
 TIMEOUT_SECONDS: Final = 4.0
 _SANITIZER_STATUS: Final = 86
+_TOO_LONG: Final = pack_timeout_extension(3)[:-8] + b"\xff\xff\xff\xff" + bytes(4)
+_WITH_RESULT: Final = (b"ADD", b"VERSION")  # verbs whose success has a result
 
 
 @dataclass
@@ -77,9 +79,10 @@ def read(data: bytes) -> str:
     shim, agent = _installed()
     agent.reply, agent.is_asked = answer, False
     agent.failures.clear()
-    done = subprocess.run(
-        [shim.path], env=_environment(variables), input=stdin, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
-    )
+    environment = _environment(variables)
+    done = subprocess.run([shim.path], env=environment, input=stdin, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
+    if reply is not None and reply.status == 0 and not reply.stdout and environment.get(b"CNI_COMMAND") in _WITH_RESULT:
+        reply = None  # the executable reports that the result is missing
     return _checked(done, reply, agent)
 
 
@@ -133,6 +136,8 @@ TARGET: Final = Target(
     (),
     [
         _seed("ADD", NETCONF, pack_reply(0, b'{"cniVersion":"1.0.0"}', b"")),
+        _seed("ADD", NETCONF, pack_reply(0, b"", b"a success without a result\n")),
+        _seed("CHECK", NETCONF, _TOO_LONG + pack_reply(0, b"", b"")),
         _seed("DEL", NETCONF, pack_alive() + pack_reply(1, b'{"code":7}', b"a line\n")),
         _seed("CHECK", b"", pack_timeout_extension(3) + pack_reply(0, b"", b"")),
         _seed("VERSION", b'{"cniVersion":"0.4.0"}', b""),

@@ -13,6 +13,7 @@ from harness.frames import parse_reply
 from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import (
     ENVIRONMENT_LIMIT,
+    EXTENSION_LIMIT,
     NAME_LIMIT,
     PROFILE_LIMIT,
     REPLY_LIMIT,
@@ -183,6 +184,15 @@ def test_timeout_extension_is_not_a_reply(seconds: list[float], piece: int) -> N
     replies = [reader.feed(data[start : start + piece]) for start in range(0, len(data), piece)]
     assert replies[:-1] == [None] * (len(replies) - 1)
     assert replies[-1] == Reply(1, b"out", b"err")
+
+
+def test_timeout_extension_is_limited_as_in_the_executable() -> None:
+    frame, reader = pack_timeout_extension(EXTENSION_LIMIT / 1000), ReplyReader()
+    assert reader.feed(frame) is None
+    assert reader.extension_seconds == EXTENSION_LIMIT / 1000
+    longer = frame[:-8] + (EXTENSION_LIMIT + 1).to_bytes(4, "little") + frame[-4:]
+    with pytest.raises(FrameError, match="timeout extension 2147483648 is not"):
+        ReplyReader().feed(longer)
 
 
 @given(st.sampled_from([b"SVC1", b"SVC2"]), st.binary(max_size=200))

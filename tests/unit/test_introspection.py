@@ -1,14 +1,16 @@
 """Kinds of introspection requests: refused requests, and the reports on calls."""
 
+import gc
 import threading
 import time
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import orjson
 import pytest
 
 import svc
-from svc.agent.call_report import ended_calls, parse_call, thread_stacks
+from svc.agent.call_report import ended_calls, parse_call, running_calls, thread_stacks
 from svc.agent.ended_calls import CUT, MAX_BYTES, MAX_CALLS, MAX_OTHERS, EndedCall, EndedCalls
 from svc.agent.introspection import KINDS, answer
 from svc.agent.state_report import AgentView
@@ -59,12 +61,18 @@ def trace(container: str = "c1", **fields: str) -> CallTrace:
     return made
 
 
+def reported(calls: Iterable[EndedCall], container: str = "") -> list[dict[str, Any]]:
+    """Return the calls as a client of introspection reads them."""
+    found: list[dict[str, Any]] = orjson.loads(orjson.dumps(ended_calls(calls, container)))["calls"]
+    return found
+
+
 def test_ended_call_has_its_values() -> None:
     call = trace(pod="default/web-0")
     call.debug("pool pool4: node selector x == 'y' does not match")
     call.fields["network"] = "net"
     call.info(f"ok 10.0.0.1/32 {call.phases_text()} total=13.00")
-    (found,) = ended_calls([(lines_of(call), ())])["calls"]
+    (found,) = reported([(lines_of(call), ())])
     assert {name: found[name] for name in ("verb", "container", "ifname", "pod", "network", "request", "outcome")} == {
         "verb": "ADD", "container": "c1", "ifname": "eth0", "pod": "default/web-0", "network": "net",
         "request": "0a1b2c3d", "outcome": "ok",
@@ -101,7 +109,7 @@ def test_call_without_the_line_of_its_outcome_leaves_it(level: str, intent: int,
     call.set_level(level)
     call.warning("address 10.0.0.1 bypasses IPAM")
     call.info("ok")
-    (found,) = ended_calls([ended(call, intent=intent)])["calls"]
+    (found,) = reported([ended(call, intent=intent)])
     assert (found["outcome"], found["container"], found["request"]) == (outcome, "c1", "0a1b2c3d")
     assert found["phases"] == ({} if intent else {"queue": 0.25, "ipam": 12.5})
     assert ("bypasses" in found["lines"][0]) == (level == "WARNING")
@@ -111,8 +119,18 @@ def test_decisions_are_remembered_at_each_log_level() -> None:
     call = trace()
     call.set_level("ERROR")
     call.decide("IPv4: 10.0.0.1 of block 10.0.0.0/26")
-    (found,) = ended_calls([ended(call)])["calls"]
-    assert found["decisions"] == ("IPv4: 10.0.0.1 of block 10.0.0.0/26",)
+    (found,) = reported([ended(call)])
+    assert found["decisions"] == ["IPv4: 10.0.0.1 of block 10.0.0.0/26"]
+
+
+@pytest.mark.parametrize("lines", [b"", b"a line\n", b"0\0", b"7\0abc\0d\n"])
+@pytest.mark.parametrize("decisions", [[], [""], ["one"], ["one", "two \udcff"]])
+def test_call_is_read_as_it_was_added(lines: bytes, decisions: list[str]) -> None:
+    calls, call = EndedCalls(), trace()
+    call.decisions += decisions
+    calls.add(call, Reply(1, b"", lines))
+    shown = tuple(text.replace("\udcff", "\\udcff") for text in decisions)
+    assert list(calls.read()) == [(lines, shown)]
 
 
 def test_call_that_another_process_continues_is_unfinished() -> None:
@@ -132,7 +150,7 @@ def test_calls_of_one_container_are_found_by_the_beginning_of_its_id() -> None:
         call = trace(container)
         call.info("ok")
         calls.add(call, Reply(0, b"", lines_of(call)))
-    assert [call["container"] for call in ended_calls(calls.read(), "abc")["calls"]] == ["abc1", "abc2"]
+    assert [call["container"] for call in reported(calls.read(), "abc")] == ["abc1", "abc2"]
     assert ended_calls(calls.read(), "none") == {"calls": []}
 
 
@@ -165,11 +183,11 @@ def test_status_calls_do_not_displace_those_of_containers() -> None:
     del status.fields["container"]
     for number in range(2 * MAX_CALLS):
         calls.add(status, Reply(0, b"", b"%d" % number))
-    assert calls.read()[-1] == (b"add", ())
-    assert len(calls.read()) == MAX_OTHERS + 1
+    assert list(calls.read())[-1] == (b"add", ())
+    assert len(list(calls.read())) == MAX_OTHERS + 1
     for number in range(2 * MAX_CALLS):
         calls.add(trace(), Reply(0, b"", b"%d" % number))
-    assert len(calls.read()) == MAX_OTHERS + MAX_CALLS
+    assert len(list(calls.read())) == MAX_OTHERS + MAX_CALLS
     assert MAX_CALLS == 1000
 
 
@@ -188,3 +206,15 @@ def test_stacks_name_file_line_and_function() -> None:
     thread.join()
     assert found["waiting"]["id"] == thread.native_id
     assert any(place.startswith(__file__) and place.endswith(" wait_at_gate") for place in found["waiting"]["stack"])
+
+
+@pytest.mark.parametrize("report", [thread_stacks, running_calls])
+def test_report_on_threads_leaves_no_garbage(report: Callable[[], object]) -> None:
+    """Their frames would keep what the calls of all threads have."""
+    gc.collect()
+    gc.disable()
+    try:
+        report()
+        assert not gc.collect()
+    finally:
+        gc.enable()

@@ -200,6 +200,18 @@ def test_public_names_have_docstrings() -> None:
     assert [name for source in SOURCES for name in undocumented(source)] == []
 
 
+def test_patterns_of_classes_name_their_fields() -> None:
+    """For each match of `case Key(name)`, Python 3.10 and 3.11 make a new text "__match_args__", and keep it in the cache of
+    attributes. Thousands of such texts displace each other, and what they displace is looked up again."""
+    unnamed = [
+        f"{name_of(source)}:{node.lineno}"
+        for source in SOURCES
+        for node in ast.walk(tree(source))
+        if isinstance(node, ast.MatchClass) and node.patterns
+    ]
+    assert not unnamed, "write `case Key(name=name)`, and `str() as text` for `str(text)`"
+
+
 def test_no_file_contains_a_path_of_this_machine() -> None:
     """Every clone of the repository has another path."""
     place = re.compile(rb"/" + rb"work\b")

@@ -5,7 +5,9 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -81,6 +83,14 @@ def test_worker_listens_while_others_wait(work: Work) -> None:
     work.jobs.put(served.set)
     assert served.wait(TIMEOUT_SECONDS)
     gate.set()
+
+
+def test_idle_worker_has_nothing_of_its_last_job(work: Work) -> None:
+    job = partial(time.sleep, 0)
+    ended = weakref.ref(job)
+    work.jobs.put(job)
+    del job
+    wait_until(lambda: ended() is None)
 
 
 def test_number_of_workers_is_limited(work: Work) -> None:

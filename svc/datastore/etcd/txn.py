@@ -98,13 +98,13 @@ def change(codec: Codec, write: Write) -> Change:
     """Return the change for a write."""
     path = codec.path(write.key).encode()
     match write:
-        case Create(_, value):
+        case Create(value=value):
             return Change(write, path, codec.encode(value), _ABSENT)
-        case Update(_, value, revision):
+        case Update(value=value, revision=revision):
             return Change(write, path, codec.encode(value), _number(revision))
-        case Delete(_, None):
+        case Delete(revision=None):
             return Change(write, path, None, _PRESENT)
-        case Delete(_, str(revision)) | Check(_, revision):
+        case Delete(revision=str() as revision) | Check(revision=revision):
             return Change(write, path, None, _number(revision))
     raise TypeError(write)
 

@@ -86,13 +86,13 @@ class CrdStore(ResourceStore):
 
     def write(self, write: Create | Update | Delete) -> Entry | None:
         match write:
-            case Create(key, value):
+            case Create(key=key, value=value):
                 return self._create(key, value)
-            case Update(key, value, revision):
+            case Update(key=key, value=value, revision=revision):
                 return self._with_status(key, value, self._replace(key, self._objects.encode(key, value, revision), revision))
-            case Delete(key, revision) if isinstance(key, _MARKED):
+            case Delete(key=key, revision=revision) if isinstance(key, _MARKED):
                 self._remove(key, self._mark_any(key) if revision is None else self._mark(key, revision))
-            case Delete(key, revision):
+            case Delete(key=key, revision=revision):
                 send = partial(self._client.delete, self._path(key), resourceVersion=revision)
                 write_verified(key, send, partial(self._deleted, key, revision))
         return None
