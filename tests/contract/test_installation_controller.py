@@ -13,6 +13,7 @@ from harness.installations import (
     CONFIG_MAP,
     CONTROLLERS,
     FOUR,
+    PATH,
     PROXY,
     V4,
     V6,
@@ -128,6 +129,34 @@ def test_process_that_does_not_lead_writes_nothing(cluster: InstalledCluster, pa
     with pytest.raises(NotLeading):
         part.round()
     assert cluster.pools() == {}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_round_ends_when_its_resource_is_deleted(
+    cluster: InstalledCluster, part: Driven, monkeypatch: pytest.MonkeyPatch, number: int, again: bool
+) -> None:
+    """The next write is not sent: whoever has deleted the resource may have brought back what was there before it."""
+    cluster.make(*FOUR)
+    cluster.create(document({"ipPools": [V4]}))
+    writes, require = 0, InstallationController._require_installation
+
+    def deleting(self: InstallationController) -> None:
+        nonlocal writes
+        if writes == number:
+            cluster.kube.call("DELETE", PATH)
+            if again:
+                cluster.create(document({"ipPools": [V6]}))
+        writes += 1
+        require(self)
+
+    monkeypatch.setattr(InstallationController, "_require_installation", deleting)
+    before = part.shared.tally.written + part.part.tally.written
+    part.round()
+    assert writes == number + 1
+    assert part.shared.tally.written + part.part.tally.written - before == number
+    assert [*cluster.pools()] == (["default-ipv4-ippool"] if number else [])
+    assert "CLUSTER_TYPE" not in cluster.environment(AGENT)
 
 
 def test_locked_datastore_stops_it(cluster: InstalledCluster, part: Driven) -> None:
