@@ -76,7 +76,7 @@ def prepare(site: TakeoverSite) -> None:
 
 def test_takeover_and_undo(installed: TakeoverSite) -> None:
     """The policy agent leaves CNI alone, svc is on each node, the controllers are those of svc; and all of it goes back."""
-    site, before = installed, installed.state()
+    site, before, owners = installed, installed.state(), managers(installed)
     planned = site.succeeds("plan", "-o", "json")
     (plan,) = json.loads(planned.stdout)
     assert {"policy-agent", "former-controllers", *(f"node/{name}" for name in NODES)} < {
@@ -97,8 +97,15 @@ def test_takeover_and_undo(installed: TakeoverSite) -> None:
     site.succeeds("undo")
     after = site.state()
     assert {name: after[name] for name in before} == before
+    assert managers(site) == owners
     assert site.upgrades.get(_SVC) is None
     assert site.upgrades.get(f"{_SVC}-restore") is None
+
+
+def managers(site: TakeoverSite) -> dict[tuple[str, str], Any]:
+    """Return the fields of the policy agent by manager, without those of the status."""
+    found = site.kube.call("GET", POLICY_AGENT)["metadata"]["managedFields"]
+    return {(each["manager"], each["operation"]): each["fieldsV1"] for each in found if "f:status" not in each["fieldsV1"]}
 
 
 def _installers(site: TakeoverSite) -> list[dict[str, Any]]:

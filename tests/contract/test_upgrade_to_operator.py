@@ -118,6 +118,42 @@ def test_move_and_undo(installed: OperatorMoveSite) -> None:
     assert site.upgrades.get("/apis/operator.svc.internal/v1/installations/default") is None
 
 
+def test_address_of_the_api_server_goes_along(installed: OperatorMoveSite) -> None:
+    """Pods read it in their own namespace. That of the users stays where it is."""
+    name, data = "kubernetes-services-endpoint", {"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    paths = {namespace: f"/api/v1/namespaces/{namespace}/configmaps" for namespace in (SYSTEM, NEW)}
+    installed.kube.call("POST", paths[SYSTEM], {"metadata": {"name": name}, "data": data})
+    try:
+        installed.succeeds("apply")
+        assert [installed.kube.call("GET", f"{path}/{name}")["data"] for path in paths.values()] == [data, data]
+        assert installed.succeeds("apply").stdout == "nothing to do\n"
+        installed.succeeds("undo")
+        assert installed.upgrades.get(f"{paths[NEW]}/{name}") is None
+        assert installed.kube.call("GET", f"{paths[SYSTEM]}/{name}")["data"] == data
+    finally:
+        installed.kube.uproot(f"configmaps/{SYSTEM}/{name}")
+
+
+def test_undo_gives_fields_back_to_their_managers(installed: OperatorMoveSite) -> None:
+    """Their next server-side apply meets no conflict."""
+    strategy = {"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}}}
+    installed.upgrades.edit(agents(SYSTEM), strategy, "gitops")
+    installed.upgrades.edit(controllers(SYSTEM), {"spec": {"replicas": 2}}, "gitops")
+    wait_for_agents(installed)
+    before = [managers(installed, path) for path in (agents(SYSTEM), controllers(SYSTEM))]
+    installed.succeeds("apply")
+    installed.succeeds("undo")
+    wait_for_agents(installed)
+    assert [managers(installed, path) for path in (agents(SYSTEM), controllers(SYSTEM))] == before
+    assert all(any(manager == "gitops" for manager, _ in each) for each in before)
+
+
+def managers(site: OperatorMoveSite, path: str) -> dict[tuple[str, str], Any]:
+    """Return the fields of each manager, without those of the status."""
+    found = site.kube.call("GET", path)["metadata"]["managedFields"]
+    return {(each["manager"], each["operation"]): each["fieldsV1"] for each in found if "f:status" not in each["fieldsV1"]}
+
+
 def test_undo_stops_at_a_pool_that_was_changed_since(installed: OperatorMoveSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user changes it when the operator does not write it any more."""
     installed.succeeds("apply")
