@@ -38,6 +38,15 @@ class Stop:
         if self._event.is_set():
             raise KeyboardInterrupt
 
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Let the block send what has to be sent before a stopped run ends."""
+        self._event.clear()
+        try:
+            yield
+        finally:
+            self._event.set()
+
     def pause(self, seconds: float) -> None:
         """Wait. Raise KeyboardInterrupt at once if the run is to stop."""
         self._event.wait(seconds)
