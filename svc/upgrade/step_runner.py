@@ -143,7 +143,7 @@ class StepRunner:
     def _await(self, step: Step) -> None:
         """Wait until the cluster has followed a step. Raise TimedOut with what is missing, and Waits if time does not help."""
         waits = False
-        while not (progress := step.progress()).is_reached and not progress.asks:
+        while not (progress := self._progress(step)).is_reached and not progress.asks:
             if time.monotonic() > self._until:
                 raise TimedOut(step.progress(detailed=True).reasons or progress.reasons)
             if not waits:
@@ -155,6 +155,12 @@ class StepRunner:
         if progress.saves is not None:
             self._backup.add([Entry(step.saves_as, progress.saves)])
         self._tell(progress)
+
+    def _progress(self, step: Step) -> Progress:
+        found = step.progress()
+        if found.saves_now is not None:
+            self._backup.add([Entry(step.saves_as, found.saves_now)])
+        return found
 
     def _require_consent(self, step: Step, asks: Sequence[str]) -> None:
         if asks and step.name not in self._options.acks:
