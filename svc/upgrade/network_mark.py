@@ -1,8 +1,8 @@
 """Steps of a move of the datastore that let agents in pods take another network list.
 
-The installer reads the list when its pod starts, from a ConfigMap that is no part of the pod: a change of the ConfigMap alone
-starts no pod again. A digest of the list in the template of the pods does, and the DaemonSet rolls from node to node. The
-annotation is that of the operator, and has a manager of its own, so that later manifests, which lack it, leave it alone.
+The installer reads the list from a ConfigMap when its pod starts: a change of the ConfigMap alone does not start the pod again.
+A digest of the list in the template of the pods does, and the DaemonSet rolls from node to node. The annotation is that of the
+operator. It has a manager of its own, so that later manifests, which lack it, leave it alone.
 """
 
 from collections.abc import Iterator, Sequence
