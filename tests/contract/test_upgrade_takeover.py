@@ -9,6 +9,7 @@ import pytest
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import require_guards, watched_writes
 from harness.kube import Kube
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NODES
@@ -160,6 +161,14 @@ def test_agent_of_an_operator_is_refused(installed: TakeoverSite) -> None:
     refused = installed.run("plan")
     assert refused.exit_code == 3, refused.output
     assert "belongs to Installation" in refused.stdout
+
+
+def test_each_write_names_what_it_was_made_for(installed: TakeoverSite) -> None:
+    """By a resourceVersion, a test or a UID."""
+    with watched_writes() as found:
+        installed.succeeds("apply")
+        installed.succeeds("undo")
+    require_guards(found)
 
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])

@@ -10,6 +10,7 @@ import pytest
 from harness.api_proxy import ApiProxy
 from harness.controllers import cluster
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import require_guards, watched_writes
 from harness.installations import MERGE
 from harness.kube import Kube, running
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
@@ -236,6 +237,14 @@ def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorMoveSi
     assert installed.labels()["node2"] == "pre-operator"
     kubelets.stuck.clear()
     installed.succeeds("apply")
+
+
+def test_each_write_names_what_it_was_made_for(installed: OperatorMoveSite) -> None:
+    """By a resourceVersion, a test or a UID."""
+    with watched_writes() as found:
+        installed.succeeds("apply")
+        installed.succeeds("undo")
+    require_guards(found)
 
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
