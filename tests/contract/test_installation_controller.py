@@ -136,7 +136,7 @@ def test_process_that_does_not_lead_writes_nothing(cluster: InstalledCluster, pa
 def test_round_ends_when_its_resource_is_deleted(
     cluster: InstalledCluster, part: Driven, monkeypatch: pytest.MonkeyPatch, number: int, again: bool
 ) -> None:
-    """The next write is not sent: whoever has deleted the resource may have brought back what was there before it."""
+    """The next write is not sent: after the deletion, undoing brings back what was there before."""
     cluster.make(*FOUR)
     cluster.create(document({"ipPools": [V4]}))
     writes, require = 0, InstallationController._require_installation

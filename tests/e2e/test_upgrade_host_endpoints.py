@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from harness.api_proxy import ApiProxy
 from harness.controllers import Cluster, cluster, variables_of
 from harness.datastores import OrchSite, Site, session, set_ready
+from harness.guarded_writes import require_guards, watched_writes
 from harness.ipam import put
 from harness.kube import Kube
 from harness.orch import NODES
@@ -150,12 +151,16 @@ def test_move_and_undo(hosts: Hosts) -> None:
     assert (hosts.content(), hosts.switch()) == (before, None)
     hosts.controllers.start().await_lead()
     with hosts.never_without():
-        done = hosts.run("apply")
+        with watched_writes() as found:
+            done = hosts.run("apply")
+        require_guards(found)
         assert done.exit_code == 0, done.output
         assert set(hosts.endpoints()) == {endpoint_name([host]) for host in HOSTS}
         assert all(hosts.labels(host)["role"] == "edge" for host in HOSTS)
         assert hosts.run("apply").stdout == "nothing to do\n"
-        undone = hosts.run("undo")
+        with watched_writes() as found:
+            undone = hosts.run("undo")
+        require_guards(found)
         assert undone.exit_code == 0, undone.output
     assert hosts.content() == before
     assert hosts.switch() == "Disabled"

@@ -25,7 +25,7 @@ def guard_of(method: str, body: Any) -> str:
 
 @contextmanager
 def watched_writes() -> Iterator[list[tuple[str, str, str]]]:
-    """Yield the writes of the block that are no dry runs: method, path and guard."""
+    """Yield the writes of the block, without dry runs: method, path and guard."""
     found, send = list[tuple[str, str, str]](), Client._call
 
     def call(self: Client, method: str, path: str, body: Any = None, *more: Any, **options: Any) -> Any:

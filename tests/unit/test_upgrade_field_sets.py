@@ -231,7 +231,7 @@ def test_fields_go_back_to_those_who_had_them_alone() -> None:
 
 
 def test_some_fields_go_back_while_others_stay() -> None:
-    """What a manager has got since elsewhere stays its own, and so does what svcctl had before."""
+    """A manager keeps the fields that it has got since elsewhere, and svcctl those that it had before."""
     before = managed(document(a="1", b="1"), ("gitops", "Apply", data("a")), ("svcctl", "Apply", data("b")))
     paths = [("f:data", "f:a"), ("f:data", "f:b")]
     former = managers_at(before, paths)

@@ -105,7 +105,7 @@ class InstallationController(Controller[str]):
             raise Unsettled("; ".join(result.findings.problems))
 
     def _read(self) -> Json | None:
-        """Return the Installation; None if there is none, or if it is being deleted."""
+        """Return the Installation; None if it does not exist, or is being deleted."""
         found = self.shared.client.get_if_served(reconcile.path_of(self.shared.names))
         return None if found is None or found["metadata"].get("deletionTimestamp") else found
 
