@@ -77,6 +77,11 @@ class Nodes(MoveStep):
             notes=notes,
         )
 
+    @property
+    def unmoved(self) -> frozenset[str]:
+        """The nodes of Kubernetes that have not moved: those which the user has left out, when the step has ended."""
+        return frozenset((self._missing or {}).values())
+
     def _unmoved(self) -> dict[str, str]:
         """Return the nodes that use the former datastore, or have no agent now, with their names in Kubernetes."""
         if self._missing is None:

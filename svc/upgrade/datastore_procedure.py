@@ -14,9 +14,10 @@ from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.move import marks
 from svc.upgrade import datastore_steps as parts
-from svc.upgrade.bundle import Bundle
+from svc.upgrade.bundle import Bundle, agent_names
 from svc.upgrade.datastore_nodes import Nodes
 from svc.upgrade.datastore_sites import Ends, Sites
+from svc.upgrade.network_mark import FormerNetwork, NetworkMark, UnawaitedAgent, namespaces_of_lists
 from svc.upgrade.node_checks import check_nodes
 from svc.upgrade.object_step import Former, ObjectStep
 from svc.upgrade.procedure import Findings
@@ -44,13 +45,21 @@ class DatastoreProcedure:
         self._writer = writer
         self._sites = Sites(writer, ends)
         self._bundle = Bundle(documents)
+        self._nodes: Nodes | None = None  # of the steps that were returned last
         source, target = ends.name_of(ends.source), ends.name_of(ends.target)
         self.inputs = {"procedure": NAME, _SOURCE: source, _TARGET: target, "manifest": digest}
 
     def steps(self, former: Former) -> list[Step]:
         """Return the steps of the move, of the manifest, and of the nodes."""
-        objects = [ObjectStep(self._writer, each, self._bundle, former) for each in self._bundle.documents]
-        return [*(part(self._sites) for part in _PARTS), *objects, Nodes(self._sites)]
+        objects: list[Step] = [self._kind_of(each)(self._writer, each, self._bundle, former) for each in self._bundle.documents]
+        if namespaces_of_lists(self._bundle):
+            objects = [FormerNetwork(self._sites), *objects, NetworkMark(self._sites, self._bundle)]
+        self._nodes = Nodes(self._sites)
+        return [*(part(self._sites) for part in _PARTS), *objects, self._nodes]
+
+    def _kind_of(self, document: Json) -> type[ObjectStep]:
+        is_agent = document["kind"] == "DaemonSet" and document["metadata"]["name"] in agent_names(self._writer.names)
+        return UnawaitedAgent if is_agent else ObjectStep
 
     def findings(self) -> Findings:
         """Return the datastores. Raise StoreError if one of them does not answer."""
@@ -70,7 +79,8 @@ class DatastoreProcedure:
     def prove(self, pause: Callable[[float], None]) -> list[str]:
         """Return the sample pods whose addresses the target does not have, else what agents of sample nodes find."""
         unheld = list(islice(_unheld(self._sites.source, self._sites.target), MAX_FINDINGS))
-        return unheld or check_nodes(self._writer, pause, self._known())
+        left_out = self._nodes.unmoved if self._nodes is not None else frozenset[str]()
+        return unheld or check_nodes(self._writer, pause, self._known(), left_out)
 
     def _known(self) -> set[str]:
         """Return the addresses about which the check finds something in both datastores: the user has consented to that.
@@ -88,7 +98,7 @@ def is_reverse(run: Mapping[str, str], inputs: Mapping[str, str]) -> bool:
 def special_steps(writer: Writer) -> Mapping[str, Step]:
     """Return the steps that are not about an object of a manifest, by name. Their backup says where the datastores are."""
     sites = Sites(writer)
-    return {part.name: part(sites) for part in (*_PARTS, Nodes)}
+    return {part.name: part(sites) for part in (*_PARTS, FormerNetwork, NetworkMark, Nodes)}
 
 
 def _findings(place: Place) -> dict[str, str]:

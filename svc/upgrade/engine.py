@@ -8,13 +8,17 @@
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry, runs_with_secrets
+from svc.upgrade.canary import CANARY, remove
 from svc.upgrade.datastore_procedure import is_reverse
+from svc.upgrade.node_checks import CHECK
 from svc.upgrade.object_states import digest
-from svc.upgrade.outcomes import Blocked, Unverified, Waits, stores_blocked
+from svc.upgrade.outcomes import Blocked, Stopped, Unverified, Waits, stores_blocked
 from svc.upgrade.owner_references import REMOVE, RESTORE, RemoveReferences, RestoreReferences, end_of
 from svc.upgrade.plan import Plan, changes_since
 from svc.upgrade.procedure import Procedure
@@ -117,6 +121,7 @@ class Engine:
         middle = saved_steps(self._writer, run, backup)
         self._between.is_pending = any(not step.look_back(backup.of(step.saves_as)).is_done for step in middle)
         self._record.save(replace(run, state=RUNNING))
+        self._remove_pods()
         runner = StepRunner(self._record, backup, self._options, self._stop)
         for step in reversed(self._around(middle)):
             runner.undo(step)
@@ -222,11 +227,25 @@ class Engine:
             if time.monotonic() > until:
                 raise Unverified(reasons)
             self._stop.pause(POLL_SECONDS)
-        if reasons := procedure.prove(self._stop.pause):
+        if reasons := self._prove(procedure):
             raise Unverified(reasons)
         made = self._survey(procedure, self._backup(procedure))
         if left := [*made.blockers, *_open(made), *self._behind(made.looks)]:
             raise Unverified(left)
+
+    def _prove(self, procedure: Procedure) -> list[str]:
+        """Return why what was upgraded does not work. Leave no pod of the proof behind if it is broken off."""
+        try:
+            return procedure.prove(self._stop.pause)
+        except (KeyboardInterrupt, Stopped, StoreError):
+            with self._stop.put_off(), suppress(Stopped, StoreError):  # the next run and undo remove them as well
+                self._remove_pods()
+            raise
+
+    def _remove_pods(self) -> None:
+        """Delete the pods of proofs."""
+        for place in (CANARY, CHECK):
+            remove(self._writer, place)
 
     def _require_verified(self, procedure: Procedure, made: Plan) -> None:
         if reasons := [*self._behind(made.looks), *procedure.unverified()]:

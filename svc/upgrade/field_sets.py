@@ -107,9 +107,9 @@ def _has_keys(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(item.get(field, value) == value for field, value in wanted.items()) and any(field in item for field in wanted)
 
 
-def items_of(path: Path) -> list[Path]:
-    """Return the parts of a path that end at an item of a list, the outermost first."""
-    return [path[: depth + 1] for depth, key in enumerate(path) if key.startswith("k:")]
+def wholes_of(path: Path) -> list[Path]:
+    """Return the paths of the objects and items in which a field is, and then its own, the outermost first."""
+    return [path[: depth + 1] for depth in range(len(path))]
 
 
 def split(fields: Fields, chosen: Sequence[Path], above: Path = ()) -> tuple[dict[str, Any], dict[str, Any]]:

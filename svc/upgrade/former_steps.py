@@ -1,9 +1,9 @@
-"""Steps about the workloads, accounts and bindings of a deployment that another one replaces."""
+"""Steps about the workloads and accounts of a deployment that another one replaces."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from svc.upgrade.former_managers import giving_back
+from svc.upgrade.former_managers import giving_back, giving_back_at, joined, managers_at
 from svc.upgrade.node_turns import Turn, affinity, turn_from, waiting_nodes
 from svc.upgrade.object_states import Difference, digest, essence
 from svc.upgrade.outcomes import Blocked
@@ -15,10 +15,15 @@ from svc.upgrade.writer import Writer
 
 Json = dict[str, Any]
 
-HOLD, PAUSE, SUBJECTS = "hold-former-agent", "pause-former-controllers", "former-subjects"
+HOLD, PAUSE = "hold-former-agent", "pause-former-controllers"
 WORKLOADS, ACCOUNTS = "former-workloads", "former-accounts"
 _ON_DELETE: Final = {"type": "OnDelete"}
 _STRATEGY, _AFFINITY = "/spec/updateStrategy", "/spec/template/spec/affinity"
+_FIELDS: Final = {
+    "updateStrategy": ("f:spec", "f:updateStrategy"),
+    "affinity": ("f:spec", "f:template", "f:spec", "f:affinity"),
+}
+_REPLICAS: Final = (("f:spec", "f:replicas"),)
 
 
 class HoldFormer(SmallStep):
@@ -47,8 +52,13 @@ class HoldFormer(SmallStep):
         assert self._turn is not None
         known = saved[-1]["hold"] if saved else {}
         live, own = _hold(look.content["live"]), look.content["hold"]
-        hold = {name: known[name] if name in known and live[name] == own[name] else live[name] for name in live}
-        return None if hold == known else {"turn": self._turn.to_json(), "hold": hold}
+        is_own = {name: name in known and live[name] == own[name] for name in live}
+        hold = {name: known[name] if is_own[name] else live[name] for name in live}
+        if hold == known:
+            return None
+        former = _former(saved)
+        managers = {name: former.get(name, []) if is_own[name] else _managers(look.content["live"], name) for name in live}
+        return {"turn": self._turn.to_json(), "hold": hold, "managers": managers}
 
     def act(self, look: Look) -> None:
         """Write both."""
@@ -83,14 +93,21 @@ class HoldFormer(SmallStep):
         if made != before:
             since = _changes(self._turn.former, made, before)
             return Look(False, (f"{self._turn.former} was changed since",), changes=since)
-        changes = _changes(self._turn.former, before, after)
-        return Look(not changes, changes=changes, content={"live": live, "hold": after})
+        changes, managers = _changes(self._turn.former, before, after), _former(saved)
+        is_done = not changes and not _given_back(live, managers)
+        return Look(is_done, changes=changes, content={"live": live, "hold": after, "managers": managers})
 
     def undo(self, look: Look) -> None:
-        """Write what was there."""
-        self._write(look.content["live"], look.content["hold"])
+        """Write what was there, and give the fields back to their managers."""
+        live, hold = look.content["live"], look.content["hold"]
+        if _hold(live) != hold:
+            live = self._write(live, hold)
+        if operations := _given_back(live, look.content["managers"]):
+            assert self._turn is not None
+            assert self._turn.former is not None
+            self._writer.patch(self._turn.former, live, operations)
 
-    def _write(self, live: Json, hold: Mapping[str, Any]) -> None:
+    def _write(self, live: Json, hold: Mapping[str, Any]) -> Json:
         assert self._turn is not None
         assert self._turn.former is not None
         operations: list[Json] = [{"op": "replace", "path": _STRATEGY, "value": hold["updateStrategy"]}]
@@ -98,7 +115,7 @@ class HoldFormer(SmallStep):
             operations.append({"op": "add", "path": _AFFINITY, "value": hold["affinity"]})
         elif "affinity" in live["spec"]["template"]["spec"]:
             operations.append({"op": "remove", "path": _AFFINITY})
-        self._writer.patch(self._turn.former, live, operations)
+        return self._writer.patch(self._turn.former, live, operations)
 
 
 class PauseControllers(SmallStep):
@@ -119,9 +136,11 @@ class PauseControllers(SmallStep):
         """Return the number, unless it is saved."""
         if look.is_done or self._place is None:
             return None
-        number = look.content["live"]["spec"].get("replicas", 1)
+        live = look.content["live"]
+        number = live["spec"].get("replicas", 1)
         is_known = bool(saved) and saved[-1]["replicas"] == number
-        return None if is_known else {"place": place_to(self._place), "replicas": number}
+        managers = managers_at(live, _REPLICAS)
+        return None if is_known else {"place": place_to(self._place), "replicas": number, "managers": managers}
 
     def act(self, look: Look) -> None:
         """Write it."""
@@ -151,15 +170,23 @@ class PauseControllers(SmallStep):
         field = f"{self._place}: spec.replicas"
         if present not in (0, number):
             return Look(False, (f"{self._place} was changed since",), changes=((field, 0, present),))
-        return Look(present == number, changes=((field, present, number),), content={"live": live, "number": number})
+        managers = saved[-1].get("managers") or []  # former builds have not saved them
+        is_done = live is None or (present == number and not giving_back_at(live, managers, _REPLICAS))
+        changes = ((field, present, number),) if present != number else ()
+        return Look(is_done, changes=changes, content={"live": live, "number": number, "managers": managers})
 
     def undo(self, look: Look) -> None:
-        """Scale it again."""
-        self._scale(look.content["live"], look.content["number"])
+        """Scale it again, and give the field back to its manager."""
+        live, number = look.content["live"], look.content["number"]
+        if live["spec"].get("replicas", 1) != number:
+            live = self._scale(live, number)
+        if operations := giving_back_at(live, look.content["managers"], _REPLICAS):
+            assert self._place is not None
+            self._writer.patch(self._place, live, operations)
 
-    def _scale(self, live: Json, number: int) -> None:
+    def _scale(self, live: Json, number: int) -> Json:
         assert self._place is not None
-        self._writer.patch(self._place, live, [{"op": "replace", "path": "/spec/replicas", "value": number}])
+        return self._writer.patch(self._place, live, [{"op": "replace", "path": "/spec/replicas", "value": number}])
 
 
 class RemoveFormer(SmallStep):
@@ -219,98 +246,27 @@ class RemoveWorkloads(RemoveFormer):
         super().act(look)
 
 
-class FormerSubjects(SmallStep):
-    """Take the rights of the accounts of another namespace away."""
-
-    destroys = "the rights of the former accounts; the run keeps the bindings"
-
-    def __init__(self, writer: Writer, bindings: Sequence[Place] = (), namespace: str = "") -> None:
-        super().__init__(writer, SUBJECTS)
-        self._bindings = bindings
-        self._namespace = namespace
-
-    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
-        """Look for bindings with subjects of that namespace."""
-        found = {str(place): (place, live) for place, live in self._present() if self._kept(live) != subjects_of(live)}
-        gone = ((name, each) for name, (_, live) in found.items() for each in subjects_of(live) if each not in self._kept(live))
-        changes = tuple((f"{name}: subjects[-]", each, None) for name, each in gone)
-        return Look(not found, changes=changes, before=PARTS, content=dict(found))
-
-    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the subjects, unless they are saved."""
-        known = _bindings(saved)
-        new = {
-            name: [place_to(place), subjects_of(live)]
-            for name, (place, live) in look.content.items()
-            if name not in known or not _is_within(live, known[name][1])
-        }
-        return {"bindings": new, "namespace": self._namespace} if new else None
-
-    def act(self, look: Look) -> None:
-        """Write the others."""
-        for place, live in look.content.values():
-            self._write(place, live, self._kept(live))
-
-    def look_back(self, saved: Sequence[Json]) -> Look:
-        """Look for bindings that lack subjects of that namespace.
-
-        Others may be missing: an interrupted undoing goes on after a step that has restored the binding of before."""
-        self._namespace = saved[-1].get("namespace", "") if saved else ""
-        found: Json = {}
-        for name, (place, subjects) in _bindings(saved).items():
-            live = self._find(Place(*place))
-            if live is not None and not all(each in subjects_of(live) for each in self._taken(subjects)):
-                found[name] = (Place(*place), live, subjects)
-        changed = {name: live for name, (_, live, subjects) in found.items() if not _is_within(live, subjects)}
-        if changed:
-            added = ((name, each) for name, live in changed.items() for each in subjects_of(live) if each not in found[name][2])
-            since = tuple((f"{name}: subjects[+]", None, each) for name, each in added)
-            return Look(False, tuple(f"{name} was changed since" for name in changed), changes=since)
-        changes = tuple((f"{name}: subjects", subjects_of(live), subjects) for name, (_, live, subjects) in found.items())
-        return Look(not found, changes=changes, content=found)
-
-    def undo(self, look: Look) -> None:
-        """Bind them again."""
-        for place, live, subjects in look.content.values():
-            self._write(place, live, subjects)
-
-    def _present(self) -> Iterator[tuple[Place, Json]]:
-        for place in self._bindings:
-            if live := self._find(place):
-                yield place, live
-
-    def _taken(self, subjects: Sequence[Json]) -> list[Json]:
-        """Return those that the step takes away."""
-        return [each for each in subjects if each.get("namespace") == self._namespace or not self._namespace]
-
-    def _kept(self, live: Json) -> list[Json]:
-        return [each for each in subjects_of(live) if each.get("namespace") != self._namespace or not self._namespace]
-
-    def _write(self, place: Place, live: Json, subjects: Sequence[Json]) -> None:
-        self._writer.patch(place, live, [{"op": "add", "path": "/subjects", "value": list(subjects)}])
-
-
-def subjects_of(binding: Json) -> list[Json]:
-    """Return the subjects of a binding."""
-    return list(binding.get("subjects") or ())
-
-
-def _bindings(saved: Sequence[Json]) -> dict[str, Any]:
-    """Return place and subjects of each binding as they are saved last."""
-    return {name: each for entry in saved for name, each in entry["bindings"].items()}
-
-
-def _is_within(live: Json, subjects: Sequence[Json]) -> bool:
-    """Return whether a binding has no other subjects than these: those of a run, or what it has left of them."""
-    return all(each in subjects for each in subjects_of(live))
-
-
 def _changes(place: Place | None, before: Json, after: Json) -> tuple[Difference, ...]:
     return tuple((f"{place}: spec.{name}", before[name], after[name]) for name in after if before[name] != after[name])
 
 
 def _hold(live: Json) -> Json:
     return {"updateStrategy": live["spec"]["updateStrategy"], "affinity": live["spec"]["template"]["spec"].get("affinity")}
+
+
+def _managers(live: Json, name: str) -> list[Json]:
+    return managers_at(live, [_FIELDS[name]])
+
+
+def _former(saved: Sequence[Json]) -> Json:
+    """Return the managers of before by field; nothing of a run of a former build, which has not saved them."""
+    return dict(saved[-1].get("managers") or {}) if saved else {}
+
+
+def _given_back(live: Json, managers: Json) -> list[Json]:
+    """Return the JSON patch for the managers of the first field that has not gone back, with those of the others."""
+    former = [each for found in managers.values() for each in found]
+    return giving_back_at(live, joined(former), [*_FIELDS.values()])
 
 
 def _held(turn: Turn) -> Json:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from svc.upgrade.adoption import entries, is_applier, own_fields
-from svc.upgrade.field_sets import MISSING, Path, has, items_of, leaves, put, remove, show, value_at
+from svc.upgrade.field_sets import MISSING, Path, has, leaves, put, remove, show, value_at, wholes_of
 from svc.upgrade.object_states import HIDDEN, SECRET
 from svc.upgrade.writer import MANAGER
 from svc.values import dataclass
@@ -79,8 +79,10 @@ def find_edits(live: Json, applied: Json, base: Json | None, *, is_recorded: boo
 
 
 def _whole(path: Path, live: Json) -> Path:
-    """Return the path of the item of a list that is gone as a whole, with all that it had; else the path itself."""
-    return next((item for item in items_of(path) if value_at(live, item) is MISSING), path)
+    """Return the path of the outermost object or item that is gone, with all that it had, as one edit.
+
+    Its fields one by one could come back in part, such as the period of a probe without what it does."""
+    return next(each for each in wholes_of(path) if value_at(live, each) is MISSING)
 
 
 def without_carried(document: Json, edits: Sequence[Edit]) -> Json:

@@ -1,6 +1,7 @@
 """The steps of moves from one deployment to another, by name, to undo them without the inputs of their run."""
 
-from svc.upgrade.former_steps import ACCOUNTS, WORKLOADS, FormerSubjects, HoldFormer, PauseControllers, RemoveFormer
+from svc.upgrade.former_steps import ACCOUNTS, WORKLOADS, HoldFormer, PauseControllers, RemoveFormer
+from svc.upgrade.former_subjects import FormerSubjects
 from svc.upgrade.node_turns import MarkNodes, UnmarkNodes
 from svc.upgrade.pool_labels import PoolLabels
 from svc.upgrade.step import Step

@@ -30,11 +30,14 @@ _ENDED: Final = ("Succeeded", "Failed")
 _DIRECTORIES: Final = {"--state-dir": DEFAULT.state_dir, "--run-dir": DEFAULT.run_dir}
 
 
-def check_nodes(writer: Writer, pause: Callable[[float], None], known: Collection[str] = ()) -> list[str]:
+def check_nodes(
+    writer: Writer, pause: Callable[[float], None], known: Collection[str] = (), left_out: Collection[str] = ()
+) -> list[str]:
     """Return what agents of sample nodes find, but not about the addresses whose contradictions are `known`.
 
-    The IDs of agents are others than those of a check of the datastore. Nothing is checked if agents do not run in pods."""
-    samples = islice(_samples(writer), MAX_NODES)
+    The IDs of agents are others than those of a check of the datastore. Nothing is checked if agents do not run in pods, nor on
+    nodes that are left out."""
+    samples = islice((each for each in _samples(writer) if each[0] not in left_out), MAX_NODES)
     return [text for node, program in samples for text in _check(writer, node, program, pause, known)]
 
 

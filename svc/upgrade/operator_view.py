@@ -13,6 +13,7 @@ from svc.admin.resources import POOL
 from svc.datastore.open import open_backend
 from svc.deploy.manifests import controllers, node
 from svc.deploy.manifests.objects import objects
+from svc.deploy.manifests.pod_parts import api_server_config_map
 from svc.deploy.manifests.settings import (
     NONE,
     OPERATOR,
@@ -102,6 +103,17 @@ class OperatorView:
     def documents(self) -> list[Json]:
         """Return the objects of the operator's deployment."""
         return objects(self.settings())
+
+    def copied(self) -> list[Json]:
+        """Return the ConfigMap with the address of the API server, for the namespace of the operator, if pods have one now.
+
+        A pod reads it in its own namespace only."""
+        name = api_server_config_map(self._writer.names)
+        live = self._writer.find(Place("v1", "ConfigMap", self.former_namespace, name)) if self.former_namespace else None
+        if live is None:
+            return []
+        head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": self.namespace}}
+        return [head | {field: live[field] for field in ("data", "binaryData") if live.get(field)}]
 
     def installation(self) -> Json | None:
         """Return the Installation of the cluster."""

@@ -29,6 +29,10 @@ class Blocked(Stopped):
     """What is in the cluster forbids the next step. That step has written nothing."""
 
 
+class Rejected(Blocked):
+    """The server does not take the content of a request. Without a right, or without an answer, it has not judged that."""
+
+
 class Waits(Stopped):
     """The next step needs the consent of the user."""
 

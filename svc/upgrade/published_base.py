@@ -11,10 +11,10 @@ from typing import Any, Final, TypeGuard
 from svc.deploy.server_apply import DEFINITION
 from svc.names import Names
 from svc.upgrade.adoption import entries, is_adopted, own_fields
-from svc.upgrade.field_sets import MISSING, Path, has, items_of, leaves, value_at
+from svc.upgrade.field_sets import MISSING, Path, has, leaves, value_at, wholes_of
 from svc.upgrade.manual_edits import Edit
 from svc.upgrade.object_states import SECRET, written_annotations
-from svc.upgrade.outcomes import Blocked
+from svc.upgrade.outcomes import Rejected
 from svc.upgrade.writer import Cluster
 
 Json = dict[str, Any]
@@ -37,10 +37,12 @@ def compared(cluster: Cluster, live: Json, applied: Json, document: Json, publis
 
 
 def _completed(cluster: Cluster, document: Json) -> Json:
-    """Return a document with the defaults of the server; as it is, if the server does not take it under another name."""
+    """Return a document with the defaults of the server; as it is, if the server does not take it under another name.
+
+    Raise Blocked if the server has not judged it: without its defaults, each of them would count as an edit."""
     try:
         return cluster.dry_create(document | {"metadata": document["metadata"] | {"name": _PROBE}})
-    except Blocked:
+    except Rejected:
         return document
 
 
@@ -50,7 +52,7 @@ def _edits(live: Json, applied: Json, base: Json, new: Json, names: Names) -> It
     known: set[Path] = set()
     for path in (leaf for fields in (own, own_fields(live), *of_appliers) for leaf in leaves(fields)):
         at = _place(path, live, base, new)
-        if at in known or at in written:
+        if at in known or path in written:
             continue
         known.add(at)
         was, is_, becomes = (value_at(each, at) for each in (base, live, new))
@@ -59,10 +61,10 @@ def _edits(live: Json, applied: Json, base: Json, new: Json, names: Names) -> It
 
 
 def _place(path: Path, live: Json, base: Json, new: Json) -> Path:
-    """Return the path of the whole item if an item of a list was added or removed, else the path itself."""
-    for item in items_of(path):
-        if [value_at(each, item) is MISSING for each in (live, base, new)] in ([True, False, False], [False, True, True]):
-            return item
+    """Return the path of the outermost object or item that was added or removed as a whole, else the path itself."""
+    for whole in wholes_of(path):
+        if [value_at(each, whole) is MISSING for each in (live, base, new)] in ([True, False, False], [False, True, True]):
+            return whole
     return path
 
 

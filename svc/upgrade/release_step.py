@@ -107,10 +107,12 @@ class HelmRelease(ChartStep):
             if self._is_undone and self._find(place) is None:
                 continue  # the chart of before need not have it
             reasons += rollout_of(self._writer, place, detailed=detailed).reasons
-        return Progress(False, tuple(reasons)) if reasons else Progress(True, saves=self._unsaved_made())
+        return Progress(not reasons, tuple(reasons), saves_now=self._unsaved_made())
 
     def _unsaved_made(self) -> Json | None:
-        """Return the entry with the objects as the release has made them, unless it has them: undoing finds edits by them."""
+        """Return the entry with the objects as the release has made them, unless it has them: undoing finds edits by them.
+
+        It is saved before the workloads have rolled out: one that never does so may be edited as well."""
         found, entry = self._made, self._entry
         if self._is_undone or found is None or found.current is None or entry is None:
             return None
@@ -119,7 +121,8 @@ class HelmRelease(ChartStep):
             return None
         names = self._writer.names
         objects = [[*_row(place), essence(live, names)] for place, live in self._view.live(found) if live is not None]
-        return entry | {"made": {"revision": revision, "objects": objects}}
+        self._entry = entry | {"made": {"revision": revision, "objects": objects}}
+        return self._entry
 
     def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:
         """Return that the release is undone, so that the next run saves again what is there then."""

@@ -37,12 +37,13 @@ class Progress:
     """How far the cluster has followed a step. `reasons` say what is missing.
 
     `asks` are sentences about what only the consent of the user can end. `saves` is the entry that the backup needs when the
-    state is reached, or when the user consents, and `notes` are shown then."""
+    state is reached, or when the user consents, and `notes` are shown then. `saves_now` is one that it needs at once."""
 
     is_reached: bool
     reasons: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     saves: Json | None = None
+    saves_now: Json | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -52,6 +52,15 @@ class Stop:
         if self._event.is_set():
             raise KeyboardInterrupt
 
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Let the block send what has to be sent before a stopped run ends."""
+        self._event.clear()
+        try:
+            yield
+        finally:
+            self._event.set()
+
     def pause(self, seconds: float) -> None:
         """Wait. Raise KeyboardInterrupt at once if the run is to stop."""
         self._event.wait(seconds)
@@ -148,7 +157,7 @@ class StepRunner:
     def _await(self, step: Step) -> None:
         """Wait until the cluster has followed a step. Raise TimedOut with what is missing, and Waits if time does not help."""
         waits = False
-        while not (progress := step.progress()).is_reached and not progress.asks:
+        while not (progress := self._progress(step)).is_reached and not progress.asks:
             if time.monotonic() > self._until:
                 raise TimedOut(step.progress(detailed=True).reasons or progress.reasons)
             if not waits:
@@ -160,6 +169,12 @@ class StepRunner:
         if progress.saves is not None:
             self._backup.add([Entry(step.saves_as, progress.saves)])
         self._tell(progress)
+
+    def _progress(self, step: Step) -> Progress:
+        found = step.progress()
+        if found.saves_now is not None:
+            self._backup.add([Entry(step.saves_as, found.saves_now)])
+        return found
 
     def _require_consent(self, step: Step, asks: Sequence[str]) -> None:
         if asks and step.name not in self._options.acks:

@@ -7,8 +7,8 @@ from svc._core.cidr import Cidr
 from svc.datastore.orch.client import ApiError
 from svc.model.custom_resources import BLOCK
 from svc.upgrade.bundle import kinds_of
-from svc.upgrade.places import Place
-from svc.upgrade.writer import Cluster
+from svc.upgrade.places import Place, place_of
+from svc.upgrade.writer import Cluster, lacking
 
 Json = dict[str, Any]
 
@@ -51,3 +51,5 @@ def undecodable(cluster: Cluster, definition: Json) -> Iterator[str]:
         except ApiError as error:
             if error.status == _REFUSED:
                 yield f"{kind}/{metadata['name']} is refused by the new definition: {error.msg}"
+            if error.lacks_right:
+                raise lacking(place_of(each | {"apiVersion": api_version, "kind": kind}), "update", error) from error

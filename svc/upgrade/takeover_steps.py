@@ -8,6 +8,7 @@ from typing import Any, Final
 from svc.deploy.manifests.node import INSTALL
 from svc.names import Names
 from svc.upgrade.bundle import container_of
+from svc.upgrade.former_managers import giving_back_at, managers_at
 from svc.upgrade.former_steps import RemoveFormer
 from svc.upgrade.node_turns import Turn, affinity
 from svc.upgrade.object_states import differences, digest
@@ -27,6 +28,7 @@ DAEMON_SET: Final = "DaemonSet"
 LABEL, WAITING = "svc-takeover", "waiting"
 _OFF: Final = "false"
 _PARTS: Final = ("initContainers", "containers")
+_FIELDS: Final = tuple(("f:spec", "f:template", "f:spec", f"f:{name}") for name in _PARTS)
 
 
 def turn_of(names: Names, agent: Place) -> Turn:
@@ -77,7 +79,8 @@ class PolicyAgent(SmallStep):
         is_whole = any(each["name"] == self._writer.names.cni_installer for each in parts[_PARTS[0]])
         if saved and (not is_whole or saved[-1]["parts"] == parts):
             return None
-        return {"place": place_to(self._place), "parts": parts, "after": look.after}
+        managers = managers_at(look.content["live"], _FIELDS)
+        return {"place": place_to(self._place), "parts": parts, "after": look.after, "managers": managers}
 
     def act(self, look: Look) -> None:
         """Write them."""
@@ -96,27 +99,36 @@ class PolicyAgent(SmallStep):
         if not saved:
             return Look(True)
         self._place, parts = Place(*saved[-1]["place"]), saved[-1]["parts"]
+        managers = saved[-1].get("managers") or []  # former builds have not saved them
         live = self._find(self._place)
-        if live is None or _parts(live) == parts:
+        if live is None:
             return Look(True)
+        content = {"live": live, "parts": parts, "managers": managers}
+        if _parts(live) == parts:
+            return Look(not giving_back_at(live, managers, _FIELDS), content=content)
         if digest(_parts(live)) != saved[-1]["after"]:
             since = differences(self._made(live, parts), _parts(live))
             return Look(False, (f"{self._place} was changed since",), changes=tuple(since))
-        return Look(False, changes=tuple(differences(_parts(live), parts)), content={"live": live, "parts": parts})
+        return Look(False, changes=tuple(differences(_parts(live), parts)), content=content)
 
     def undo(self, look: Look) -> None:
-        """Write the containers of before."""
-        self._write(look.content["live"], look.content["parts"])
+        """Write the containers of before, and give their fields back to their managers."""
+        live, parts = look.content["live"], look.content["parts"]
+        if _parts(live) != parts:
+            live = self._write(live, parts)
+        if operations := giving_back_at(live, look.content["managers"], _FIELDS):
+            assert self._place is not None
+            self._writer.patch(self._place, live, operations)
 
     def _made(self, live: Json, parts: Json) -> Json:
         """Return the containers as the step has made them from those of before."""
         former = {"metadata": live["metadata"], "spec": {"template": {"spec": parts}}}
         return _parts(without_cni(former, self._writer.names))
 
-    def _write(self, live: Json, parts: Json) -> None:
+    def _write(self, live: Json, parts: Json) -> Json:
         assert self._place is not None
         operations = [{"op": "add", "path": f"/spec/template/spec/{name}", "value": parts[name]} for name in _PARTS]
-        self._writer.patch(self._place, live, operations)
+        return self._writer.patch(self._place, live, operations)
 
 
 class FormerControllers(RemoveFormer):

@@ -17,13 +17,12 @@ from svc.upgrade.client_versions import listed, older
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.former_steps import (
     ACCOUNTS,
-    FormerSubjects,
     HoldFormer,
     PauseControllers,
     RemoveFormer,
     RemoveWorkloads,
-    subjects_of,
 )
+from svc.upgrade.former_subjects import FormerSubjects, subjects_of
 from svc.upgrade.node_turns import MarkNodes, UnmarkNodes, affinity, turns
 from svc.upgrade.object_step import Former, ObjectStep
 from svc.upgrade.operator_view import APPS, BUDGET, DAEMON_SET, DEPLOYMENT, OperatorView, version_in
@@ -73,7 +72,7 @@ class ToOperatorProcedure:
             return []
         installation = view.document()
         wanted = view.rendered(installation["spec"])
-        bundle = Bundle([definition(self._writer.names), installation, *view.documents()])
+        bundle = Bundle([definition(self._writer.names), installation, *view.documents(), *view.copied()])
         turn = view.turn
         return [
             *self._objects(bundle, former, workload=False),

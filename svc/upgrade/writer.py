@@ -13,7 +13,7 @@ from svc.datastore.orch.client import METADATA_ONLY, ApiError, Client, Unreachab
 from svc.deploy.discovery import Discovery, ServedKind
 from svc.names import Names
 from svc.upgrade.helm import Helm
-from svc.upgrade.outcomes import Blocked
+from svc.upgrade.outcomes import Blocked, Rejected
 from svc.upgrade.permitted import Permit
 from svc.upgrade.places import Place, place_of
 
@@ -24,7 +24,8 @@ MANAGER: Final = "svcctl"
 _JSON_PATCH: Final = "application/json-patch+json"
 _METADATA_LIST: Final = METADATA_ONLY.replace("PartialObjectMetadata", "PartialObjectMetadataList")
 _DRY: Final = {"dryRun": "All"}
-_CONFLICT, _FORBIDDEN, _MISSING, _INVALID = 409, 403, 404, 422
+_CONFLICT, _MISSING, _INVALID = 409, 404, 422
+_REJECTIONS: Final = (400, _CONFLICT, _INVALID)
 
 
 class Changed(Exception):
@@ -64,6 +65,8 @@ class Cluster:
         except ApiError as error:
             if error.is_missing:
                 return None
+            if error.lacks_right:
+                raise lacking(place, "get", error) from error
             raise
 
     def items(self, path: str, *, metadata_only: bool = False, **params: str) -> Iterator[Json]:
@@ -142,15 +145,15 @@ class Writer(Cluster):
         with self._sending(place, "update"):
             return self.client.replace(path, document | {"metadata": metadata}, fieldManager=MANAGER)
 
-    def patch(self, place: Place, live: Json, operations: Sequence[Json]) -> Json:
-        """Change fields of an object that is still what was read, by a JSON patch."""
+    def patch(self, place: Place, live: Json, operations: Sequence[Json], manager: str = MANAGER) -> Json:
+        """Change fields of an object that is still what was read, by a JSON patch. They belong to the manager then."""
         guard = [
             {"op": "test", "path": "/metadata/uid", "value": live["metadata"]["uid"]},
             {"op": "replace", "path": "/metadata/resourceVersion", "value": _revision(live)},
         ]
         path = self.path(place)
         with self._sending(place, "patch", stale=(_CONFLICT, _INVALID)):
-            return self.client.patch(path, [*guard, *operations], _JSON_PATCH, fieldManager=MANAGER)
+            return self.client.patch(path, [*guard, *operations], _JSON_PATCH, fieldManager=manager)
 
     def delete(self, place: Place, live: Json) -> None:
         """Delete an object that is still what was read."""
@@ -176,6 +179,11 @@ class Writer(Cluster):
             raise Changed(f"{place}: {error.msg}") from error
 
 
+def lacking(place: Place, verb: str, error: ApiError) -> Blocked:
+    """Return the error about a missing right."""
+    return Blocked([f"{place}: the right to {verb} it is missing: {error.msg}"], details=error.details)
+
+
 def not_served(place: Place) -> str:
     """Return the sentence about a kind that is not served."""
     return f"{place}: the API server does not serve {place.kind} of {place.api_version}"
@@ -183,15 +191,16 @@ def not_served(place: Place) -> str:
 
 @contextmanager
 def _refused(place: Place, verb: str, passing: Sequence[int] = ()) -> Iterator[None]:
-    """Raise Blocked for a refusal in the block, except those of a status that passes."""
+    """Raise Blocked for a refusal in the block, except those of a status that passes: Rejected if the content is the reason."""
     try:
         yield
     except ApiError as error:
         if error.status in passing:
             raise
-        if error.status == _FORBIDDEN:
-            raise Blocked([f"{place}: the right to {verb} it is missing: {error.msg}"], details=error.details) from error
-        raise Blocked([f"{place}: {error.msg}"], details=error.details) from error
+        if error.lacks_right:
+            raise lacking(place, verb, error) from error
+        kind = Rejected if error.status in _REJECTIONS else Blocked
+        raise kind([f"{place}: {error.msg}"], details=error.details) from error
 
 
 def _revision(live: Json) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from harness.installations import (
     CONFIG_MAP,
     CONTROLLERS,
     FOUR,
+    PATH,
     PROXY,
     V4,
     V6,
@@ -128,6 +130,35 @@ def test_process_that_does_not_lead_writes_nothing(cluster: InstalledCluster, pa
     with pytest.raises(NotLeading):
         part.round()
     assert cluster.pools() == {}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_round_ends_when_its_resource_is_deleted(
+    cluster: InstalledCluster, part: Driven, monkeypatch: pytest.MonkeyPatch, number: int, again: bool
+) -> None:
+    """The next write is not sent: after the deletion, undoing brings back what was there before."""
+    cluster.make(*FOUR)
+    cluster.create(document({"ipPools": [V4]}))
+    looks, read = 0, InstallationController._read
+
+    def deleting(self: InstallationController) -> Any:
+        nonlocal looks
+        if looks == number + 1:  # the first look begins the round, and each of the others precedes a write
+            cluster.kube.call("DELETE", PATH)
+            if again:
+                cluster.create(document({"ipPools": [V6]}))
+        looks += 1
+        return read(self)
+
+    monkeypatch.setattr(InstallationController, "_read", deleting)
+    assert isinstance(part.part, InstallationController)
+    part.part.settle("default")
+    assert looks == number + 2
+    assert [*cluster.pools()] == (["default-ipv4-ippool"] if number else [])
+    config_maps = cluster.kube.call("GET", CONFIG_MAP.rpartition("/")[0])["items"]
+    assert not any(each["metadata"]["name"] == "cni-config" for each in config_maps)
+    assert "CLUSTER_TYPE" not in cluster.environment(AGENT)
 
 
 def test_locked_datastore_stops_it(cluster: InstalledCluster, part: Driven) -> None:

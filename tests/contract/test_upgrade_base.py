@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from harness.api_proxy import ApiProxy, Order
 from harness.fake_kubelets import FakeKubelets
 from harness.kube import Kube
+from harness.upgrade_faults import FAULTS
 from harness.upgrade_fixtures import server_with
 from harness.upgrade_site import CONFIG, DAEMON_SET, DAEMON_SET_STEP, UpgradeSite, config, daemon_set, running_site
 from svc.upgrade.adoption import EDITS
@@ -128,6 +130,60 @@ def test_edit_of_a_field_that_the_release_changes_is_a_conflict(installed: Upgra
     assert variables(site) == {"LEVEL": "warning", "MINE": "1"}
     owners = {each["manager"] for each in site.kube.call("GET", DAEMON_SET)["metadata"]["managedFields"]}
     assert EDITS in owners
+
+
+@pytest.mark.parametrize(
+    ("request_line", "right"),
+    [
+        (r"^POST .*/daemonsets\?.*dryRun", "svc-upgrade-probe: the right to create it is missing"),
+        (r"^GET .*/daemonsets/svc-node", "svc-node: the right to get it is missing"),
+    ],
+)
+def test_missing_right_is_named(installed: UpgradeSite, server: Kube, request_line: str, right: str) -> None:
+    """The comparison is blocked: it neither takes the defaults of the server for edits, nor writes anything."""
+    forbidden = FAULTS["forbidden"]
+    with ApiProxy(server) as proxy:
+        proxy.arm(Order(forbidden.fate, request_line, times=100, status=forbidden.status, body=forbidden.body))
+        refused = installed.run("apply", *base_of(installed, "0.1.0"), documents=published("0.1.1"), server=proxy.url)
+    assert refused.exit_code == 3, refused.output
+    assert f"DaemonSet/kube-system/{right}" in refused.stderr
+    assert installed.record() is None
+
+
+def test_removed_object_stays_out_as_a_whole(site: UpgradeSite) -> None:
+    """Neither it nor a part of it comes back with a release that changes one of its fields, without consent."""
+    site.install(probed("0.1.0", 10))
+    container = {"name": "agent", "livenessProbe": None}
+    site.edit(DAEMON_SET, {"spec": {"template": {"spec": {"containers": [container]}}}})
+    base = ["--base", str(site.manifest(probed("0.1.0", 10), "base.json"))]
+    same = site.run("apply", *base, documents=probed("0.1.1", 10))
+    assert same.exit_code == 0, same.output
+    assert probe_of(site) is None
+    base = ["--base", str(site.manifest(probed("0.1.1", 10), "base.json"))]
+    asked = site.run("apply", *base, documents=probed("0.1.2", 20))
+    assert asked.exit_code == 4, asked.output
+    assert asked.stderr.count("livenessProbe") == 1
+    done = site.run("apply", *base, "--ack", DAEMON_SET_STEP, documents=probed("0.1.2", 20))
+    assert done.exit_code == 0, done.output
+    probe = probe_of(site)
+    assert probe
+    assert (probe["exec"], probe["periodSeconds"]) == ({"command": ["true"]}, 20)
+
+
+def probed(version: str, seconds: int) -> list[Json]:
+    """Return a release whose container has a probe."""
+    found = published(version)
+    found[1]["spec"]["template"]["spec"]["containers"][0]["livenessProbe"] = {
+        "exec": {"command": ["true"]},
+        "periodSeconds": seconds,
+    }
+    return found
+
+
+def probe_of(site: UpgradeSite) -> Json | None:
+    (container,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
+    found: Json | None = container.get("livenessProbe")
+    return found
 
 
 def test_base_needs_its_digest_and_fits_the_procedure(site: UpgradeSite) -> None:

@@ -145,6 +145,25 @@ def test_undo_stops_at_an_object_that_was_changed_since(site: ChartSite, layout:
     assert site.substance() == before
 
 
+@pytest.mark.parametrize("layout", ["old", "own"])
+def test_undo_stops_at_an_edit_although_nothing_has_rolled_out(site: ChartSite, kubelets: FakeKubelets, layout: str) -> None:
+    """The administrator has edited the workload because it does not start."""
+    site.install_old_layout() if layout == "old" else site.install_own()
+    before = site.substance()
+    kubelets.stuck["node1"] = ("ImagePullBackOff", "no such image")
+    late = site.upgrade("apply", *ACK, "--timeout", "1s")
+    assert late.exit_code == 5, late.output
+    site.edit(DEPLOYMENT, {"spec": {"replicas": 3}})
+    refused = site.upgrade("undo")
+    assert refused.exit_code == 3, refused.output
+    assert "Deployment/kube-system/svc-controllers was changed since" in refused.stderr
+    assert site.kube.call("GET", DEPLOYMENT)["spec"]["replicas"] == 3
+    site.edit(DEPLOYMENT, {"spec": {"replicas": 1}})
+    kubelets.stuck.clear()
+    site.upgrades("undo")
+    assert site.substance() == before
+
+
 def test_values_of_the_release_stay_without_others(site: ChartSite) -> None:
     site.install_own()
     site.values = None

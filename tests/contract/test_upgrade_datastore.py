@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.datastores import EtcdSite, OrchSite
+from harness.guarded_writes import require_guards, watched_writes
 from harness.ipam import holdings, put
 from harness.ipam_check import put_endpoint
 from harness.move_procedure import STEPS, MoveProcedure, furnished
@@ -61,6 +62,20 @@ def revision(procedure: MoveProcedure) -> str:
     """Return the revision of etcd."""
     with closing(procedure.etcd_site.open()) as store:
         return str(store.position().revision)
+
+
+def test_each_write_names_what_it_was_made_for(procedure: MoveProcedure) -> None:
+    """By a resourceVersion, a test or a UID, also those to the datastore."""
+    with watched_writes() as found:
+        procedure.move()
+    require_guards(found)
+    assert any("/pods/" in path for _, path, _ in found)
+
+
+def test_plan_says_what_cannot_be_undone(procedure: MoveProcedure) -> None:
+    (plan,) = json.loads(procedure.succeeds("plan", "-o", "json").stdout)
+    assert [each["name"] for each in plan["steps"] if not each["can be undone"]] == ["switch-over", "moved-nodes"]
+    assert procedure.succeeds("plan").stdout.count("cannot be undone") == 2
 
 
 def test_plan_writes_nothing(procedure: MoveProcedure) -> None:
@@ -252,7 +267,16 @@ def test_node_that_does_not_move_is_left_out_with_consent(procedure: MoveProcedu
     assert waits.exit_code == 4, waits.output
     assert f"node node2 has not moved: {reason}" in waits.output
     assert "--ack moved-nodes" in waits.output
-    procedure.succeeds("apply", "--ack", "moved-nodes")
+    sampled: list[Any] = []
+
+    def check_nodes(*given: Any) -> list[str]:
+        sampled.append(given[-1])
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("svc.upgrade.datastore_procedure.check_nodes", check_nodes)
+        procedure.succeeds("apply", "--ack", "moved-nodes")
+    assert sampled == [{"node2"}], "its agent uses the former datastore, and is not asked"
     assert procedure.run("apply").stdout == "nothing to do\n"
     assert f"note: node node2 was left out, because {reason}" in procedure.succeeds("plan").output
     procedure.succeeds("verify")

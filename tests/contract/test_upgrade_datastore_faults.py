@@ -1,5 +1,6 @@
 """A move by the procedure that is killed at each of its writes, or gets an error as the answer of each."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,6 +11,7 @@ import pytest
 
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.datastores import EtcdSite, OrchSite
+from harness.etcd import Member, cluster
 from harness.move_procedure import MoveProcedure, furnished
 from harness.move_sites import contents
 from harness.upgrade_faults import FAULTS, WRITES, Killer, killing
@@ -157,3 +159,38 @@ def test_each_transaction_of_etcd_fails_once(fresh: Site, monkeypatch: pytest.Mo
         assert contents(procedure.sites.kube) == before
         has_arrived(procedure, back=True)
     print(f"{count} transactions, {len(statuses)} runs")
+
+
+@pytest.mark.parametrize("pages", [0, 2], ids=["before the first page", "between two pages"])
+def test_leader_of_etcd_is_lost_during_the_export(
+    orch_site: OrchSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    """Another member answers, at the same revision: nothing is lost, and nothing is there twice."""
+    monkeypatch.setattr("svc.datastore.etcd.store.PAGE", 5)
+    with cluster(tmp_path, 3) as running, furnished(EtcdSite(running), orch_site, tmp_path, PODS) as procedure:
+        read, lost = EtcdStore._pages, list[Member]()
+
+        def losing(self: EtcdStore, request: Any, budget: Any) -> Iterator[Any]:
+            found = iter(read(self, request, budget))
+            for number in itertools.count():
+                if number == pages and not lost:
+                    lost.append(running.leader())
+                    lost[0].kill()
+                if (page := next(found, None)) is None:
+                    return
+                yield page
+
+        history = EtcdStore.history
+
+        def exported(self: EtcdStore) -> Iterator[tuple[int, str, bytes]]:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(EtcdStore, "_pages", losing)
+                yield from history(self)
+
+        monkeypatch.setattr(EtcdStore, "history", exported)
+        done = procedure.run("apply", "--timeout", "0s")
+        assert done.exit_code == 5, (done.output, done.exception)
+        assert len(lost) == 1
+        running.restart(lost[0])
+        monkeypatch.setattr(EtcdStore, "history", history)
+        has_arrived(procedure, back=False)

@@ -2,16 +2,22 @@
 
 import itertools
 import json
+import os
+import signal
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import require_guards, watched_writes
 from harness.kube import Kube
 from harness.polling import eventually
 from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
@@ -32,8 +38,10 @@ from harness.upgrade_site import (
     small_disk,
 )
 from svc.datastore.open import open_client
+from svc.datastore.orch.client import Client
 from svc.names import DEFAULT
 from svc.upgrade import node_checks, stalled_nodes
+from svc.upgrade.canary import CANARY
 from svc.upgrade.node_checks import CHECK, check_nodes
 from svc.upgrade.stalled_nodes import StalledNodes
 from svc.upgrade.writer import Writer
@@ -515,6 +523,90 @@ def test_upgraded_node_that_gives_no_address(
     assert site.get(f"/api/v1/namespaces/{SYSTEM}/pods/svc-upgrade-canary") is None
 
 
+def test_interrupted_proof_leaves_no_pod(site: UpgradeSite, kubelets: FakeKubelets) -> None:
+    """The run ends at once, and its pod with it."""
+    kubelets.without_address.add(CANARY.name)
+    path = f"/api/v1/namespaces/{SYSTEM}/pods/{CANARY.name}"
+
+    def interrupt_at_the_pod() -> None:
+        eventually(lambda: [each for each in kubelets.pods() if each["metadata"]["name"] == CANARY.name], bool)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt_at_the_pod)
+    thread.start()
+    try:
+        stopped = site.run("apply")
+    finally:
+        thread.join()
+        kubelets.without_address.clear()
+    assert stopped.exit_code == 130, stopped.output
+    assert eventually(lambda: site.get(path) is None, bool)
+    site.succeeds("apply")
+
+
+def test_undo_removes_the_pod_of_a_failed_proof(
+    site: UpgradeSite, kubelets: FakeKubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc.upgrade.canary.CANARY_SECONDS", 1.0)
+    kubelets.without_address.add(CANARY.name)
+    assert site.run("apply").exit_code == 6
+    kubelets.without_address.clear()
+    path = f"/api/v1/namespaces/{SYSTEM}/pods/{CANARY.name}"
+    assert site.get(path) is not None
+    site.succeeds("undo")
+    assert eventually(lambda: site.get(path) is None, bool)
+
+
+def test_each_write_names_what_it_was_made_for(site: UpgradeSite) -> None:
+    """By a resourceVersion, a test or a UID: those of a run, of an undoing, and of the next run."""
+    with watched_writes() as found:
+        site.succeeds("apply")
+        site.succeeds("undo")
+        site.succeeds("apply")
+    require_guards(found)
+    assert {method for method, _, _ in found} == {"POST", "PUT", "PATCH", "DELETE"}
+
+
+def test_backup_is_durable_before_the_first_write(site: UpgradeSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file and its folder are synchronised before a request changes something; the Lease was taken before."""
+    events, sync = list[str](), os.fsync
+
+    def synchronised(descriptor: int) -> None:
+        sync(descriptor)
+        events.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+
+    monkeypatch.setattr(os, "fsync", synchronised)
+    send = Client._call
+
+    def call(self: Client, method: str, path: str, body: object = None, *more: Any, **options: Any) -> Any:
+        params = options.get("params") or (more[1] if len(more) > 1 else {}) or {}
+        if method != "GET" and "dryRun" not in params and "/leases" not in path:
+            events.append(f"{method} {path.partition('?')[0]}")
+        return send(self, method, path, body, *more, **options)
+
+    monkeypatch.setattr(Client, "_call", call)
+    site.succeeds("apply")
+    record = site.record()
+    assert record
+    number = next(index for index, event in enumerate(events) if not event.startswith("fsync"))
+    draft, folder = events[:number][-2:]
+    assert draft.startswith("fsync .1.jsonl.")
+    assert folder == f"fsync {record['run']}"
+    assert events[number] == f"POST /api/v1/namespaces/{SYSTEM}/secrets"
+    assert "jsonl" not in "".join(events[number:])
+
+
+@pytest.mark.parametrize("verb", ["plan", "status"])
+def test_yaml_says_the_same_as_json(site: UpgradeSite, verb: str) -> None:
+    if verb == "status":
+        site.succeeds("apply")
+    printed = [site.run(verb, "-o", form) for form in ("json", "yaml")]
+    assert [each.exit_code for each in printed] == [0, 0], printed[1].output
+    (document,) = json.loads(printed[0].stdout)
+    assert yaml.safe_load(printed[1].stdout) == document
+    assert document["steps"]
+
+
 def test_large_backup_is_divided(site: UpgradeSite, tmp_path: Path) -> None:
     """It takes several Secrets, which another machine joins."""
     site.kube.uproot(f"configmaps/{SYSTEM}/svc-settings")
@@ -524,7 +616,10 @@ def test_large_backup_is_divided(site: UpgradeSite, tmp_path: Path) -> None:
     done = site.run("apply", documents=newer)
     assert done.exit_code == 0, done.output
     secrets = site.kube.call("GET", f"/api/v1/namespaces/{SYSTEM}/secrets?labelSelector=svc-upgrade-run")["items"]
-    assert len(secrets) >= 2
+    sizes = [len(b64decode(each["data"]["entries"])) for each in secrets]
+    assert len(sizes) >= 2
+    assert max(sizes) <= 900_000
+    assert sum(sizes) > 1_200_000
     site.state_dir = tmp_path / "another"
     site.succeeds("undo")
     assert site.state(newer) == before
@@ -565,6 +660,8 @@ def test_agents_of_sample_nodes_check_their_attachments(site: UpgradeSite, kubel
             f"node {node}: `svcctl reconcile` there: {' '.join(FINDING.split())}" for node in ("node1", "node2")
         ]
         assert check_nodes(writer, time.sleep, ["10.65.0.7"]) == []
+        (found_on_one,) = check_nodes(writer, time.sleep, (), ["node1"])
+        assert found_on_one.startswith("node node2: ")
     assert eventually(lambda: site.get(path) is None, bool)
 
 

@@ -1,6 +1,7 @@
 """References to owners in the API group are away while a cluster is upgraded, with a real garbage collector."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ POOLS = f"/apis/{DEFAULT.api_version}/ippools"
 MAPS = "/api/v1/namespaces/default/configmaps"
 RESERVATIONS = f"/apis/{DEFAULT.api_version}/ipreservations"
 REMOVE, RESTORE = "remove-references", "restore-references"
+ROUND_SECONDS = 180.0  # the collector looks for new kinds every 30 s
 
 
 @pytest.fixture(scope="module")
@@ -85,22 +87,38 @@ def references(kube: Kube) -> list[str]:
 
 
 def await_collection(kube: Kube) -> None:
-    """Wait for two rounds of the garbage collector: each removes a dependent of an owner with another UID."""
+    """Wait for two rounds of the garbage collector: each one discovers a new kind, and reads the objects of all kinds again.
+
+    A round has ended when the collector has deleted an object of that kind whose owner has another UID."""
     for number in (1, 2):
-        name = f"doomed{number}"
+        group, plural = f"round{number}.example", "rounds"
+        kube.apply([definition_of(group, plural)])
         wrong = reference("6c9454e0-dc5d-4270-b8f1-f659d60bcef5")
-        kube.call("POST", MAPS, {"metadata": {"name": name, "ownerReferences": [wrong]}})
-
-        def is_gone(name: str = name) -> bool:
-            try:
-                kube.call("GET", f"{MAPS}/{name}")
-            except Refused as refusal:
-                return refusal.status == 404
-            return False
-
-        eventually(is_gone, bool)
+        body = {"apiVersion": f"{group}/v1", "kind": "Round", "metadata": {"name": "doomed", "ownerReferences": [wrong]}}
+        path = f"/apis/{group}/v1/{plural}"
+        kube.call("POST", path, body)
+        until = time.monotonic() + ROUND_SECONDS
+        while kube.call("GET", path)["items"]:
+            assert time.monotonic() < until, f"round {number} does not end"
+            time.sleep(0.2)
+        kube.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{group}")
 
 
+def definition_of(group: str, plural: str) -> Json:
+    """Return the definition of a kind without a schema."""
+    version = {"name": "v1", "served": True, "storage": True}
+    version["schema"] = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    names = {"kind": "Round", "plural": plural}
+    spec = {"group": group, "names": names, "scope": "Cluster", "versions": [version]}
+    metadata = {"name": f"{plural}.{group}"}
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}
+
+
+def number_of_objects(kube: Kube) -> int:
+    return sum(len(kube.call("GET", path)["items"]) for path in (MAPS, RESERVATIONS))
+
+
+@pytest.mark.slow
 def test_owner_with_a_new_uid_keeps_its_dependents(site: UpgradeSite, kubelets: FakeKubelets, killer: Killer) -> None:
     """No reference is left in between, and all are restored with the UID that the owner has then."""
     kube = site.kube
@@ -121,13 +139,16 @@ def test_owner_with_a_new_uid_keeps_its_dependents(site: UpgradeSite, kubelets: 
     assert results[0].returncode == 0, results[0].stderr
     assert "not the predicted" in results[0].stderr
     assert references(kube) == [changed, changed]
+    number = number_of_objects(kube)
     await_collection(kube)
     assert references(kube) == [changed, changed]
+    assert number_of_objects(kube) == number
     first = kube.call("GET", f"{MAPS}/dependent")["metadata"]["ownerReferences"][0]
     assert first["name"] == "other"
     assert site.run("apply").stdout == "nothing to do\n"
 
 
+@pytest.mark.slow
 def test_undo_brings_the_references_back(site: UpgradeSite) -> None:
     uid = owner(site.kube)
     dependents(site.kube, uid)

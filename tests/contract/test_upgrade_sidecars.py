@@ -11,6 +11,7 @@ from click.testing import Result
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import require_guards, watched_writes
 from harness.kube import Kube
 from harness.mesh_site import CONFIG_MAP, MeshSite, image, manifest, template
 from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing, turn_round
@@ -81,6 +82,14 @@ def test_plan_apply_and_undo(mesh: MeshSite) -> None:
     again = run(mesh, "apply")
     assert again.exit_code == 0, again.output
     assert mesh.images() == {image("0.1.1")}
+
+
+def test_each_write_names_what_it_was_made_for(mesh: MeshSite) -> None:
+    """By a resourceVersion, a test or a UID."""
+    with watched_writes() as found:
+        assert run(mesh, "apply").exit_code == 0
+        assert run(mesh, "undo").exit_code == 0
+    require_guards(found)
 
 
 def test_bare_pod_is_reported(mesh: MeshSite) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import require_guards, watched_writes
 from harness.kube import Kube
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NODES
@@ -76,7 +77,7 @@ def prepare(site: TakeoverSite) -> None:
 
 def test_takeover_and_undo(installed: TakeoverSite) -> None:
     """The policy agent leaves CNI alone, svc is on each node, the controllers are those of svc; and all of it goes back."""
-    site, before = installed, installed.state()
+    site, before, owners = installed, installed.state(), managers(installed)
     planned = site.succeeds("plan", "-o", "json")
     (plan,) = json.loads(planned.stdout)
     assert {"policy-agent", "former-controllers", *(f"node/{name}" for name in NODES)} < {
@@ -97,8 +98,15 @@ def test_takeover_and_undo(installed: TakeoverSite) -> None:
     site.succeeds("undo")
     after = site.state()
     assert {name: after[name] for name in before} == before
+    assert managers(site) == owners
     assert site.upgrades.get(_SVC) is None
     assert site.upgrades.get(f"{_SVC}-restore") is None
+
+
+def managers(site: TakeoverSite) -> dict[tuple[str, str], Any]:
+    """Return the fields of the policy agent by manager, without those of the status."""
+    found = site.kube.call("GET", POLICY_AGENT)["metadata"]["managedFields"]
+    return {(each["manager"], each["operation"]): each["fieldsV1"] for each in found if "f:status" not in each["fieldsV1"]}
 
 
 def _installers(site: TakeoverSite) -> list[dict[str, Any]]:
@@ -153,6 +161,14 @@ def test_agent_of_an_operator_is_refused(installed: TakeoverSite) -> None:
     refused = installed.run("plan")
     assert refused.exit_code == 3, refused.output
     assert "belongs to Installation" in refused.stdout
+
+
+def test_each_write_names_what_it_was_made_for(installed: TakeoverSite) -> None:
+    """By a resourceVersion, a test or a UID."""
+    with watched_writes() as found:
+        installed.succeeds("apply")
+        installed.succeeds("undo")
+    require_guards(found)
 
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])

@@ -10,6 +10,7 @@ import pytest
 from harness.api_proxy import ApiProxy
 from harness.controllers import cluster
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import require_guards, watched_writes
 from harness.installations import MERGE
 from harness.kube import Kube, running
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
@@ -20,6 +21,7 @@ from harness.upgrade_site import SYSTEM
 from svc.deploy.manifests.settings import OVERLAY
 from svc.upgrade.step import Step
 from svc.upgrade.step_runner import StepRunner
+from svc.upgrade.writer import MANAGER
 
 pytestmark = pytest.mark.server
 
@@ -118,6 +120,46 @@ def test_move_and_undo(installed: OperatorMoveSite) -> None:
     assert site.upgrades.get("/apis/operator.svc.internal/v1/installations/default") is None
 
 
+def test_address_of_the_api_server_goes_along(installed: OperatorMoveSite) -> None:
+    """Pods read it in their own namespace. That of the users stays where it is."""
+    name, data = "kubernetes-services-endpoint", {"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    paths = {namespace: f"/api/v1/namespaces/{namespace}/configmaps" for namespace in (SYSTEM, NEW)}
+    installed.kube.call("POST", paths[SYSTEM], {"metadata": {"name": name}, "data": data})
+    try:
+        installed.succeeds("apply")
+        assert [installed.kube.call("GET", f"{path}/{name}")["data"] for path in paths.values()] == [data, data]
+        assert installed.succeeds("apply").stdout == "nothing to do\n"
+        installed.succeeds("undo")
+        assert installed.upgrades.get(f"{paths[NEW]}/{name}") is None
+        assert installed.kube.call("GET", f"{paths[SYSTEM]}/{name}")["data"] == data
+    finally:
+        installed.kube.uproot(f"configmaps/{SYSTEM}/{name}")
+
+
+def test_undo_gives_fields_back_to_their_managers(installed: OperatorMoveSite) -> None:
+    """Their next server-side apply meets no conflict."""
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+    for path, kind, spec in (
+        (agents(SYSTEM), "DaemonSet", {"updateStrategy": strategy}),
+        (controllers(SYSTEM), "Deployment", {"replicas": 1}),
+    ):
+        body = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": path.rpartition("/")[2]}, "spec": spec}
+        installed.kube.call("PATCH", f"{path}?fieldManager=gitops", body, "application/apply-patch+yaml")
+    before = [managers(installed, path) for path in (agents(SYSTEM), controllers(SYSTEM))]
+    installed.succeeds("apply")
+    installed.succeeds("undo")
+    wait_for_agents(installed)
+    assert [managers(installed, path) for path in (agents(SYSTEM), controllers(SYSTEM))] == before
+    assert all(("gitops", "Apply") in each for each in before)
+
+
+def managers(site: OperatorMoveSite, path: str) -> dict[tuple[str, str], Any]:
+    """Return the fields of each manager but svcctl, which has created the object again; without those of the status."""
+    found = site.kube.call("GET", path)["metadata"]["managedFields"]
+    others = (each for each in found if each["manager"] != MANAGER and "f:status" not in each["fieldsV1"])
+    return {(each["manager"], each["operation"]): each["fieldsV1"] for each in others}
+
+
 def test_undo_stops_at_a_pool_that_was_changed_since(installed: OperatorMoveSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user changes it when the operator does not write it any more."""
     installed.succeeds("apply")
@@ -200,6 +242,14 @@ def test_stuck_node_stops_the_move_before_the_next_one(installed: OperatorMoveSi
     assert installed.labels()["node2"] == "pre-operator"
     kubelets.stuck.clear()
     installed.succeeds("apply")
+
+
+def test_each_write_names_what_it_was_made_for(installed: OperatorMoveSite) -> None:
+    """By a resourceVersion, a test or a UID."""
+    with watched_writes() as found:
+        installed.succeeds("apply")
+        installed.succeeds("undo")
+    require_guards(found)
 
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])

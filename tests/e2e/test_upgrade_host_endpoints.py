@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 from harness.api_proxy import ApiProxy
 from harness.controllers import Cluster, cluster, variables_of
 from harness.datastores import OrchSite, Site, session, set_ready
+from harness.guarded_writes import require_guards, watched_writes
 from harness.ipam import put
 from harness.kube import Kube
 from harness.orch import NODES
 from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
 from svc.ctl.main import main
-from svc.datastore.api import Backend
 from svc.model.controllers_configuration import KEY
 from svc.model.host_endpoint import ALL_INTERFACES, KIND, endpoint_name, is_automatic
 from svc.model.keys import ResourceKey, ResourceQuery
@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 HOSTS = ("hep-a", "hep-b")
 PROCEDURE = ("--procedure", "host-endpoints")
+WATCHED = f"/apis/{DEFAULT.crd_api_version}/hostendpoints"
+END = "end-of-watch"  # the name of a host endpoint that ends a watch
 
 
 class Hosts:
@@ -88,23 +90,31 @@ class Hosts:
 
     @contextmanager
     def never_without(self) -> Iterator[None]:
-        """Fail if a node has at any time of the block no host endpoint for all interfaces."""
-        over, bare = threading.Event(), set[str]()
+        """Fail if a node has after any change of the block no host endpoint for all interfaces."""
+        bare, seen = set[str](), set[str]()
 
-        def watch(store: Backend) -> None:
-            while not over.wait(0.02):
-                present = [entry.value.spec for entry in store.list(ResourceQuery(KIND))]
-                bare.update(set(HOSTS) - {spec["node"] for spec in present if spec["interfaceName"] == ALL_INTERFACES})
+        def watch(events: Iterator[dict[str, Any]]) -> None:
+            present: dict[str, Any] = {}
+            for event in events:
+                name, spec = event["object"]["metadata"]["name"], event["object"].get("spec")
+                if name == END:
+                    return
+                present = {key: value for key, value in present.items() if key != name}
+                present |= {} if event["type"] == "DELETED" else {name: spec}
+                covered = {each["node"] for each in present.values() if each["interfaceName"] == ALL_INTERFACES}
+                seen.update(covered)
+                bare.update(seen - covered)
 
-        with session(self.site) as store:
-            thread = threading.Thread(target=watch, args=(store,))
+        with self.site.kube.watching(WATCHED) as events:
+            thread = threading.Thread(target=watch, args=(events,))
             thread.start()
             try:
                 yield
             finally:
-                over.set()
+                self.put(END, {}, {"node": HOSTS[0], "interfaceName": "eth9"})
                 thread.join()
-        assert bare == set()
+                self.site.kube.call("DELETE", f"{WATCHED}/{END}")
+        assert (seen, bare) == (set(HOSTS), set())
 
 
 @pytest.fixture
@@ -141,12 +151,16 @@ def test_move_and_undo(hosts: Hosts) -> None:
     assert (hosts.content(), hosts.switch()) == (before, None)
     hosts.controllers.start().await_lead()
     with hosts.never_without():
-        done = hosts.run("apply")
+        with watched_writes() as found:
+            done = hosts.run("apply")
+        require_guards(found)
         assert done.exit_code == 0, done.output
         assert set(hosts.endpoints()) == {endpoint_name([host]) for host in HOSTS}
         assert all(hosts.labels(host)["role"] == "edge" for host in HOSTS)
         assert hosts.run("apply").stdout == "nothing to do\n"
-        undone = hosts.run("undo")
+        with watched_writes() as found:
+            undone = hosts.run("undo")
+        require_guards(found)
         assert undone.exit_code == 0, undone.output
     assert hosts.content() == before
     assert hosts.switch() == "Disabled"

@@ -49,7 +49,7 @@ class MemoryWriter(Writer):
         metadata = document["metadata"] | {"uid": live["metadata"]["uid"]}
         return self._store(document | {"metadata": metadata})
 
-    def patch(self, place: Place, live: Json, operations: Sequence[Json]) -> Json:
+    def patch(self, place: Place, live: Json, operations: Sequence[Json], manager: str = "") -> Json:
         found = copy.deepcopy(self._objects[self._require(place, live)])
         for each in operations:
             *folders, name = (word.replace("~1", "/") for word in each["path"][1:].split("/"))

@@ -110,7 +110,8 @@ class OperatorMoveSite:
                 name, namespace = each["metadata"]["name"], each["metadata"].get("namespace", "")
                 if name.startswith(("svc", "cni-config", "pool-")) and name != "svc-upgrade":
                     content = {key: each.get(key) for key in ("spec", "data", "subjects", "rules")}
-                    notes = each["metadata"].get("annotations", {}).get("svc.internal/metadata")
+                    notes = json.loads(each["metadata"].get("annotations", {}).get("svc.internal/metadata", "{}"))
+                    notes.pop("creationTimestamp", None)  # another one of a pool that was created again
                     found[f"{path}/{namespace}/{name}"] = json.dumps([content, notes], sort_keys=True)
         return found
 

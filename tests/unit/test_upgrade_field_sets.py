@@ -6,8 +6,8 @@ import pytest
 
 from svc.names import DEFAULT
 from svc.upgrade.adoption import EDITS, holds, leftovers, operations, remove_all
-from svc.upgrade.field_sets import MISSING, has, items_of, leaves, put, remove, show, split, union, value_at
-from svc.upgrade.former_managers import giving_back
+from svc.upgrade.field_sets import MISSING, has, leaves, put, remove, show, split, union, value_at, wholes_of
+from svc.upgrade.former_managers import giving_back, giving_back_at, managers_at
 from svc.upgrade.manual_edits import find_edits, with_carried, without_carried
 from svc.upgrade.object_states import differences, digest, essence, last_applied
 from svc.upgrade.published_base import _edits
@@ -178,9 +178,24 @@ def test_values_are_put_where_the_source_has_them() -> None:
     assert bare == {"spec": {"containers": [{"name": "agent", "env": [{"name": "MINE", "value": "mine"}]}]}}
 
 
-def test_items_of_a_path() -> None:
-    assert items_of((*ENV, VARIABLE, "f:value")) == [ENV[:3], (*ENV, VARIABLE)]
-    assert items_of(("f:data", "f:x")) == []
+def test_wholes_of_a_path() -> None:
+    """The object comes before what is in it."""
+    assert wholes_of(("f:data", "f:x")) == [("f:data",), ("f:data", "f:x")]
+
+
+def test_removed_object_is_one_edit() -> None:
+    """It comes back as a whole or not at all, also if the new manifest changes one of its fields."""
+    probe: Json = {"exec": {"command": ["true"]}, "periodSeconds": 10}
+    fields: Json = {"f:spec": {"f:probe": {"f:exec": {"f:command": {}}, "f:periodSeconds": {}}}}
+    managed = [{"manager": "svcctl", "operation": "Apply", "apiVersion": "v1", "fieldsV1": fields}]
+    base: Json = {"spec": {"probe": probe}}
+    live: Json = {"metadata": {}, "spec": {}}
+    (edit,) = find_edits(live, {"metadata": {"managedFields": managed}} | base, base, is_recorded=True)
+    assert (str(edit), edit.is_carried) == ("spec.probe was removed, stays out", True)
+    newer = {"spec": {"probe": probe | {"periodSeconds": 20}}}
+    (edit,) = find_edits(live, {"metadata": {"managedFields": managed}} | newer, base, is_recorded=True)
+    assert (edit.path, edit.is_carried) == (("f:spec", "f:probe"), False)
+    assert without_carried(newer, [edit]) == newer
 
 
 def test_removed_fields_are_edits_if_a_run_has_recorded_them() -> None:
@@ -213,6 +228,25 @@ def test_fields_go_back_to_those_who_had_them_alone() -> None:
     assert giving_back(live, target) == []
     shared = managed(document(a="1"), ("gitops", "Apply", data("a")), ("svcctl", "Apply", data("a")))
     assert giving_back(live, shared) == []
+
+
+def test_some_fields_go_back_while_others_stay() -> None:
+    """A manager keeps the fields that it has got since elsewhere, and svcctl those that it had before."""
+    before = managed(document(a="1", b="1"), ("gitops", "Apply", data("a")), ("svcctl", "Apply", data("b")))
+    paths = [("f:data", "f:a"), ("f:data", "f:b")]
+    former = managers_at(before, paths)
+    live = managed(
+        document(a="1", b="1", c="1"),
+        ("gitops", "Apply", data("c")),
+        ("svcctl", "Update", data("a")),
+        ("svcctl", "Apply", data("b")),
+    )
+    (operation,) = giving_back_at(live, former, paths)
+    live["metadata"]["managedFields"] = operation["value"]
+    found = {(each["manager"], each["operation"]): each["fieldsV1"] for each in live["metadata"]["managedFields"]}
+    assert found == {("gitops", "Apply"): data("a", "c"), ("svcctl", "Apply"): data("b")}
+    assert giving_back_at(live, former, paths) == []
+    assert giving_back_at(live, [], paths) == [], "a former build has saved no managers"
 
 
 def test_carried_edits_of_a_manifest_get_a_manager_of_their_own() -> None:

@@ -10,7 +10,8 @@ from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
 from svc.upgrade.backup import Backup, Entry
 from svc.upgrade.bundle import Bundle
-from svc.upgrade.former_steps import FormerSubjects, HoldFormer, PauseControllers, RemoveWorkloads
+from svc.upgrade.former_steps import HoldFormer, PauseControllers, RemoveWorkloads
+from svc.upgrade.former_subjects import FormerSubjects
 from svc.upgrade.node_turns import MARK, Turn
 from svc.upgrade.object_states import digest, essence, last_applied
 from svc.upgrade.object_step import ObjectStep

@@ -34,3 +34,4 @@ def test_consent_to_a_node_that_is_left_out_needs_no_earlier_entry(step: Nodes) 
     look = step.look([progress.saves])
     assert look.notes == (f"node node2 was left out, because {REASON}; {datastore_nodes._COST}",)
     assert step.progress().is_reached
+    assert step.unmoved == {"node2"}

@@ -61,7 +61,7 @@ class MemoryWriter(Writer):
 
     get_if_served = get
 
-    def patch(self, place: Place, live: Json, operations: Sequence[Json]) -> Json:
+    def patch(self, place: Place, live: Json, operations: Sequence[Json], manager: str = "") -> Json:
         (operation,) = operations
         live["spec"]["template"]["metadata"] = {"annotations": operation.get("value") or {}}
         return live

@@ -130,8 +130,7 @@ def _workloads(computed: Json, network: str, names: Names, namespace: str) -> tu
     """Return the workloads whose environment the resource determines: two of svc, and two of other programs."""
     is_host_local = computed["cni"]["ipam"]["type"] == shape.HOST_LOCAL
     pod_cidr = {POD_CIDR: {"value": _TRUE}} if is_host_local else {}
-    digest = hashlib.sha256(network.encode()).hexdigest()[:_DIGITS]
-    marked = {f"{names.label_prefix}/{CONFIG_MAP}": digest}
+    marked = dict([mark_of(network, names)])
     variables = _node_variables(computed, names) | pod_cidr
     return (
         Workload(DAEMON_SET, names.daemon_set, variables, marked, is_own=True, namespace=namespace),
@@ -139,6 +138,11 @@ def _workloads(computed: Json, network: str, names: Names, namespace: str) -> tu
         Workload(DAEMON_SET, names.node_agent, pod_cidr, {}, is_own=False),
         Workload(DEPLOYMENT, names.data_path_proxy, pod_cidr, {}, is_own=False),
     )
+
+
+def mark_of(network: str, names: Names) -> tuple[str, str]:
+    """Return the annotation by which pods start again when the network list changes."""
+    return f"{names.label_prefix}/{CONFIG_MAP}", hashlib.sha256(network.encode()).hexdigest()[:_DIGITS]
 
 
 def _node_variables(computed: Json, names: Names) -> dict[str, Json]:

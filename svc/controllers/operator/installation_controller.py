@@ -1,14 +1,14 @@
 """The controller `operator`: pools, network list and environments are those of the Installation, and its status says so.
 
 The functions that do this are those of svcctl. An error that only an administrator can correct is reported as the condition
-Degraded, and nothing is changed. A deleted Installation leaves everything as it is.
+Degraded, and nothing is changed. A deleted Installation leaves everything as it is: each write is preceded by a look for it.
 """
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from svc import deadline
 from svc._core.cidr import Cidr
@@ -19,8 +19,10 @@ from svc.admin.installation_resource.wanted import DAEMON_SET, DEPLOYMENT, NAMES
 from svc.admin.pools import cidr_of
 from svc.attach.datastore_ready import DatastoreReadiness
 from svc.controllers.controller import Controller, Shared, Unsettled
+from svc.controllers.operator.requiring_store import RequiringStore
 from svc.controllers.settings import NODE, OPERATOR
 from svc.controllers.table import ApiTable
+from svc.datastore.api import Backend
 from svc.model.errors import CallerError, Code
 from svc.model.installation import KIND, NAME, PLURAL
 from svc.names import Names
@@ -33,6 +35,10 @@ _REASONS = {Code.POOL: "PoolConflict", Code.INVALID_NETCONF: "InvalidResource"}
 log = logging.getLogger("svc.controllers")
 
 
+class _Gone(Exception):
+    """The end of a round whose Installation was deleted in the middle."""
+
+
 class InstallationController(Controller[str]):
     """The controller. Its only item is the name of the Installation."""
 
@@ -41,7 +47,9 @@ class InstallationController(Controller[str]):
     def __init__(self, shared: Shared, datastore: Mapping[str, str], namespace: str = NAMESPACE) -> None:
         names, client = shared.names, shared.client
         self._readiness = DatastoreReadiness(shared.store)
-        self._cluster = Cluster(client, shared.store, dict(datastore), names, self._writing, namespace)
+        store = cast("Backend", RequiringStore(shared.store, self._require_installation))
+        self._cluster = Cluster(client, store, dict(datastore), names, self._writing, namespace)
+        self._uid = ""  # of the Installation of the present round
         self._waiting: tuple[Cidr, ...] = ()  # ranges of pools that are deleted when their addresses are released
         path = f"/apis/{names.operator_api_version}/{PLURAL}"
         installations: ApiTable[str, Row] = ApiTable(client, path, _read_installation, shared.fail)
@@ -71,10 +79,15 @@ class InstallationController(Controller[str]):
 
     def settle(self, item: str) -> None:  # noqa: ARG002 there is only one
         """Read the Installation, bring about what it asks for, and write its status."""
-        present = self.shared.client.get_if_served(reconcile.path_of(self.shared.names))
-        if present is None or present["metadata"].get("deletionTimestamp"):
+        present = self._read()
+        if present is None:
             self._waiting = ()
             return
+        self._uid = present["metadata"]["uid"]
+        with suppress(_Gone):
+            self._settle(present)
+
+    def _settle(self, present: Json) -> None:
         try:
             made = reconcile.plan(self._cluster, present.get("spec") or {})
             result = reconcile.carry_out(self._cluster, made)
@@ -91,10 +104,24 @@ class InstallationController(Controller[str]):
         if result.findings.problems:
             raise Unsettled("; ".join(result.findings.problems))
 
+    def _read(self) -> Json | None:
+        """Return the Installation; None if it does not exist, or is being deleted."""
+        found = self.shared.client.get_if_served(reconcile.path_of(self.shared.names))
+        return None if found is None or found["metadata"].get("deletionTimestamp") else found
+
+    def _require_installation(self) -> None:
+        """Raise _Gone if the Installation of the round was deleted: who deletes it may write next what it determined."""
+        present = self._read()
+        if present is None or present["metadata"]["uid"] != self._uid:
+            log.info("controller %s: %s was deleted during the round, which ends", self.name, self.shown(NAME))
+            self._waiting = ()
+            raise _Gone
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Enclose a write of the Kubernetes API. Raise NotLeading, or DatastoreLocked."""
         self._readiness.require()
+        self._require_installation()
         with deadline.limit(self.shared.election.require()):
             yield
         self.tally.count_written(1)

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from svc.deploy.manifests.settings import CONFIG_MAP, Settings
+from svc.names import Names
 
 Json = dict[str, Any]
 
@@ -67,7 +68,12 @@ def field_variable(name: str, path: str) -> Json:
 
 def api_server_source(settings: Settings) -> list[Json]:
     """Return an optional source of variables with the API server's address, for nodes that do not reach that of its service."""
-    return [{"configMapRef": {"name": f"{_domain(settings)}-services-endpoint", "optional": True}}]
+    return [{"configMapRef": {"name": api_server_config_map(settings.names), "optional": True}}]
+
+
+def api_server_config_map(names: Names) -> str:
+    """Return the name of the ConfigMap with the API server's address, which users make."""
+    return f"{names.orch_domain.partition('.')[0]}-services-endpoint"
 
 
 def config_volume() -> Json:
@@ -82,7 +88,3 @@ def security(*capabilities: str) -> Json:
     if _ESCALATES not in capabilities:  # the API server refuses both together
         settings["allowPrivilegeEscalation"] = False
     return settings
-
-
-def _domain(settings: Settings) -> str:
-    return settings.names.orch_domain.partition(".")[0]
