@@ -54,6 +54,7 @@ class KernelPart:
         self._is_full = True
         self._is_nat_due = True
         self._others_masquerade = False  # as the last search for traces has found
+        self.generation = 0  # another number after each change by others, also if `apply` has noticed it
         self._notifications = Notifications(self._concerns)
         self._read_links()  # so that the socket has a number
         self._notifications.ignore(self._socket.fileno())
@@ -191,6 +192,7 @@ class KernelPart:
         self._socket.close()
 
     def _forget_kernel(self) -> None:
+        self.generation += 1
         self._routes.forget()
         self._links = None
         self._reached.clear()

@@ -37,7 +37,7 @@ from svc.values import replace
 
 BATCH_SECONDS: Final = 0.05
 COMPARE_SECONDS: Final = 60.0
-KERNEL_SECONDS: Final = 1.0  # at least between comparisons after changes of the kernel, which pods cause as well
+KERNEL_SECONDS: Final = 0.75  # at least between comparisons after changes of the kernel, which pods cause as well
 ONCE_SECONDS: Final = 30.0  # for the datastore to be read
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 _POLL_SECONDS: Final = 0.5
@@ -70,6 +70,7 @@ class Program:
         self._not_before = 0.0  # after a failure
         self._backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
         self._interfaces: tuple[Interface, ...] = ()
+        self._planned_for = -1  # the generation of the kernel
         self._own: dict[int, Address] = {}  # addresses of this node
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
@@ -134,6 +135,7 @@ class Program:
                 return_free_memory()
             if self._telemetry.report.state != WAITING:
                 self._copies.read_blocks()  # the largest part, after the first routes
+                self._note_kernel()
         except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
             self._retry(str(failure))
@@ -174,9 +176,14 @@ class Program:
         self._wake_read.setblocking(False)
         with suppress(BlockingIOError):
             self._wake_read.recv(4096)
-        if self._kernel.changed(0):
-            now = time.monotonic()
-            self._compare_at = min(self._compare_at, max(now + BATCH_SECONDS, self._compared_at + KERNEL_SECONDS))
+        self._note_kernel()
+
+    def _note_kernel(self) -> None:
+        """Compare soon if the kernel has changed since the last plan began, also if `apply` has noticed it."""
+        self._kernel.changed(0)
+        if self._kernel.generation != self._planned_for:
+            soon = max(time.monotonic() + BATCH_SECONDS, self._compared_at + KERNEL_SECONDS)
+            self._compare_at = min(self._compare_at, soon)
 
     def _due(self) -> float:
         """Return when the next step is due."""
@@ -195,6 +202,8 @@ class Program:
             return seconds
         if is_full:
             self._kernel.forget()
+        if self._kernel.generation != self._planned_for:
+            self._planned_for = self._kernel.generation  # before what is read: a change meanwhile is another one
             self._interfaces = read_interfaces()
         own = self._own_addresses(inputs)
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
