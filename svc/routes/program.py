@@ -260,7 +260,7 @@ class Program:
         if self._stays:
             routes = {network: way for network, way in routes.items() if network not in self._stays}
         tried, kept = replace(wanted, routes=routes), (wanted.routes.keys() - routes.keys()) | self._stays
-        is_wiped = not self._settings.use_pod_cidr and not self._copies.has_pools  # other parts may be read a moment later
+        is_wiped = self._is_wiped()
         rest = (wanted.peers, wanted.tunnels, wanted.nat)
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
         is_settled = not has_rest and not is_wiped and not self._kernel.surplus(routes, kept)
@@ -268,8 +268,8 @@ class Program:
         applied = self._kernel.apply(tried, may_delete=at_once, kept=kept)
         self._refusals.record(routes, applied, now)
         own = self._kernel.own_routes()
-        doomed = own if is_wiped else applied.unwanted
-        if not at_once and self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
+        is_surplus = applied.unwanted or is_wiped or is_full or has_rest
+        if not at_once and self._may_delete(own, applied.unwanted, now) and is_surplus:
             applied = self._kernel.apply(tried, may_delete=True, kept=kept)
         self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
@@ -288,10 +288,15 @@ class Program:
         copies = self._copies
         return copies.is_complete and copies.interrupted_since is None and not copies.is_lacking
 
+    def _is_wiped(self) -> bool:
+        """Return whether the datastore lacks pools: its other parts may be read a moment later."""
+        return not self._settings.use_pod_cidr and not self._copies.has_pools
+
     def _may_delete(self, own: int, doomed: int, now: float) -> bool:
         self._withholds = not self._is_known()
         if self._withholds:
             return False
+        doomed = own if self._is_wiped() else doomed
         before = self._guard.held
         is_allowed = self._guard.allows(own, doomed, now)
         if self._guard.held and not before:
