@@ -87,11 +87,11 @@ def _clean(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stack.enter_context(_only_instance(settings))
         kernel = stack.enter_context(closing(KernelPart(settings.names)))
-        clean_node(settings, kernel)
+        kinds = clean_node(settings, kernel)
         backend = stack.enter_context(
             closing(open_backend(settings.datastore, Path(), settings.names, right_remedy=RIGHT_REMEDY))
         )
-        for kept in clean_datastore(settings, backend, kernel):
+        for kept in clean_datastore(settings, backend, kernel, kinds):
             log.warning("%s", kept)
     return 0
 

@@ -15,7 +15,7 @@ from netns.test_route_faults import BLOCK, OTHER, gateway, put_tunnel_node, reas
 from svc._core.cidr import Cidr
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
-from svc.routes import planning, program
+from svc.routes import interfaces, planning, program
 from svc.routes.kernel_routes import KernelRoutes, Outcome
 from svc.routes.tunnels import Tunnels
 
@@ -130,7 +130,7 @@ def test_own_address_that_changes_after_the_interfaces_were_read(world: World, m
     put_pool(world.store, "pool", "10.0.0.0/8", vxlanMode="Always")
     put_tunnel_node(world)
     put_affinity(world.store, BLOCK, node="n1")
-    real = program.read_interfaces
+    real = interfaces.read_interfaces
 
     def move() -> None:
         world.netns.ip("address", "del", f"{UPLINK}/16", "dev", "uplink")
