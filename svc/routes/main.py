@@ -14,7 +14,7 @@ from pathlib import Path
 from svc.admin.routes_report import SOCKET, read_report
 from svc.call_trace import log_to_stderr
 from svc.cni.locks import DIRECTORY, LockFile
-from svc.datastore.open import open_backend
+from svc.datastore.open import open_backend, wait_quietly
 from svc.end_request import end_signals
 from svc.heap import limit_arenas
 from svc.metrics import StoreMeter
@@ -64,6 +64,8 @@ def _run(options: argparse.Namespace) -> int:
         backend = stack.enter_context(
             closing(open_backend(settings.datastore, Path(), settings.names, right_remedy=RIGHT_REMEDY))
         )
+        if not settings.once:
+            wait_quietly(settings.datastore["kind"])  # the main thread sends no requests
         log.info("the datastore is %s", backend.place)
         telemetry = Telemetry(settings.datastore["kind"], backend.meter)
         kernel = stack.enter_context(closing(KernelPart(settings.names)))
