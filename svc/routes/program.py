@@ -203,7 +203,7 @@ class Program:
         if is_full:
             self._kernel.forget()
         if self._kernel.generation != self._planned_for:
-            self._planned_for = self._kernel.generation  # before what is read: a change meanwhile is another one
+            self._planned_for = self._kernel.generation  # before the reading, so that a later change is another one
             self._interfaces = read_interfaces()
         own = self._own_addresses(inputs)
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)

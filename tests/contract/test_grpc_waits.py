@@ -1,4 +1,4 @@
-"""How often a process that waits for etcd wakes up, and that it hears of changes at once all the same."""
+"""How often a process that waits for etcd wakes up, and that changes are reported at once all the same."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ print(waked, late, time.monotonic() - began)
 
 
 def watched(folder: Path, seconds: float) -> list[float]:
-    """Return the wake-ups in 2 seconds of rest, and the seconds until a change is heard and until the session is closed."""
+    """Return the wake-ups in 2 seconds of rest, and the seconds until a change is reported and until the session is closed."""
     with cluster(folder) as server:
         command = [sys.executable, "-c", WATCHER, server.endpoints, str(seconds)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -61,9 +61,9 @@ def watched(folder: Path, seconds: float) -> list[float]:
 
 
 def test_waits_wake_up_seldom(tmp_path: Path) -> None:
-    waked, heard, closed = watched(tmp_path, 10)
+    waked, reported, closed = watched(tmp_path, 10)
     assert waked < 10
-    assert max(heard, closed) < 2
+    assert max(reported, closed) < 2
 
 
 def test_waits_of_grpc_itself_wake_up_often(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """svc-routes on three nodes: two on one subnet, one behind a router. Real pods exchange packets in both families."""
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,10 +13,13 @@ from harness.datastores import OrchSite, Site, session, set_ready
 from harness.ipam import blocks, put_pool
 from harness.netns import Netns
 from harness.node import POOL4, POOL6
+from harness.orch import put_pod
 from harness.pod import Pod
 from harness.routed_node import Fabric, RoutedNode, addresses_of, ping, transfer
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.ipam.service import IpamService
+from svc.model.keys import ResourceKey
+from svc.names import DEFAULT
 from svc.routes.inputs import HANDLES
 from svc.routes.wanted import VXLAN_V4
 
@@ -131,6 +135,8 @@ def test_vxlan(world: World, mode: str, near: str) -> None:
     assert node.own_routes() == {}
     with session(world.site) as store:
         assert IpamService(store, "node1").addresses_of(f"{HANDLES[VXLAN_V4]}node1") == ()
+        given = {name: store.get(ResourceKey("Node", name)).value.spec.get("addresses", []) for name in ("node1", "node2")}
+        assert [len(found) for found in given.values()] == [0, 2]  # those that svc-routes has registered
 
 
 @ON_ETCD
@@ -233,6 +239,47 @@ def test_direct_and_tunnel_on_the_kubernetes_api(world: World) -> None:
     world.await_ways("node1", "node3", "TUNNEL")
     world.await_ways("node3", "node1", "TUNNEL")
     world.require_connected("node1", "node3")
+
+
+@ON_ORCH
+def test_addresses_without_ipam_and_floating_ones_are_not_routed(world: World) -> None:
+    """Users route the former (R5), another component translates the latter. All are inside the pools.
+
+    One of them is in a block of the node that looks for a way, and two in no block. A borrowed address of the same pod's node,
+    which is assigned later, has its route: everything before was looked at."""
+    assert isinstance(world.site, OrchSite)
+    with session(world.site) as store:
+        (block,) = (Cidr(cidr) for cidr, found in blocks(store).items() if found.affinity == "host:node1" and ":" not in cidr)
+    inside, outside, outside6, floating = str(block.address(41)), "10.65.240.7", "fd65::f007", "10.65.241.7"
+    world.start()
+    world.await_ways("node1", "node2", "DIRECT")
+    features = {"feature_control": {"ip_addrs_no_ipam": True, "floating_ips": True}, "policy": {"type": "orch"}}
+    notes = (
+        ("web-1", {"ipAddrsNoIpam": [inside, outside6]}),
+        ("web-2", {"ipAddrsNoIpam": [outside]}),
+        ("web-3", {"floatingIPs": [floating]}),
+    )
+    with ExitStack() as stack:
+        for number, (name, chosen) in enumerate(notes):
+            texts = {f"{DEFAULT.annotation_prefix}/{note}": json.dumps(given) for note, given in chosen.items()}
+            put_pod(world.site.kube, name, "node2", annotations=texts)
+            args = f"K8S_POD_NAME={name};K8S_POD_NAMESPACE=default"
+            pod = world.nodes["node2"].pod(stack.enter_context(Netns("pod")), f"{number:x}" * 16, args=args, **features)
+            pod.add()
+            given = chosen.get("ipAddrsNoIpam", [])
+            assert not given or sorted(pod.addresses) == sorted(given)
+        borrowed = str(block.address(42))
+        sandbox = stack.enter_context(Netns("pod"))
+        world.nodes["node2"].pod(sandbox, "e" * 16, args=f"IP={borrowed}").add()
+        report = world.nodes["node1"].await_report(lambda report: _reason(report, f"{borrowed}/32") == "DIRECT")
+        kernel = {**world.nodes["node1"].own_routes(), **world.nodes["node1"].own_routes(6)}
+        assert borrowed in kernel
+        for address in (inside, outside, outside6, floating):
+            host = Address(address).host()
+            assert address not in kernel
+            assert [row for row in report["networks"] if row["network"] == str(host)] == []
+        assert not ping(world.pods["node1"].netns, inside, seconds=0.3)
+        assert ping(world.pods["node1"].netns, borrowed)
 
 
 def _reason(report: dict[str, Any], network: str) -> str:

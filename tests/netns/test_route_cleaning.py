@@ -140,7 +140,7 @@ def test_a_tunnel_of_another_program_stays(tunnelled: World) -> None:
 
 
 def test_beside_another_program_the_address_of_a_tunnel_stays(used: World) -> None:
-    """It may be that program's by now. The registered address is nobody else's. After it has gone, the rest goes."""
+    """The other program may use it by now, but not the registered address. When that program is gone, the rest goes."""
     used.netns.ip("link", "add", "flannel.1", "type", "bridge")
     (text,) = clean(used)
     assert "stay assigned, because another program routes: device 'flannel.1'" in text
