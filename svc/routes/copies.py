@@ -83,7 +83,6 @@ class Copies:
             follower.start()
         for thread in self._threads:
             thread.start()
-        self._owner_reader.start()
 
     def read_blocks(self) -> None:
         """Read the blocks as well, the largest part, by which addresses are found that nodes have borrowed."""

@@ -35,9 +35,6 @@ class OwnerReader:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="copies-owners", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
     def close(self) -> None:
         """End the thread, unless the datastore lets it wait: it then ends with its read."""
         self._ended.set()
@@ -58,6 +55,8 @@ class OwnerReader:
             self._found = {block: owner for block, owner in self._found.items() if block in wanted}
             is_due = bool(wanted - self._found.keys()) or time.monotonic() - self._read_at >= AGAIN_SECONDS
             found = dict(self._found)
+            if wanted and is_due and self._thread.ident is None and not self._ended.is_set():
+                self._thread.start()  # few clusters ever have a dispute, and a thread needs memory
         if wanted and is_due:
             self._wake.set()
         return found
