@@ -2,6 +2,7 @@
 
 import json
 import signal
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.datastores import OrchSite, Site, session, set_ready
+from harness.enter_netns import entered
 from harness.ipam import blocks, put_pool
 from harness.netns import Netns
 from harness.node import POOL4, POOL6
@@ -100,13 +102,21 @@ def world(site: Site, tmp_path: Path) -> Iterator[World]:
 
 @ON_ETCD
 def test_direct_routes(world: World) -> None:
-    """A node behind the router is not reached: that is reported with the reason."""
-    world.start()
+    """A node behind the router is not reached: that is reported with the reason, and counted."""
+    world.start("--metrics", "127.0.0.1:9406")
     for source, target in (("node1", "node2"), ("node2", "node1")):
         world.await_ways(source, target, "DIRECT")
     world.require_connected("node1", "node2")
     world.await_ways("node1", "node3", "NOT_CONNECTED")
     assert not ping(world.pods["node1"].netns, world.pods["node3"].addresses[0], seconds=0.3)
+    with entered(world.nodes["node1"].netns), urllib.request.urlopen("http://127.0.0.1:9406/metrics") as answer:
+        text = answer.read().decode()
+    assert 'svc_routes{kind="direct"} 2\n' in text
+    assert 'svc_routes_without_way{reason="NOT_CONNECTED"} 2\n' in text
+    assert "svc_routes_unreachable_nodes 1\n" in text
+    shown = world.nodes["node1"].routes("show").stdout
+    assert shown.startswith("state: working\n")
+    assert "the node is on another subnet, and the pool has no tunnel" in shown
     assert all(node.stop_routes() == 0 for node in world.nodes.values())
     world.require_connected("node2", "node1")
 
@@ -158,22 +168,22 @@ def test_nat(world: World) -> None:
 
 
 @ON_ETCD
-def test_borrowed_addresses(world: World) -> None:
+@pytest.mark.parametrize("is_v6", [False, True])
+def test_borrowed_addresses(world: World, is_v6: bool) -> None:
     """A node that borrows an address is reached there, although the block is another's."""
     world.start()
     world.await_ways("node1", "node2", "DIRECT")
     with session(world.site) as store:
-        (block,) = (cidr for cidr, found in blocks(store).items() if found.affinity == "host:node1" and ":" not in cidr)
-    address = str(Cidr(block).address(33))
+        found = {":" in cidr: Cidr(cidr) for cidr, found in blocks(store).items() if found.affinity == "host:node1"}
+    address, network = str(found[is_v6].address(33)), str(found[is_v6].address(33).host())
     with Netns("pod") as sandbox:
         borrower = world.nodes["node2"].pod(sandbox, "f" * 16, args=f"IP={address}")
         borrower.add()
         assert borrower.addresses[0] == address
-        network = f"{address}/32"
         world.nodes["node1"].await_report(lambda report: _reason(report, network) == "DIRECT")
         world.nodes["node2"].await_report(lambda report: _reason(report, network) == "LOCAL")
         assert ping(world.pods["node1"].netns, address)
-        assert transfer(sandbox, world.pods["node1"].netns, world.pods["node1"].addresses[0]) == address
+        assert transfer(sandbox, world.pods["node1"].netns, world.pods["node1"].addresses[is_v6]) == address
         borrower.delete()
     world.nodes["node1"].await_report(lambda report: _reason(report, network) == "")
 
