@@ -68,7 +68,7 @@ def wait_quietly(kind: str) -> None:
 
     Such a thread would run the handlers of signals as seldom."""
     if kind == "etcdv3":
-        from svc.datastore.etcd.grpc_waits import wake_up_every
+        from svc.datastore.etcd.sync_grpc import wake_up_every
 
         wake_up_every(WAKE_SECONDS)
 

@@ -14,7 +14,7 @@ WATCHER = """
 import sys, threading, time
 from pathlib import Path
 from svc.datastore.api import Create
-from svc.datastore.etcd.grpc_waits import wake_up_every
+from svc.datastore.etcd.sync_grpc import wake_up_every
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, HandleQuery
