@@ -280,7 +280,9 @@ def test_addresses_without_ipam_and_floating_ones_are_not_routed(world: World) -
             assert not given or sorted(pod.addresses) == sorted(given)
         borrowed = str(block.address(42))
         sandbox = stack.enter_context(Netns("pod"))
-        world.nodes["node2"].pod(sandbox, "e" * 16, args=f"IP={borrowed}").add()
+        world.site.add_pod("web-4", "node2")
+        args = f"K8S_POD_NAME=web-4;K8S_POD_NAMESPACE=default;IP={borrowed}"
+        world.nodes["node2"].pod(sandbox, "e" * 16, args=args).add()
         report = world.nodes["node1"].await_report(lambda report: _reason(report, f"{borrowed}/32") == "DIRECT")
         kernel = {**world.nodes["node1"].own_routes(), **world.nodes["node1"].own_routes(6)}
         assert borrowed in kernel
