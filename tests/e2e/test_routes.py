@@ -177,7 +177,8 @@ def test_borrowed_addresses(world: World, is_v6: bool) -> None:
         found = {":" in cidr: Cidr(cidr) for cidr, found in blocks(store).items() if found.affinity == "host:node1"}
     address, network = str(found[is_v6].address(33)), str(found[is_v6].address(33).host())
     with Netns("pod") as sandbox:
-        borrower = world.nodes["node2"].pod(sandbox, "f" * 16, args=f"IP={address}")
+        families = {"assign_ipv4": str(not is_v6).lower(), "assign_ipv6": str(is_v6).lower()}
+        borrower = world.nodes["node2"].pod(sandbox, "f" * 16, args=f"IP={address}", ipam=families)
         borrower.add()
         assert borrower.addresses[0] == address
         world.nodes["node1"].await_report(lambda report: _reason(report, network) == "DIRECT")
