@@ -88,7 +88,7 @@ def _pairs(beside: _Side, alone: _Side, quads: int) -> list[Pair]:
     for _ in range(WARM_UP):
         beside.add()
         alone.add()
-    pairs = []
+    pairs: list[Pair] = []
     for number in range(quads):
         times: dict[bool, list[float]] = {True: [], False: []}
         for is_beside in ORDERS[number % len(ORDERS)]:

@@ -264,7 +264,7 @@ def test_addresses_without_ipam_and_floating_ones_are_not_routed(world: World) -
     inside, outside, outside6, floating = str(block.address(41)), "10.65.240.7", "fd65::f007", "10.65.241.7"
     world.start()
     world.await_ways("node1", "node2", "DIRECT")
-    features = {"feature_control": {"ip_addrs_no_ipam": True, "floating_ips": True}, "policy": {"type": "orch"}}
+    features: dict[str, Any] = {"feature_control": {"ip_addrs_no_ipam": True, "floating_ips": True}, "policy": {"type": "orch"}}
     notes = (
         ("web-1", {"ipAddrsNoIpam": [inside, outside6]}),
         ("web-2", {"ipAddrsNoIpam": [outside]}),

@@ -1,6 +1,5 @@
 """`clean` over a real kernel: what svc-routes has made goes, and what another program has made or changed stays."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -43,7 +42,7 @@ def tunnelled(world: World) -> World:
 
 
 @pytest.fixture
-def used(tunnelled: World) -> Iterator[World]:
+def used(tunnelled: World) -> World:
     """Return this world after svc-routes was there."""
     with tunnelled.running():
         assert eventually(lambda: reason(tunnelled) == "TUNNEL" and REGISTERED in addresses(tunnelled))

@@ -377,7 +377,7 @@ def has_two_claims(copies: Copies) -> bool:
 
 
 def test_a_read_of_an_owner_that_hangs_delays_nothing() -> None:
-    """The node that had the block alone stays its owner meanwhile."""
+    """Until it ends, the node that had the block alone stays its owner."""
     store, changes = MemoryStore(), list[int]()
     store.found[BlockKey(BLOCK)] = Entry(BlockKey(BLOCK), Block(BLOCK, "host:n2", Ordinals(6), 1), "1")
     store.may_answer.clear()

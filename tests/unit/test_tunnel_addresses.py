@@ -118,7 +118,7 @@ def test_an_address_that_another_program_has_assigned_is_not_released(tmp_path: 
         second.attempt_needed()
         assert (node.released, second.addresses) == ([], {})
     marks = OwnMarks(tmp_path)
-    assert (marks.tunnels, marks.adopted) == (frozenset(), {VXLAN_V4})
+    assert (marks.tunnels, marks.adopted) == (frozenset(), frozenset({VXLAN_V4}))
 
 
 def test_a_device_tells_that_an_address_is_own(marks: OwnMarks) -> None:
