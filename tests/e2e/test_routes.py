@@ -154,7 +154,8 @@ def test_nat(world: World) -> None:
     """The host outside, to which the router knows no way back, sees the address of the node."""
     world.set_pools(natOutgoing=True)
     world.start()
-    world.await_ways("node1", "node2", "DIRECT")
+    for source, target in (("node1", "node2"), ("node2", "node1")):
+        world.await_ways(source, target, "DIRECT")
     pod, node = world.pods["node1"], world.nodes["node1"]
     for version, address in ((4, "198.18.2.9"), (6, "fd99:2::9")):
         assert ping(pod.netns, address), address
