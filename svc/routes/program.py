@@ -199,6 +199,7 @@ class Program:
         inputs = self._copies.inputs()
         is_aside = self._aside.is_needed(pod_networks(inputs.pools), time.monotonic())
         if is_aside and (seconds := self._aside.seconds(self._compare_at, time.monotonic())):
+            self._planned_for = self._kernel.generation  # the search for traces reads the kernel again, too
             return seconds
         if is_full:
             self._kernel.forget()

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -123,6 +124,29 @@ def test_work_begins_again_after_quiet_minutes(world: World, monkeypatch: pytest
         assert eventually(lambda: world.own_routes().keys() == {BLOCK})
         assert world.own_routes()[BLOCK].get("metric", 0) == 0
         assert eventually(lambda: not (world.folder / MARK).exists())
+
+
+def test_an_idle_program_rests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of the kernel, which are those of the other program, and its own search for traces cause no rounds."""
+    rounds = list[float]()
+    real = program.Program.step
+
+    def step(self: program.Program) -> None:
+        rounds.append(time.monotonic())
+        real(self)
+
+    monkeypatch.setattr(program.Program, "step", step)
+    monkeypatch.setattr(mode, "CHECK_SECONDS", 1.0)
+    world.netns.ip("link", "add", "flannel.1", "type", "bridge")
+    with world.running(mode="auto"):
+        assert eventually(lambda: state(world) == "idle")
+        time.sleep(2)  # until everything is read, and later than the first search
+        for number in range(5):
+            world.netns.ip("route", "add", f"10.0.{number}.0/24", "via", "198.18.0.2", "proto", "12")
+        time.sleep(1)
+        before = len(rounds)
+        time.sleep(4)
+        assert len(rounds) - before <= 1
 
 
 def test_a_node_that_had_another_program_waits_after_a_boot(world: World) -> None:
