@@ -23,10 +23,10 @@ from harness.enter_netns import entered
 from harness.port_forward import PortForward
 from svc.names import DEFAULT
 
-QUADS, QUICK_QUADS = 600, 20  # of ADDs, in each half
+QUADS, QUICK_QUADS = 1200, 20  # of ADDs, in each half
 PODS, WARM_UP = 8, 16
 TRIM = 0.2  # of the differences at each end, which the machine has made
-RESAMPLES = 2000
+RESAMPLES = 1000
 ORDERS = ((True, False, False, True), (False, True, True, False))
 
 Pair = tuple[float, float]
