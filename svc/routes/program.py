@@ -90,7 +90,8 @@ class Program:
                 selector.register(self._kernel.fileno(), selectors.EVENT_READ)
                 selector.register(self._wake_read, selectors.EVENT_READ)
                 while not self._ended.is_set():
-                    ready = selector.select(max(0.0, self._due() - time.monotonic()))
+                    seconds = max(0.0, self._due() - time.monotonic())
+                    ready = selector.select(min(seconds, _POLL_SECONDS) if self._withholds else seconds)
                     if any(key.fileobj == self._kernel.fileno() for key, _ in ready):
                         self._ended.wait(BATCH_SECONDS)  # a pod causes several notifications, while its ADD needs the processor
                     self._drain()
@@ -187,6 +188,8 @@ class Program:
 
     def _due(self) -> float:
         """Return when the next step is due."""
+        if self._withholds and self._applied is not None and self._is_known():
+            return self._not_before  # no event tells that a watch continues
         changed_at, retry_at = self._changed_at, self._refusals.next_due
         due = self._compare_at if changed_at is None else min(self._compare_at, changed_at + BATCH_SECONDS)
         return max(self._not_before, due if retry_at is None else min(due, retry_at))

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from harness.ipam import put, put_affinity, put_pool
+from harness.ipam import put, put_affinity, put_pool, remove
 from harness.route_world import World, one_world
 from netns.test_route_faults import BLOCK, OTHER, gateway, put_tunnel_node, reason
 from svc._core.cidr import Cidr
-from svc.model.keys import ResourceKey
+from svc.model.keys import AffinityKey, ResourceKey
 from svc.model.resource import Resource
 from svc.routes import interfaces, planning, program
+from svc.routes.copies import Copies
 from svc.routes.kernel_routes import KernelRoutes, Outcome
 from svc.routes.tunnels import Tunnels
 
@@ -153,6 +154,21 @@ def test_own_address_that_changes_after_the_interfaces_were_read(world: World, m
         assert soon(lambda: not after_reading)
         assert soon(lambda: begin(world) == "198.18.0.77")
         assert soon(lambda: reason(world) == "TUNNEL")
+
+
+def test_deletion_during_a_short_interruption(routed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server ends each watch from time to time. What is deleted until it continues is deleted then, without another event."""
+    interrupted: list[float] = []
+    monkeypatch.setattr(Copies, "interrupted_since", property(lambda _: interrupted[0] if interrupted else None))
+    with routed.running():
+        assert soon(lambda: gateway(routed) is not None)
+        interrupted.append(time.monotonic())
+        remove(routed.store, AffinityKey("n1", Cidr(BLOCK)))
+        assert soon(lambda: reason(routed) == "")
+        time.sleep(1)
+        assert gateway(routed) is not None
+        interrupted.clear()
+        assert soon(lambda: gateway(routed) is None)
 
 
 @pytest.mark.parametrize("has_tunnel", [False, True])
