@@ -97,6 +97,22 @@ ALL = (
         "a network between the nodes", (), on_request=True,
     ),
     Case(
+        "routes-kernel", "routes_kernel", "the part of `routes` with its messages to the kernel beside pyroute2",
+        "a network between the nodes", (), on_request=True,
+    ),
+    Case(
+        "routes-cluster", "routes_cluster", "the part of `routes` with start, comparison, memory, rest and changes",
+        "a network between the nodes", (), on_request=True,
+    ),
+    Case(
+        "routes-packets", "routes_packets", "the part of `routes` with packets during restarts, kills and outages",
+        "a network between the nodes", (), on_request=True,
+    ),
+    Case(
+        "routes-adds", "routes_adds", "the part of `routes` with ADDs beside svc-routes and without it, in turns",
+        "a network between the nodes", (), on_request=True,
+    ),
+    Case(
         "attachments", "attachments", "start of the agent, introspection and reconciliation with many attachments",
         "a boot of the node", ("attachments", "rounds"), on_request=True,
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from svc.datastore.orch.store import OrchStore
 
 EMBEDDED_FILE = "store.db"
+WAKE_SECONDS = 10.0  # the time between two pings of an idle connection
 
 _EXTRAS = {  # by extra: imported package and its distribution
     "etcd": {"etcd3": "etcd3", "grpc": "grpcio", "google": "protobuf", "dns": "dnspython"},
@@ -60,6 +61,16 @@ def open_client(settings: Mapping[str, str], *, right_remedy: str = "") -> "Clie
         from svc.datastore.orch.client import Client
     with _extra("orch"):
         return Client(ApiAuth(settings), right_remedy)
+
+
+def wait_quietly(kind: str) -> None:
+    """Have the client of a datastore wake up seldom while it waits. Not for a process whose main thread sends requests.
+
+    Such a thread would run the handlers of signals as seldom."""
+    if kind == "etcdv3":
+        from svc.datastore.etcd.sync_grpc import wake_up_every
+
+        wake_up_every(WAKE_SECONDS)
 
 
 def load_packages(kind: str) -> None:

@@ -10,7 +10,7 @@ from svc.routes.kernel_part import KernelPart
 from svc.routes.mode import Mode
 from svc.routes.report import IDLE, Report
 from svc.routes.settings import AUTO, Settings
-from svc.routes.wanted import Wanted
+from svc.routes.wanted import Nat, Wanted
 
 ROUND_SECONDS: Final = 60.0
 
@@ -27,6 +27,7 @@ class Aside:
         self._mode = mode
         self._last: float | None = None
         self._remaining = 0
+        self._nat: tuple[Nat | None] | None = None  # as it was brought with leave to remove networks
 
     def is_needed(self, pools: Sequence[Cidr], now: float) -> bool:
         """Look for traces of another program, if that is due. Return whether this one may change nothing.
@@ -40,7 +41,7 @@ class Aside:
         if self._settings.mode == AUTO and works:
             trace_file.forget(self._settings.state_dir)
         if works:
-            self._last = None
+            self._last = self._nat = None
         return not works
 
     def seconds(self, compare_at: float, now: float) -> float:
@@ -53,8 +54,10 @@ class Aside:
         """Make way for the other program. Return the report. Raise PeerError."""
         keeps_tunnels = self._mode.idle_seconds(now) < HANDOVER_SECONDS
         applied = self._kernel.stand_aside(wanted, pools, keeps_tunnels=keeps_tunnels, may_delete=False)
-        if may_delete(self._kernel.own_routes(), applied.unwanted, now) and applied.unwanted:
+        is_surplus = applied.unwanted > 0 or self._nat != (wanted.nat,)
+        if may_delete(self._kernel.own_routes(), applied.unwanted, now) and is_surplus:
             applied = self._kernel.stand_aside(wanted, pools, keeps_tunnels=keeps_tunnels, may_delete=True)
+            self._nat = (wanted.nat,)
         self._last, self._remaining = now, self._kernel.own_routes()
         traces, problems = self._mode.reasons, applied.problems
         return Report(IDLE, applied=applied, traces=traces, problems=problems, remaining=self._remaining)

@@ -4,8 +4,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from svc._core.cidr import Address, Cidr
@@ -28,6 +27,7 @@ from svc.names import Names
 from svc.routes.follower import Follower
 from svc.routes.inputs import Inputs, NodeFacts, RoutedPool, borrowed_addresses, node_facts, owner_of, routed_pool
 from svc.routes.last_known import LastNodes, LastPools
+from svc.routes.owners import OwnerReader
 
 NODE_KIND, POOL_KIND = "Node", "IPPool"
 SETTINGS_SECONDS: Final = 2.0  # between checks whether the IPAM settings have changed, which sends no request
@@ -56,12 +56,14 @@ class Copies:
         self._alone: dict[str, dict[str, bool]] = {}  # the claims of blocks that one node has confirmed, by node
         self._borrowed: dict[Cidr, dict[Address, str]] = {}  # by block
         self._owners: dict[Cidr, str] = {}
-        self._found_owners: dict[Cidr, str] = {}  # of disputed blocks that are not watched
+        self._owner_reader = OwnerReader(backend, changed)  # of disputed blocks that are not watched
+        self._undisputed: dict[Cidr, str] = {}  # the nodes that had disputed blocks before
         self._last_nodes = LastNodes(own)
         self._last_pools = LastPools()
         self._strict = False
         self.unreadable: dict[Key, str] = {}
         self._lacking: set[Key] = set()  # unreadable, and not read before
+        self._affinities = Follower(backend, AffinityQuery(), "affinities", self._take, self._listed)
         self._followers = [
             Follower(backend, ResourceQuery(NODE_KIND), "nodes", self._take, self._listed),
             Follower(backend, ResourceQuery(POOL_KIND), "pools", self._take, self._listed),
@@ -73,7 +75,7 @@ class Copies:
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         if not use_pod_cidr:
-            self._followers.append(Follower(backend, AffinityQuery(), "affinities", self._take, self._listed))
+            self._followers.append(self._affinities)
             self._threads.append(threading.Thread(target=self._follow_settings, name="copies-settings", daemon=True))
 
     def start(self) -> None:
@@ -94,6 +96,7 @@ class Copies:
             follower.close()
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
+        self._owner_reader.close()
         for follower in self._all_followers():  # that of the blocks may have begun since
             follower.close()
             follower.join()
@@ -122,6 +125,7 @@ class Copies:
         elif not self._blocks_are_known and self._blocks is None and self.can_plan:
             yield "blocks are not read completely yet"
         yield from tuple(self.unreadable.values())
+        yield from filter(None, (self._owner_reader.problem,))
         with self._lock:
             now = time.monotonic()
             yield from self._last_nodes.problems(self._nodes, lambda: self._routed_nodes(now), now)
@@ -141,21 +145,19 @@ class Copies:
         return self._blocks is not None
 
     def inputs(self) -> Inputs:
-        """Return the present copies. Owners of disputed blocks are read if their blocks are not watched."""
+        """Return the present copies.
+
+        Owners of disputed blocks are read in a thread if their blocks are not watched. Meanwhile the node that had the block
+        alone stays its owner."""
         with self._lock:
             claims = {cidr: dict(hosts) if len(hosts) > 1 else hosts for cidr, hosts in self._claims.items()}
             borrowed = {address: node for found in self._borrowed.values() for address, node in found.items()}
             nodes = self._last_nodes.completed(self._nodes, time.monotonic())
             pools = self._last_pools.completed(self._pools, self._networks())
-            inputs = Inputs(nodes, claims, pools, borrowed, dict(self._owners))
-        disputed = [cidr for cidr, hosts in claims.items() if len(hosts) > 1 and sum(hosts.values()) > 1]
-        disputed = [cidr for cidr in disputed if cidr not in inputs.owners]
-        if not disputed:
-            return inputs
-        if self.interrupted_since is None:
-            self._find_owners(disputed)
-        owners = {**self._found_owners, **inputs.owners}
-        return Inputs(inputs.nodes, inputs.claims, inputs.pools, inputs.borrowed, owners)
+            disputed = [cidr for cidr, hosts in claims.items() if len(hosts) > 1 and sum(hosts.values()) > 1]
+            self._undisputed = {cidr: self._undisputed[cidr] for cidr in disputed if cidr in self._undisputed}
+            owners = {**self._undisputed, **self._owner_reader.owners(disputed), **self._owners}
+            return Inputs(nodes, claims, pools, borrowed, owners)
 
     def _all_followers(self) -> list[Follower]:
         blocks = self._blocks
@@ -172,13 +174,6 @@ class Copies:
         """Yield the networks that need routes, one of each block."""
         yield from self._claims
         yield from self._borrowed
-
-    def _find_owners(self, disputed: Iterable[Cidr]) -> None:
-        """Read the owners of these blocks. Those that cannot be read now stay as they were found before."""
-        for cidr in disputed:
-            with suppress(SvcError):
-                entry = self._backend.find(BlockKey(cidr))
-                self._found_owners[cidr] = "" if entry is None else owner_of(entry.value)
 
     def _listed(self) -> None:
         self._changed()
@@ -239,6 +234,9 @@ class Copies:
         present = None if affinity is None else affinity.is_confirmed
         if hosts.get(host) is present:
             return False
+        alone = [name for name, is_confirmed in hosts.items() if is_confirmed]
+        if present and len(alone) == 1 and self._affinities.is_complete:  # before, the order is that of the listing
+            self._undisputed[cidr] = alone[0]
         changed = {name: is_confirmed for name, is_confirmed in hosts.items() if name != host}
         if present is not None:
             changed[host] = present
@@ -290,6 +288,7 @@ class Copies:
             blocks.join()
             self._blocks = None
             with self._lock:
+                self._owner_reader.note(self._owners)
                 self._owners.clear()
             del blocks
             gc.collect()  # of what the listing of the largest part has left

@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,17 +10,16 @@ from svc._core.cidr import Address, Cidr
 from svc.dataplane.kernel import addresses_of, kernel_error
 from svc.model.errors import Code, PeerError
 from svc.names import Names
-from svc.routes import handover, legacy_tables, nft, peers, traces
+from svc.routes import handover, peers, traces
 from svc.routes.applied import Applied, Failure
 from svc.routes.forwarding import forwarding_problems
 from svc.routes.kernel_routes import BLACKHOLE, Entry, KernelRoutes, Outcome, foreign_route, key_of, unicast
 from svc.routes.local import device_name
-from svc.routes.nat import NatTable, drop_policies
-from svc.routes.nft import NftProblem
+from svc.routes.masquerading import Masquerading
 from svc.routes.notifications import Notifications
 from svc.routes.tunnel_values import ALIAS, OVERHEAD, Link, read_links
 from svc.routes.tunnels import Tunnels
-from svc.routes.wanted import Blackhole, Direct, Nat, TunnelPeer, Wanted, Way
+from svc.routes.wanted import Blackhole, Direct, TunnelPeer, Wanted, Way
 
 _IPV6: Final = Path("/proc/sys/net/ipv6")
 _NO_TUNNEL: Final = Failure(errno.ENODEV, "the tunnel is not ready")
@@ -41,19 +39,15 @@ class KernelPart:
         self._socket = netns.Socket()
         self._routes = KernelRoutes(self._socket, names.route_protocol, has_ipv6=self._has_ipv6)
         self._tunnels = Tunnels(self._socket, names, has_ipv6=self._has_ipv6)
-        self._nat = NatTable(names.nat_table)
+        self._nat = Masquerading(names)
         self._links: dict[str, Link] | None = None
         self._reached: dict[Address, int] = {}
         self._networks: set[tuple[bytes, int]] = set()  # with a wanted route
         self._devices: set[int] = set()  # own tunnels
         self._pod_links: set[int] = set()
         self._peers: tuple[frozenset[TunnelPeer], dict[str, int], bool] | None = None  # as they were brought last
-        self._policies: list[str] = []  # sentences about chains that drop forwarded packets
-        self._nat_failed: Nat | None = None  # tried again with the next check, or if another one is wanted
-        self._nat_problem: list[str] = []
         self._is_full = True
-        self._is_nat_due = True
-        self._others_masquerade = False  # as the last search for traces has found
+        self.generation = 0  # another number after each change by others, also if `apply` has noticed it
         self._notifications = Notifications(self._concerns)
         self._read_links()  # so that the socket has a number
         self._notifications.ignore(self._socket.fileno())
@@ -74,10 +68,10 @@ class KernelPart:
         outcome = self._routes.bring(entries, may_delete=may_delete, kept={*kept, *failures})
         if may_delete:
             problems += self._delete_tunnels(wanted)
-        self._bring_nat(wanted.nat, may_delete=may_delete)
+        problems += self._nat.bring(wanted.nat, may_delete=may_delete)
         self._networks = {key_of(network) for network in wanted.routes}
         self._is_full = False
-        problems += [*self._nat_problem, *self._policies, *forwarding_problems(wanted)]
+        problems += forwarding_problems(wanted)
         return self._applied(wanted, outcome, failures, problems)
 
     def stand_aside(self, wanted: Wanted, pools: Iterable[Cidr], *, keeps_tunnels: bool, may_delete: bool) -> Applied:
@@ -98,10 +92,7 @@ class KernelPart:
         used = {entry.link for entry in kept.values()}
         problems = self._tunnels.delete(links, except_for=[name for name, link in links.items() if link["index"] in used])
         self._links, self._networks = None, {key_of(network) for network in kept}
-        if self._others_masquerade:
-            self._bring_nat(None, may_delete=True)
-        elif self._nat.exists():
-            self._bring_nat(wanted.nat, may_delete=may_delete)
+        problems += self._nat.stand_aside(wanted.nat, may_delete=may_delete)
         routes = {network: wanted.routes[network] for network in outcome.present if network in wanted.routes}
         return Applied(routes, problems=(*problems, *_undeleted(outcome)), unwanted=len(every) - len(left))
 
@@ -136,22 +127,14 @@ class KernelPart:
         links = self._read_links()
         found = [*traces.of_devices(self._names, links, addresses_of(self._socket))]
         found += traces.of_routes(self._routes.table().foreign, links, pools)
-        chains = legacy_tables.chains()
-        with suppress(NftProblem):
-            chains += nft.chains()
-        found_chains = [*traces.of_chains(self._names, chains)]
-        self._others_masquerade = bool(found_chains)
-        return [*found, *found_chains]
+        return [*found, *self._nat.foreign_chains()]
 
     def clean(self) -> None:
         """Remove all routes, devices and tables that svc-routes made. Raise PeerError."""
         self.forget()
         self._networks.clear()
-        problems = [*_undeleted(self._routes.bring({}, may_delete=True)), *self._tunnels.delete(self._read_links())]
-        try:
-            self._nat.delete()
-        except NftProblem as problem:
-            problems += [str(problem)] if nft.is_installed() else []  # svc-routes makes its table only by nft
+        undeleted = _undeleted(self._routes.bring({}, may_delete=True))
+        problems = [*undeleted, *self._tunnels.delete(self._read_links()), *self._nat.delete()]
         if problems:
             raise PeerError("; ".join(problems), details="remove them by hand", code=Code.KERNEL)
 
@@ -165,7 +148,7 @@ class KernelPart:
     def forget(self) -> None:
         """Read the kernel again at the next use: what follows is a full comparison, with the NAT table."""
         self._forget_kernel()
-        self._is_nat_due = True
+        self._nat.forget()
 
     def changed(self, timeout: float) -> bool:
         """Wait at most this long for a change that others made to what svc-routes uses, or for lost notifications.
@@ -191,6 +174,7 @@ class KernelPart:
         self._socket.close()
 
     def _forget_kernel(self) -> None:
+        self.generation += 1
         self._routes.forget()
         self._links = None
         self._reached.clear()
@@ -286,20 +270,6 @@ class KernelPart:
         routes = {network: wanted.routes[network] for network in outcome.present}
         sentences = (*problems, *_undeleted(outcome))
         return Applied(routes, {**failures, **outcome.failures}, foreign, sentences, outcome.unwanted)
-
-    def _bring_nat(self, nat: Nat | None, *, may_delete: bool) -> None:
-        is_check, self._is_nat_due = self._is_nat_due, False
-        if nat is not None and nat == self._nat_failed and not is_check:
-            return  # nft may need seconds to fail, and routes would wait for it
-        self._nat_failed = None
-        try:
-            self._nat.bring(nat, is_check=is_check, may_delete=may_delete)
-            if is_check:
-                self._policies = drop_policies([*nft.chains(), *legacy_tables.dropping()], self._names.nat_table)
-            self._nat_problem = []
-        except NftProblem as problem:
-            self._nat_failed = nat
-            self._nat_problem = [str(problem)] if nat is not None else []
 
     def _concerns(self, kind: int, values: dict[str, Any]) -> bool:
         """Return True if a change by others is one of what svc-routes uses. Those of pod interfaces are not."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from svc.admin.routes_report import SOCKET, read_report
 from svc.call_trace import log_to_stderr
 from svc.cni.locks import DIRECTORY, LockFile
-from svc.datastore.open import open_backend
+from svc.datastore.open import open_backend, wait_quietly
 from svc.end_request import end_signals
 from svc.heap import limit_arenas
 from svc.metrics import StoreMeter
@@ -64,6 +64,8 @@ def _run(options: argparse.Namespace) -> int:
         backend = stack.enter_context(
             closing(open_backend(settings.datastore, Path(), settings.names, right_remedy=RIGHT_REMEDY))
         )
+        if not settings.once:
+            wait_quietly(settings.datastore["kind"])  # the main thread sends no requests
         log.info("the datastore is %s", backend.place)
         telemetry = Telemetry(settings.datastore["kind"], backend.meter)
         kernel = stack.enter_context(closing(KernelPart(settings.names)))
@@ -87,11 +89,11 @@ def _clean(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stack.enter_context(_only_instance(settings))
         kernel = stack.enter_context(closing(KernelPart(settings.names)))
-        clean_node(settings, kernel)
+        kinds = clean_node(settings, kernel)
         backend = stack.enter_context(
             closing(open_backend(settings.datastore, Path(), settings.names, right_remedy=RIGHT_REMEDY))
         )
-        for kept in clean_datastore(settings, backend, kernel):
+        for kept in clean_datastore(settings, backend, kernel, kinds):
             log.warning("%s", kept)
     return 0
 

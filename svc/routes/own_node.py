@@ -92,6 +92,25 @@ class OwnNode:
             self._backend.update(self._key, changed)
         return bool(lacking)
 
+    def unregister(self, registered: Collection[Address]) -> bool:
+        """Remove these addresses from the Node, unless another program has changed their entries.
+
+        Return whether the Node was changed. Raise StoreError."""
+        written = [{"address": str(address), "type": INTERNAL} for address in registered]
+
+        def changed(node: Resource | None) -> Resource | None:
+            given = None if node is None else node.spec.get("addresses")
+            if node is None or not isinstance(given, list) or not any(item in written for item in given):
+                return node
+            return _with_spec(node, {"addresses": [item for item in given if item not in written]})
+
+        found = self._backend.find(self._key)
+        if found is None or changed(found.value) is found.value:
+            return False
+        self._require_unlocked()
+        self._backend.update(self._key, changed)
+        return True
+
     def _assigned(self, kind: str, handle: str, version: int, pools: list[str]) -> Address:
         if not pools:
             msg = f"no pool gives this node an address for its tunnel {kind!r}"

@@ -37,7 +37,7 @@ from svc.values import replace
 
 BATCH_SECONDS: Final = 0.05
 COMPARE_SECONDS: Final = 60.0
-KERNEL_SECONDS: Final = 1.0  # at least between comparisons after changes of the kernel, which pods cause as well
+KERNEL_SECONDS: Final = 0.75  # at least between comparisons after changes of the kernel, which pods cause as well
 ONCE_SECONDS: Final = 30.0  # for the datastore to be read
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 _POLL_SECONDS: Final = 0.5
@@ -70,6 +70,7 @@ class Program:
         self._not_before = 0.0  # after a failure
         self._backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
         self._interfaces: tuple[Interface, ...] = ()
+        self._planned_for = -1  # the generation of the kernel
         self._own: dict[int, Address] = {}  # addresses of this node
         self._wanted: Wanted | None = None
         self._applied: Applied | None = None
@@ -89,7 +90,8 @@ class Program:
                 selector.register(self._kernel.fileno(), selectors.EVENT_READ)
                 selector.register(self._wake_read, selectors.EVENT_READ)
                 while not self._ended.is_set():
-                    ready = selector.select(max(0.0, self._due() - time.monotonic()))
+                    seconds = max(0.0, self._due() - time.monotonic())
+                    ready = selector.select(min(seconds, _POLL_SECONDS) if self._withholds else seconds)
                     if any(key.fileobj == self._kernel.fileno() for key, _ in ready):
                         self._ended.wait(BATCH_SECONDS)  # a pod causes several notifications, while its ADD needs the processor
                     self._drain()
@@ -134,6 +136,7 @@ class Program:
                 return_free_memory()
             if self._telemetry.report.state != WAITING:
                 self._copies.read_blocks()  # the largest part, after the first routes
+                self._note_kernel()
         except (SvcError, OSError) as failure:
             log.warning("cannot compare, and will try again: %s", failure)
             self._retry(str(failure))
@@ -174,12 +177,19 @@ class Program:
         self._wake_read.setblocking(False)
         with suppress(BlockingIOError):
             self._wake_read.recv(4096)
-        if self._kernel.changed(0):
-            now = time.monotonic()
-            self._compare_at = min(self._compare_at, max(now + BATCH_SECONDS, self._compared_at + KERNEL_SECONDS))
+        self._note_kernel()
+
+    def _note_kernel(self) -> None:
+        """Compare soon if the kernel has changed since the last plan began, also if `apply` has noticed it."""
+        self._kernel.changed(0)
+        if self._kernel.generation != self._planned_for:
+            soon = max(time.monotonic() + BATCH_SECONDS, self._compared_at + KERNEL_SECONDS)
+            self._compare_at = min(self._compare_at, soon)
 
     def _due(self) -> float:
         """Return when the next step is due."""
+        if self._withholds and self._applied is not None and self._is_known():
+            return self._not_before  # no event tells that a watch continues
         changed_at, retry_at = self._changed_at, self._refusals.next_due
         due = self._compare_at if changed_at is None else min(self._compare_at, changed_at + BATCH_SECONDS)
         return max(self._not_before, due if retry_at is None else min(due, retry_at))
@@ -192,9 +202,12 @@ class Program:
         inputs = self._copies.inputs()
         is_aside = self._aside.is_needed(pod_networks(inputs.pools), time.monotonic())
         if is_aside and (seconds := self._aside.seconds(self._compare_at, time.monotonic())):
+            self._planned_for = self._kernel.generation  # the search for traces reads the kernel again, too
             return seconds
         if is_full:
             self._kernel.forget()
+        if self._kernel.generation != self._planned_for:
+            self._planned_for = self._kernel.generation  # before the reading, so that a later change is another one
             self._interfaces = read_interfaces()
         own = self._own_addresses(inputs)
         local = local_of(self._settings, inputs, self._interfaces, own, self._tunnels.addresses)
@@ -251,7 +264,7 @@ class Program:
         if self._stays:
             routes = {network: way for network, way in routes.items() if network not in self._stays}
         tried, kept = replace(wanted, routes=routes), (wanted.routes.keys() - routes.keys()) | self._stays
-        is_wiped = not self._settings.use_pod_cidr and not self._copies.has_pools  # other parts may be read a moment later
+        is_wiped = self._is_wiped()
         rest = (wanted.peers, wanted.tunnels, wanted.nat)
         has_rest = self._wanted is None or rest != (self._wanted.peers, self._wanted.tunnels, self._wanted.nat)
         is_settled = not has_rest and not is_wiped and not self._kernel.surplus(routes, kept)
@@ -259,8 +272,8 @@ class Program:
         applied = self._kernel.apply(tried, may_delete=at_once, kept=kept)
         self._refusals.record(routes, applied, now)
         own = self._kernel.own_routes()
-        doomed = own if is_wiped else applied.unwanted
-        if not at_once and self._may_delete(own, doomed, now) and (doomed or is_full or has_rest):
+        is_surplus = applied.unwanted or is_wiped or is_full or has_rest
+        if not at_once and self._may_delete(own, applied.unwanted, now) and is_surplus:
             applied = self._kernel.apply(tried, may_delete=True, kept=kept)
         self._wanted, self._applied = wanted, applied
         self._telemetry.applied(applied, routes, None if changed_at is None else time.monotonic() - changed_at)
@@ -279,10 +292,15 @@ class Program:
         copies = self._copies
         return copies.is_complete and copies.interrupted_since is None and not copies.is_lacking
 
+    def _is_wiped(self) -> bool:
+        """Return whether the datastore lacks pools: its other parts may be read a moment later."""
+        return not self._settings.use_pod_cidr and not self._copies.has_pools
+
     def _may_delete(self, own: int, doomed: int, now: float) -> bool:
         self._withholds = not self._is_known()
         if self._withholds:
             return False
+        doomed = own if self._is_wiped() else doomed
         before = self._guard.held
         is_allowed = self._guard.allows(own, doomed, now)
         if self._guard.held and not before:

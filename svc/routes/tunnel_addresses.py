@@ -131,13 +131,24 @@ class TunnelAddresses:
 
     def _attempt_kind(self, kind: str, needed: Needed, addresses: dict[str, Address]) -> None:
         if kind in needed:
-            self._marks.add_tunnel(kind)  # before, so that a kill leaves no address without an owner
+            self._note_origin(kind)  # before, so that a kill leaves no address without an owner
             addresses[kind] = self._node.assign(kind, needed[kind])
+        elif kind in self._marks.adopted:
+            addresses.pop(kind, None)
         elif kind in self._marks.tunnels | self._present and kind not in self._kept:
             self._node.release(kind)
             self._marks.remove_tunnel(kind)
             self._present -= {kind}
             addresses.pop(kind, None)
+
+    def _note_origin(self, kind: str) -> None:
+        """Note whether the address of a tunnel is an own one: the handles are those of other programs, too."""
+        if kind in self._marks.tunnels | self._marks.adopted:
+            return
+        if kind not in self._present and self._node.held(kind):
+            self._marks.add_adopted(kind)
+        else:
+            self._marks.add_tunnel(kind)
 
     def _is_lost(self, kind: str, address: Address) -> bool:
         """Return whether IPAM says that this node does not have the address of a tunnel. It is then not announced any more."""

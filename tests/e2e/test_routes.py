@@ -1,6 +1,8 @@
 """svc-routes on three nodes: two on one subnet, one behind a router. Real pods exchange packets in both families."""
 
+import json
 import signal
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,13 +11,17 @@ from typing import Any
 import pytest
 
 from harness.datastores import OrchSite, Site, session, set_ready
+from harness.enter_netns import entered
 from harness.ipam import blocks, put_pool
 from harness.netns import Netns
 from harness.node import POOL4, POOL6
+from harness.orch import put_pod
 from harness.pod import Pod
 from harness.routed_node import Fabric, RoutedNode, addresses_of, ping, transfer
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.ipam.service import IpamService
+from svc.model.keys import ResourceKey
+from svc.names import DEFAULT
 from svc.routes.inputs import HANDLES
 from svc.routes.wanted import VXLAN_V4
 
@@ -96,13 +102,21 @@ def world(site: Site, tmp_path: Path) -> Iterator[World]:
 
 @ON_ETCD
 def test_direct_routes(world: World) -> None:
-    """A node behind the router is not reached: that is reported with the reason."""
-    world.start()
+    """A node behind the router is not reached: that is reported with the reason, and counted."""
+    world.start("--metrics", "127.0.0.1:9406")
     for source, target in (("node1", "node2"), ("node2", "node1")):
         world.await_ways(source, target, "DIRECT")
     world.require_connected("node1", "node2")
     world.await_ways("node1", "node3", "NOT_CONNECTED")
     assert not ping(world.pods["node1"].netns, world.pods["node3"].addresses[0], seconds=0.3)
+    with entered(world.nodes["node1"].netns), urllib.request.urlopen("http://127.0.0.1:9406/metrics") as answer:
+        text = answer.read().decode()
+    assert 'svc_routes{kind="direct"} 2\n' in text
+    assert 'svc_routes_without_way{reason="NOT_CONNECTED"} 2\n' in text
+    assert "svc_routes_unreachable_nodes 1\n" in text
+    shown = world.nodes["node1"].routes("show").stdout
+    assert shown.startswith("state: working\n")
+    assert "the node is on another subnet, and the pool has no tunnel" in shown
     assert all(node.stop_routes() == 0 for node in world.nodes.values())
     world.require_connected("node2", "node1")
 
@@ -131,6 +145,8 @@ def test_vxlan(world: World, mode: str, near: str) -> None:
     assert node.own_routes() == {}
     with session(world.site) as store:
         assert IpamService(store, "node1").addresses_of(f"{HANDLES[VXLAN_V4]}node1") == ()
+        given = {name: store.get(ResourceKey("Node", name)).value.spec.get("addresses", []) for name in ("node1", "node2")}
+        assert [len(found) for found in given.values()] == [0, 2]  # those that svc-routes has registered
 
 
 @ON_ETCD
@@ -138,7 +154,8 @@ def test_nat(world: World) -> None:
     """The host outside, to which the router knows no way back, sees the address of the node."""
     world.set_pools(natOutgoing=True)
     world.start()
-    world.await_ways("node1", "node2", "DIRECT")
+    for source, target in (("node1", "node2"), ("node2", "node1")):
+        world.await_ways(source, target, "DIRECT")
     pod, node = world.pods["node1"], world.nodes["node1"]
     for version, address in ((4, "198.18.2.9"), (6, "fd99:2::9")):
         assert ping(pod.netns, address), address
@@ -152,22 +169,23 @@ def test_nat(world: World) -> None:
 
 
 @ON_ETCD
-def test_borrowed_addresses(world: World) -> None:
+@pytest.mark.parametrize("is_v6", [False, True])
+def test_borrowed_addresses(world: World, is_v6: bool) -> None:
     """A node that borrows an address is reached there, although the block is another's."""
     world.start()
     world.await_ways("node1", "node2", "DIRECT")
     with session(world.site) as store:
-        (block,) = (cidr for cidr, found in blocks(store).items() if found.affinity == "host:node1" and ":" not in cidr)
-    address = str(Cidr(block).address(33))
+        found = {":" in cidr: Cidr(cidr) for cidr, found in blocks(store).items() if found.affinity == "host:node1"}
+    address, network = str(found[is_v6].address(33)), str(found[is_v6].address(33).host())
     with Netns("pod") as sandbox:
-        borrower = world.nodes["node2"].pod(sandbox, "f" * 16, args=f"IP={address}")
+        families = {"assign_ipv4": str(not is_v6).lower(), "assign_ipv6": str(is_v6).lower()}
+        borrower = world.nodes["node2"].pod(sandbox, "f" * 16, args=f"IP={address}", ipam=families)
         borrower.add()
         assert borrower.addresses[0] == address
-        network = f"{address}/32"
         world.nodes["node1"].await_report(lambda report: _reason(report, network) == "DIRECT")
         world.nodes["node2"].await_report(lambda report: _reason(report, network) == "LOCAL")
         assert ping(world.pods["node1"].netns, address)
-        assert transfer(sandbox, world.pods["node1"].netns, world.pods["node1"].addresses[0]) == address
+        assert transfer(sandbox, world.pods["node1"].netns, world.pods["node1"].addresses[is_v6]) == address
         borrower.delete()
     world.nodes["node1"].await_report(lambda report: _reason(report, network) == "")
 
@@ -233,6 +251,49 @@ def test_direct_and_tunnel_on_the_kubernetes_api(world: World) -> None:
     world.await_ways("node1", "node3", "TUNNEL")
     world.await_ways("node3", "node1", "TUNNEL")
     world.require_connected("node1", "node3")
+
+
+@ON_ORCH
+def test_addresses_without_ipam_and_floating_ones_are_not_routed(world: World) -> None:
+    """Users route the former (R5), another component translates the latter. All are inside the pools.
+
+    One of them is in a block of the node that looks for a way, and two in no block. A borrowed address of the same pod's node,
+    which is assigned later, has its route: everything before was looked at."""
+    assert isinstance(world.site, OrchSite)
+    with session(world.site) as store:
+        (block,) = (Cidr(cidr) for cidr, found in blocks(store).items() if found.affinity == "host:node1" and ":" not in cidr)
+    inside, outside, outside6, floating = str(block.address(41)), "10.65.240.7", "fd65::f007", "10.65.241.7"
+    world.start()
+    world.await_ways("node1", "node2", "DIRECT")
+    features: dict[str, Any] = {"feature_control": {"ip_addrs_no_ipam": True, "floating_ips": True}, "policy": {"type": "orch"}}
+    notes = (
+        ("web-1", {"ipAddrsNoIpam": [inside, outside6]}),
+        ("web-2", {"ipAddrsNoIpam": [outside]}),
+        ("web-3", {"floatingIPs": [floating]}),
+    )
+    with ExitStack() as stack:
+        for number, (name, chosen) in enumerate(notes):
+            texts = {f"{DEFAULT.annotation_prefix}/{note}": json.dumps(given) for note, given in chosen.items()}
+            put_pod(world.site.kube, name, "node2", annotations=texts)
+            args = f"K8S_POD_NAME={name};K8S_POD_NAMESPACE=default"
+            pod = world.nodes["node2"].pod(stack.enter_context(Netns("pod")), f"{number:x}" * 16, args=args, **features)
+            pod.add()
+            given = chosen.get("ipAddrsNoIpam", [])
+            assert not given or sorted(pod.addresses) == sorted(given)
+        borrowed = str(block.address(42))
+        sandbox = stack.enter_context(Netns("pod"))
+        world.site.add_pod("web-4", "node2")
+        args = f"K8S_POD_NAME=web-4;K8S_POD_NAMESPACE=default;IP={borrowed}"
+        world.nodes["node2"].pod(sandbox, "e" * 16, args=args).add()
+        report = world.nodes["node1"].await_report(lambda report: _reason(report, f"{borrowed}/32") == "DIRECT")
+        kernel = {**world.nodes["node1"].own_routes(), **world.nodes["node1"].own_routes(6)}
+        assert borrowed in kernel
+        for address in (inside, outside, outside6, floating):
+            host = Address(address).host()
+            assert address not in kernel
+            assert [row for row in report["networks"] if row["network"] == str(host)] == []
+        assert not ping(world.pods["node1"].netns, inside, seconds=0.3)
+        assert ping(world.pods["node1"].netns, borrowed)
 
 
 def _reason(report: dict[str, Any], network: str) -> str:

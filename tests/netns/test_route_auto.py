@@ -1,6 +1,8 @@
 """Mode `auto` over a real kernel: when the program works, and how it makes way for another one."""
 
+import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,8 +13,9 @@ from harness.ipam import put_affinity, put_pool, remove
 from harness.netns import Netns, run
 from harness.route_world import World, eventually, one_world
 from svc._core.cidr import Cidr
-from svc.model.keys import AffinityKey
+from svc.model.keys import AffinityKey, ResourceKey
 from svc.routes import aside, mode, program
+from svc.routes.report import as_table
 
 pytestmark = pytest.mark.root
 
@@ -123,6 +126,29 @@ def test_work_begins_again_after_quiet_minutes(world: World, monkeypatch: pytest
         assert eventually(lambda: not (world.folder / MARK).exists())
 
 
+def test_an_idle_program_rests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of the kernel, which are those of the other program, and its own search for traces cause no rounds."""
+    rounds = list[float]()
+    real = program.Program.step
+
+    def step(self: program.Program) -> None:
+        rounds.append(time.monotonic())
+        real(self)
+
+    monkeypatch.setattr(program.Program, "step", step)
+    monkeypatch.setattr(mode, "CHECK_SECONDS", 1.0)
+    world.netns.ip("link", "add", "flannel.1", "type", "bridge")
+    with world.running(mode="auto"):
+        assert eventually(lambda: state(world) == "idle")
+        time.sleep(2)  # until everything is read, and later than the first search
+        for number in range(5):
+            world.netns.ip("route", "add", f"10.0.{number}.0/24", "via", "198.18.0.2", "proto", "12")
+        time.sleep(1)
+        before = len(rounds)
+        time.sleep(4)
+        assert len(rounds) - before <= 1
+
+
 def test_a_node_that_had_another_program_waits_after_a_boot(world: World) -> None:
     """The other program has not started yet, and its traces are gone with the boot."""
     world.add_node("n1", "198.18.0.2")
@@ -148,6 +174,52 @@ def test_a_wiped_datastore_keeps_what_remains(world: World) -> None:
             remove(world.store, AffinityKey("n1", Cidr("10.0.0.0/8").block(index, 26)))
         assert eventually(lambda: world.telemetry.report.held == 30)
         assert len(world.own_routes()) == 30
+
+
+@pytest.mark.usefixtures("short_times")
+def test_the_nat_table_follows_deleted_pools(world: World) -> None:
+    """Also while no own route remains, and in the next process. A datastore without pools keeps it."""
+    put_pool(world.store, "other", "172.16.0.0/16", natOutgoing=True)
+
+    def networks() -> str:
+        return world.netns.run("nft", "list", "ruleset").stdout
+
+    with world.running(mode="auto", use_nat=True):
+        assert eventually(lambda: "172.16.0.0/16" in networks())
+        world.netns.ip("link", "add", "flannel.1", "type", "bridge")
+        assert eventually(lambda: state(world) == "idle")
+        put_pool(world.store, "third", "172.17.0.0/16", natOutgoing=True)
+        assert eventually(lambda: "172.17.0.0/16" in networks())
+        remove(world.store, ResourceKey("IPPool", "other"))
+        assert eventually(lambda: "172.16.0.0/16" not in networks())
+        assert "172.17.0.0/16" in networks()
+    remove(world.store, ResourceKey("IPPool", "third"))
+    with world.running(mode="auto", use_nat=True):
+        assert eventually(lambda: "172.17.0.0/16" not in networks())
+        assert "10.0.0.0/8" in networks()
+
+
+@pytest.mark.usefixtures("short_times")
+def test_problems_of_nft_are_reported_while_idle(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without nft, NAT chains of the other program are not seen. Without NAT it is not missed."""
+    path = os.environ["PATH"]
+    world.netns.ip("link", "add", "flannel.1", "type", "bridge")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def problems() -> list[str]:
+        return [text for text in world.telemetry.report.problems if "nft is not installed" in text]
+
+    with world.running(mode="auto", use_nat=True):
+        assert eventually(lambda: state(world) == "idle" and len(problems()) == 1)
+        assert "svc_routes_problems 1\n" in world.telemetry.text()
+        assert "problem: the program nft is not installed" in as_table(world.telemetry.report.document())
+        monkeypatch.setenv("PATH", path)
+        assert eventually(lambda: not problems())
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert eventually(lambda: len(problems()) == 1)
+    with world.running(mode="auto", use_nat=False):
+        assert eventually(lambda: state(world) == "idle")
+        assert not problems()
 
 
 @pytest.mark.usefixtures("short_times")

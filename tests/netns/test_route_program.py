@@ -19,7 +19,7 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.model.ipam import Affinity
 from svc.model.keys import AffinityKey, ResourceKey
 from svc.model.resource import Resource
-from svc.routes import safety
+from svc.routes import program, safety
 
 pytestmark = pytest.mark.root
 
@@ -35,8 +35,8 @@ def test_once(world: World) -> None:
     world.add_blocks(3)
     put_affinity(world.store, "10.9.0.0/26", node="own")
     world.netns.ip("route", "add", "10.99.0.0/26", "via", "198.18.0.9", "proto", "83")
-    with world.program() as program:
-        assert program.run_once() == 0
+    with world.program() as made:
+        assert made.run_once() == 0
     routes = world.own_routes()
     assert sorted(routes) == ["10.0.0.0/26", "10.0.0.128/26", "10.0.0.64/26", "10.9.0.0/26"]
     assert {routes[text]["gateway"] for text in routes if text != "10.9.0.0/26"} == {"198.18.0.2"}
@@ -61,6 +61,48 @@ def test_changes_arrive_within_a_second(world: World) -> None:
         remove(world.store, AffinityKey("n2", Cidr(block)))
         assert eventually(lambda: world.own_routes() == {})
     assert world.telemetry.report.state == "working"
+
+
+def test_changes_within_a_batch_are_written_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 blocks in some milliseconds: in fewer batches by far, which the metrics count."""
+    monkeypatch.setattr(program, "BATCH_SECONDS", 0.5)
+    world.add_node("n1", "198.18.0.2")
+
+    def batches() -> int:
+        (line,) = (line for line in world.telemetry.text().splitlines() if line.startswith("svc_routes_seconds_count"))
+        return int(line.split()[1])
+
+    with world.running():
+        assert eventually(lambda: world.telemetry.report.state == "working")
+        before = batches()
+        for number in range(20):
+            put_affinity(world.store, f"10.1.{number}.0/26", node="n1")
+        assert eventually(lambda: len(world.telemetry.report.applied.routes) == 20)
+        assert 1 <= batches() - before <= 4
+
+
+def test_pod_cidrs_are_routed_in_place_of_blocks(world: World) -> None:
+    """A range that changes its node moves."""
+    world.netns.ip("route", "add", "10.99.0.0/26", "via", "198.18.0.9", "proto", "83")
+
+    def put_ranges(name: str, address: str, *ranges: str) -> None:
+        spec = {"addresses": [{"address": address, "type": "InternalIP"}]}
+        node = Resource("Node", {"name": name, "uid": name}, spec, status={"podCIDRs": list(ranges)})
+        put(world.store, ResourceKey("Node", name), node)
+
+    put_ranges("own", "198.18.0.1", "10.5.0.0/24")
+    put_ranges("n1", "198.18.0.2", "10.5.1.0/24")
+    put_affinity(world.store, "10.9.0.0/26", node="n1")
+
+    def gateways() -> dict[str, str]:
+        return {network: route.get("gateway", route.get("type", "")) for network, route in world.own_routes().items()}
+
+    with world.running(use_pod_cidr=True):
+        assert eventually(lambda: gateways() == {"10.5.0.0/24": "blackhole", "10.5.1.0/24": "198.18.0.2"})
+        put_ranges("n2", "198.18.0.3", "10.5.1.0/24")
+        put_ranges("n1", "198.18.0.2", "10.5.2.0/24")
+        expected = {"10.5.0.0/24": "blackhole", "10.5.1.0/24": "198.18.0.3", "10.5.2.0/24": "198.18.0.2"}
+        assert eventually(lambda: gateways() == expected)
 
 
 def test_a_wiped_datastore_keeps_the_routes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,17 +147,17 @@ def test_tunnels_survive_a_restart(world: World) -> None:
     node = Resource("Node", {"name": "n1", "uid": "n1"}, {"addresses": [{"address": "198.18.0.2", "type": "InternalIP"}]})
     put(world.store, ResourceKey("Node", "n1"), replace(node, spec={**node.spec, "ipv4VXLANTunnelAddr": "10.0.0.1"}))
     world.add_blocks(3)
-    with world.program() as program:
-        assert program.run_once() == 0
+    with world.program() as made:
+        assert made.run_once() == 0
     assert (world.folder / "mtu").read_text() == "1450\n"
     links, routes, address = world.netns.ip("link"), world.own_routes(), announced(world)
     assert len(routes) >= 3
     assert address
-    with world.program() as program:
-        program._copies.start()
-        assert eventually(lambda: program._copies.can_plan)
-        program.step()
-        program._close()
+    with world.program() as made:
+        made._copies.start()
+        assert eventually(lambda: made._copies.can_plan)
+        made.step()
+        made._close()
         assert world.netns.ip("link") == links
         assert routes.items() <= world.own_routes().items()  # the blackhole of the own block may come later
     with world.running():
@@ -133,19 +175,19 @@ def test_a_large_cluster(world: World) -> None:
         world.add_node(f"n{number}", f"198.18.1.{number + 1}")
     cidrs = [Cidr("10.0.0.0/8").block(index, 26) for index in range(4000)]
     write_all(world.store, [Create(AffinityKey(f"n{index % 20}", cidr), Affinity()) for index, cidr in enumerate(cidrs)])
-    with world.program() as program:
-        program.run_once()
+    with world.program() as made:
+        made.run_once()
         assert len(world.own_routes()) == 4000
-    with world.program() as program:
-        program._copies.start()
-        assert eventually(lambda: program._copies.can_plan)
+    with world.program() as made:
+        made._copies.start()
+        assert eventually(lambda: made._copies.can_plan)
         seconds = []
         for _ in range(4):
-            program._compare_at = 0.0
+            made._compare_at = 0.0
             began = time.process_time()
-            program.step()
+            made.step()
             seconds.append(time.process_time() - began)
-        program._close()
+        made._close()
     assert min(seconds) < 0.15, seconds
 
 

@@ -18,6 +18,7 @@ from svc.model.resource import Resource
 from svc.names import DEFAULT
 from svc.routes import copies as copying
 from svc.routes import follower, last_known
+from svc.routes import owners as owning
 from svc.routes.copies import Copies
 from svc.routes.inputs import NodeFacts, node_facts
 
@@ -73,6 +74,10 @@ class MemoryStore:
         self.watches: dict[str, MemoryWatch] = {}
         self.refusal: Exception | None = None
         self.opened = 0
+        self.found: dict[Key, Entry] = {}
+        self.failure: Exception | None = None
+        self.may_answer = threading.Event()
+        self.may_answer.set()
 
     def watch(self, query: Query, listed: Callable[[], None] | None = None) -> MemoryWatch:
         self.opened += 1
@@ -93,8 +98,18 @@ class MemoryStore:
     def generations(self, _: object) -> tuple[int, ...]:
         return (1,)
 
-    def find(self, _: Key) -> None:
-        return None
+    def find(self, key: Key) -> Entry | None:
+        assert threading.current_thread() is not threading.main_thread()
+        if not isinstance(key, BlockKey):
+            return None
+        self.may_answer.wait(SECONDS)
+        if self.failure is not None:
+            raise self.failure
+        return self.found.get(key)
+
+    def dispute(self) -> None:
+        for name in ("n1", "n2"):
+            self.put(AffinityKey(name, BLOCK), Affinity())
 
     def node(self, name: str, address: str | None, *ranges: str, **spec: Any) -> None:
         given = [] if address is None else [{"address": address, "type": "InternalIP"}]
@@ -134,8 +149,10 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def copied(store: MemoryStore, *, complete: bool = True, **options: Any) -> Iterator[Copies]:
-    copies = Copies(store, DEFAULT, lambda: None, **options)  # type: ignore[arg-type]
+def copied(
+    store: MemoryStore, *, complete: bool = True, changed: Callable[[], None] = lambda: None, **options: Any
+) -> Iterator[Copies]:
+    copies = Copies(store, DEFAULT, changed, **options)  # type: ignore[arg-type]
     copies.start()
     copies.read_blocks()
     try:
@@ -349,3 +366,84 @@ def test_blocks_are_read_when_they_are_asked_for() -> None:
         assert eventually(lambda: copies.is_complete)
     finally:
         copies.close()
+
+
+def owners(copies: Copies) -> dict[Cidr, str]:
+    return dict(copies.inputs().owners)
+
+
+def has_two_claims(copies: Copies) -> bool:
+    return len(copies.inputs().claims.get(BLOCK, ())) == 2
+
+
+def test_a_read_of_an_owner_that_hangs_delays_nothing() -> None:
+    """Until it ends, the node that had the block alone stays its owner."""
+    store, changes = MemoryStore(), list[int]()
+    store.found[BlockKey(BLOCK)] = Entry(BlockKey(BLOCK), Block(BLOCK, "host:n2", Ordinals(6), 1), "1")
+    store.may_answer.clear()
+    with copied(store, changed=lambda: changes.append(1)) as copies:
+        store.dispute()
+        assert eventually(lambda: has_two_claims(copies))
+        began = time.monotonic()
+        assert [owners(copies) for _ in range(100)] == [{BLOCK: "n1"}] * 100
+        assert time.monotonic() - began < 1
+        before = len(changes)
+        store.may_answer.set()
+        assert eventually(lambda: owners(copies) == {BLOCK: "n2"})
+        assert len(changes) == before + 1
+
+
+def test_an_owner_that_cannot_be_read_stays_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_MIN_BACKOFF", "_MAX_BACKOFF"):
+        monkeypatch.setattr(owning, name, 0.02)
+    store = MemoryStore()
+    store.failure = StoreError("broken", details="repair it")
+    with copied(store) as copies:
+        store.dispute()
+        assert eventually(lambda: has_two_claims(copies))
+        assert eventually(
+            lambda: any("10.0.0.64/26, which several nodes claim, cannot be" in text for text in copies.problems())
+        )
+        assert owners(copies) == {BLOCK: "n1"}
+        store.failure = None  # the block names no node
+        assert eventually(lambda: owners(copies) == {BLOCK: ""})
+        assert list(copies.problems()) == []
+
+
+def test_an_owner_is_forgotten_when_the_dispute_is_over() -> None:
+    """The next one begins with the node that has the block then."""
+    store = MemoryStore()
+    store.found[BlockKey(BLOCK)] = Entry(BlockKey(BLOCK), Block(BLOCK, "host:n1", Ordinals(6), 1), "1")
+    with copied(store) as copies:
+        store.dispute()
+        assert eventually(lambda: has_two_claims(copies) and owners(copies) == {BLOCK: "n1"})
+        store.remove(AffinityKey("n1", BLOCK))
+        assert eventually(lambda: not has_two_claims(copies))
+        assert owners(copies) == {}
+        store.may_answer.clear()
+        store.put(AffinityKey("n3", BLOCK), Affinity())
+        assert eventually(lambda: has_two_claims(copies))
+        assert owners(copies) == {BLOCK: "n2"}
+        store.may_answer.set()
+        assert eventually(lambda: owners(copies) == {BLOCK: "n1"})
+
+
+def test_an_owner_that_changes_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owning, "AGAIN_SECONDS", 0.02)
+    store = MemoryStore()
+    with copied(store) as copies:
+        store.dispute()
+        assert eventually(lambda: has_two_claims(copies) and owners(copies) == {BLOCK: ""})
+        store.found[BlockKey(BLOCK)] = Entry(BlockKey(BLOCK), Block(BLOCK, "host:n2", Ordinals(6), 1), "1")
+        assert eventually(lambda: owners(copies) == {BLOCK: "n2"})
+
+
+def test_the_order_of_a_listing_gives_no_owner() -> None:
+    store = MemoryStore()
+    for name in ("n1", "n2"):
+        store.entries[AffinityKey(name, BLOCK)] = Affinity()
+    store.may_answer.clear()
+    with copied(store) as copies:
+        assert has_two_claims(copies)
+        assert owners(copies) == {}
+        store.may_answer.set()

@@ -221,8 +221,29 @@ def test_metrics_can_be_written() -> None:
         'svc_routes_failures_total{errno="ENETUNREACH"} 1',
         'svc_routes_seconds_bucket{le="0.1"} 1',
         "svc_routes_unreachable_nodes 0",
+        "svc_routes_foreign 0",
     ):
         assert f"{line}\n" in text, text
+
+
+def test_metrics_tell_of_foreign_routes_and_unreachable_nodes() -> None:
+    """A node without a route to one of its networks is unreachable."""
+    telemetry = Telemetry("etcdv3", StoreMeter())
+    telemetry.report = report(Row("n", Reason.DIRECT, VIA), foreign=Foreign(12, "via 10.9.9.9"))
+    text = telemetry.text()
+    for line in ("svc_routes_foreign 1", "svc_routes_unreachable_nodes 1", 'svc_routes_without_way{reason="FOREIGN"} 1'):
+        assert f"{line}\n" in text, text
+
+
+@pytest.mark.parametrize(
+    ("cidr", "mode", "mtu"),
+    [("10.0.0.0/16", "vxlanMode", 1450), ("fd00::/64", "vxlanMode", 1430), ("10.0.0.0/16", "ipipMode", 1480)],
+)
+def test_pods_have_room_for_the_header_of_the_tunnel(cidr: str, mode: str, mtu: int) -> None:
+    interfaces = (Interface("eth0", 1500, (Address("192.168.0.1"), Address("fd01::1"))),)
+    inputs = Inputs(pools=(routed_pool(Resource("IPPool", {"name": "p"}, {"cidr": cidr, mode: "CrossSubnet"})),))
+    own = {4: Address("192.168.0.1"), 6: Address("fd01::1")}
+    assert pod_mtu(Settings({}, "n"), inputs, interfaces, own) == mtu
 
 
 def test_every_reason_is_documented() -> None:

@@ -26,7 +26,7 @@ class Node:
         self.addresses = held
         self.released: list[str] = []
         self.registered: list[tuple[dict[int, Address], set[Address]]] = []
-        self.is_full = self.is_broken = self.has_no_ipam = False
+        self.is_full = self.is_broken = self.has_no_ipam = self.has_none = False
 
     def assign(self, kind: str, pools: Iterable[str]) -> Address:
         if self.has_no_ipam:
@@ -38,7 +38,7 @@ class Node:
     def held(self, _: str) -> tuple[Address, ...]:
         if self.has_no_ipam:
             raise ImportError("no IPAM")
-        return self.addresses
+        return () if self.has_none else self.addresses
 
     def release(self, kind: str) -> None:
         self.released.append(kind)
@@ -92,7 +92,9 @@ def test_an_address_that_a_device_or_another_program_has_is_not_released(
 
 def test_after_a_boot_only_own_addresses_are_released(tmp_path: Path) -> None:
     """No device tells any more whose they are. The handles are those of another program, too."""
-    first = made(Node(FIRST), OwnMarks(tmp_path))
+    free = Node(FIRST)
+    free.has_none = True
+    first = made(free, OwnMarks(tmp_path))
     first.want(NEEDED, {})
     first.attempt_needed()
     node = Node(FIRST)
@@ -101,6 +103,22 @@ def test_after_a_boot_only_own_addresses_are_released(tmp_path: Path) -> None:
     second.attempt_needed()
     assert node.released == [VXLAN_V4]
     assert OwnMarks(tmp_path).tunnels == frozenset()
+
+
+def test_an_address_that_another_program_has_assigned_is_not_released(tmp_path: Path) -> None:
+    """svc-routes uses it, as the handles are the same. A boot changes nothing about it."""
+    first = made(Node(FIRST), OwnMarks(tmp_path))
+    first.want(NEEDED, {})
+    first.attempt_needed()
+    assert first.addresses == {VXLAN_V4: FIRST}
+    for present in ({}, {"v4": FIRST}):
+        node = Node(FIRST)
+        second = made(node, OwnMarks(tmp_path), **present)
+        second.want({}, {})
+        second.attempt_needed()
+        assert (node.released, second.addresses) == ([], {})
+    marks = OwnMarks(tmp_path)
+    assert (marks.tunnels, marks.adopted) == (frozenset(), frozenset({VXLAN_V4}))
 
 
 def test_a_device_tells_that_an_address_is_own(marks: OwnMarks) -> None:

@@ -1,5 +1,8 @@
 """Making way for another program: which own routes, tunnels and NAT stay."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from harness.netns import Netns
@@ -151,3 +154,20 @@ def test_chains_of_older_programs_are_traces(part: KernelPart, node: Netns, prog
     node.run(program, "-t", "nat", "-F")
     node.run(program, "-t", "nat", "-X")
     assert part.traces([POOL]) == []
+
+
+def test_table_that_cannot_be_removed_is_a_problem(
+    part: KernelPart, node: Netns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Packets would be masqueraded twice. It is removed with the next attempt."""
+    part.apply(Wanted(ROUTES, nat=NAT), may_delete=True)
+    node.run("iptables-nft", "-t", "nat", "-N", "FLANNEL-POSTRTG")
+    program = tmp_path / "nft"
+    program.write_text(f'#!/bin/sh\ncase "$*" in -f*) echo broken >&2; exit 1;; esac\nexec {shutil.which("nft")} "$@"\n')
+    program.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path), prepend=":")
+        assert stand_aside(part, Wanted(ROUTES, nat=NAT)).problems == ("nft failed: broken",)
+        assert "svc-nat" in node.run("nft", "list", "tables").stdout
+    assert stand_aside(part, Wanted(ROUTES, nat=NAT)).problems == ()
+    assert "svc-nat" not in node.run("nft", "list", "tables").stdout
