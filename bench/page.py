@@ -25,6 +25,8 @@ BOUNDS = {
     "bound_nodes": "nodes that let pods come and go without a pause, and cause this load",
     "bound_processors": "processors of nodes that cause this load",
 }
+LARGE = "![Milliseconds of calls over the number of nodes, on etcd and the Kubernetes API](plots/large.svg)"
+LIMIT = "![Pods that come and go in a second, over the nodes at work at once, beside bare requests](plots/limit.svg)"
 GOALS = (
     ("ADD, one at a time", "add"),
     ("ADD, beside the kernel's work and the exec of a null program", "add_to_kernel"),
@@ -149,7 +151,7 @@ def _laws(run: Run) -> str:
             found.setdefault(figure.parameters["of"], {})[figure.name.split("_")[1]] = figure.note
     rows = [(LAWS[name], *(laws.get(kind, "not measured") for kind in ("etcd", "orch"))) for name, laws in found.items()]
     heads = ("cost, as a function of the number of nodes", "etcd", "Kubernetes API")
-    return markdown_table(heads, rows) if rows else "Not measured."
+    return _pictured(LARGE, heads, rows)
 
 
 def _bounds(run: Run) -> str:
@@ -166,7 +168,12 @@ def _bounds(run: Run) -> str:
         for name, text in BOUNDS.items()
         if (figure := run.figures.get(f"large_{kind}_{name}"))
     ]
-    return markdown_table(("datastore", "limit", "svc", "bare requests", "note"), rows) if rows else "Not measured."
+    return _pictured(LIMIT, ("datastore", "limit", "svc", "bare requests", "note"), rows)
+
+
+def _pictured(picture: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a picture and a table, which a run without these cases does not have."""
+    return f"{picture}\n\n{markdown_table(heads, rows)}" if rows else "Not measured."
 
 
 BLOCKS: dict[str, Callable[[Run], str]] = {
