@@ -2,7 +2,7 @@
 
 One pod comes and goes. With etcd: a transaction with handle, block and endpoint, a transaction that reads three keys, and a
 transaction that deletes handle and endpoint and writes the block. With the Kubernetes API: a handle is created, a block
-replaced, two objects are read, the block is replaced, and the handle is marked and deleted.
+replaced, two objects are read, the block is replaced, and the handle is deleted.
 """
 
 import http.client
@@ -144,15 +144,17 @@ def _orch_cycle(settings: Mapping[str, str], documents: Documents, name: str) ->
     state = {"block": ask("POST", blocks, json.dumps(block))}
     own_block, own_handle = (f"{root}/{block['metadata']['name']}" for root in (blocks, handles))
 
-    def put(path: str, document: Json, revision: str) -> str:
-        return ask("PUT", path, json.dumps(document | {"metadata": document["metadata"] | {"resourceVersion": revision}}))
+    def put_block() -> None:
+        document = _counted(block)
+        body = document | {"metadata": document["metadata"] | {"resourceVersion": state["block"]}}
+        state["block"] = ask("PUT", own_block, json.dumps(body))
 
     def cycle() -> None:
-        revision = ask("POST", handles, json.dumps(handle))
-        state["block"] = put(own_block, _counted(block), state["block"])
-        ask("GET", own_handle)
-        state["block"] = put(own_block, _counted(block), state["block"])
-        put(own_handle, handle | {"spec": handle["spec"] | {"deleted": True}}, revision)
+        ask("POST", handles, json.dumps(handle))
+        put_block()
+        for path in (own_block, own_handle):
+            ask("GET", path)
+        put_block()
         ask("DELETE", own_handle)
 
     return cycle
