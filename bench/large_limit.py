@@ -9,7 +9,7 @@ import json
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,4 +137,5 @@ def _apart(pids: Iterable[int], processors: set[int]) -> Iterator[None]:
 
 def _let_run(pid: int, processors: set[int]) -> None:
     for task in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setaffinity(int(task.name), processors)
+        with suppress(ProcessLookupError):  # a thread that has ended
+            os.sched_setaffinity(int(task.name), processors)
