@@ -92,7 +92,7 @@ fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled 
 bench: $(VENV)/.installed kube-programs ## measure svc and other plugins in one interleaved run
 	$(BIN)/python -m bench
 
-plots: $(VENV)/.installed kube-programs ## measure the curves of docs/benchmarks.md, draw them and write its tables: 20 minutes of a quiet machine
+plots: $(VENV)/.installed kube-programs ## measure the curves of docs/benchmarks.md, draw them and write its tables: 40 minutes of a quiet machine
 	$(BIN)/python -m bench plots
 
 scale: $(VENV)/.installed kube-programs ## measure the controllers with 1,000 nodes and 30,000 pods

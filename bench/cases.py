@@ -165,5 +165,17 @@ ALL = (
         "the phases of an ADD on each datastore, beside ptp with host-local and the kernel's own share",
         "the phases of ptp, which does not report any", ("rounds",), on_request=True,
     ),
+    Case(
+        "large-etcd", "large",
+        "address management on many nodes with one etcd: claims, borrowing, exhaustion, a tenth of the nodes lost; "
+        "their growth laws; the load at which etcd is the bound",
+        "interfaces and agents, the watches of each node, a network between nodes and etcd",
+        ("large_nodes", "large_pods", "large_at_once", "large_parallel"), "run_etcd", on_request=True, needs_root=False,
+    ),
+    Case(
+        "large-orch", "large", "the same with the Kubernetes API as the datastore",
+        "the endpoints in the annotations of pods; and the same",
+        ("large_nodes", "large_pods", "large_at_once", "large_parallel"), "run_orch", on_request=True, needs_root=False,
+    ),
 )  # fmt: skip
 CASES = {case.name: case for case in ALL}

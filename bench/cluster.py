@@ -5,7 +5,6 @@ Calls alternate with those on the embedded store in the same agent. The server c
 
 import json
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -24,6 +22,7 @@ from bench.memory import rss_mib
 from bench.options import AT_ONCE, VERSIONS, Options
 from bench.runtime import Outcome, wall_ms
 from bench.sequential import AFTER_DELETION, TURN
+from bench.server_counts import Counts, etcd_requests, orch_requests
 from bench.testbed import Plugin, Pod, Stage
 from harness.enter_netns import entered
 from harness.etcd import cluster
@@ -43,8 +42,6 @@ ADD_GOALS = {"etcd": 0.35, "orch": 0.7}  # of the time of ptp
 DELAY = 0.1  # seconds; far longer than the few milliseconds that a late reply costs in addition
 SETTLE = 0.5  # seconds for the start of watches
 
-Counts = Counter[str]
-
 
 @dataclass(frozen=True)
 class Server:
@@ -60,10 +57,10 @@ class Server:
 
 @dataclass
 class Found:
-    """Milliseconds by competitor and verb, and the server's requests per ADD of svc."""
+    """Milliseconds by competitor and verb, and the server's requests for the calls of svc, by verb."""
 
     ms: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    calls: Counts = field(default_factory=Counter)
+    calls: dict[str, Counts] = field(default_factory=dict)
     adds: int = 0
 
     def sample(self, name: str, verb: str = "ADD") -> Sample:
@@ -101,7 +98,8 @@ def _common(
             goal=goals[0], then=goals[1], note=programs.require_ptp(), versions=VERSIONS,
         )  # fmt: skip
     yield _trips(stage, server, trips)
-    yield _calls(f"{kind}_add_calls", found.calls, found.adds, None)
+    for verb in ("ADD", "DEL"):
+        yield _calls(f"{kind}_{verb.lower()}_calls", found.calls[verb], found.adds, None)
     yield from _burst(stage, server, found, options, burst_calls)
     yield from _memory(stage, server, options, memory)
 
@@ -120,11 +118,18 @@ def _one_at_a_time(stage: Stage, server: Server, rounds: int) -> Found:
             before = server.counts()
             _note(found, name, "ADD", (stage.execute(plugin, "ADD", pod) for pod in pods[name]))
             if name == server.kind:
-                found.calls += server.counts() - before
+                _count(found, "ADD", server.counts() - before)
                 found.adds += TURN
         for name, plugin in plugins.items():
+            before = server.counts()
             _note(found, name, "DEL", (_deleted(stage, plugin, pod) for pod in pods[name]))
+            if name == server.kind:
+                _count(found, "DEL", server.counts() - before)
     return found
+
+
+def _count(found: Found, verb: str, counts: Counts) -> None:
+    found.calls[verb] = found.calls.get(verb, Counter()) + counts
 
 
 def _deleted(stage: Stage, plugin: Plugin, pod: Pod) -> Outcome:
@@ -201,7 +206,7 @@ def _concurrent_adds(stage: Stage, server: Server) -> Iterator[Figure]:
 
 def _calls(name: str, counts: Counts, adds: int, goal: Goal | None) -> Figure:
     note = ", ".join(f"{what} {number / adds:.2f}" for what, number in sorted(counts.items()))
-    return Figure(name, "calls an ADD", Sample(counts.total() / adds), adds, goal=goal, note=note)
+    return Figure(name, "calls each", Sample(counts.total() / adds), adds, goal=goal, note=note)
 
 
 # servers
@@ -220,12 +225,9 @@ def etcd_server(stage: Stage) -> Iterator[tuple[Server, float]]:
     folder = _folder(stage, "etcd")
     with _required(lambda: cluster(folder, durable=True)) as etcd:
         settings = {"datastore_type": "etcdv3", "etcd_endpoints": etcd.endpoints}
-        metrics = f"http://127.0.0.1:{etcd.members[0].ports[2]}/metrics"
-        pattern = re.compile(r'^grpc_server_started_total\{grpc_method="(Range|Put|Txn|DeleteRange)".*\} (\d+)', re.M)
         with proxy(etcd.members[0].ports[0]) as delaying:
             detour = stage.svc_plugin(datastore_type="etcdv3", etcd_endpoints=f"http://{delaying.authority}")
-            counts = partial(_scraped, metrics, pattern)
-            server = Server("etcd", stage.svc_plugin(**settings), detour, delaying, counts)
+            server = Server("etcd", stage.svc_plugin(**settings), detour, delaying, partial(etcd_requests, etcd))
             _register(stage, server.plugin.netconf)
             yield server, _transaction(EtcdStore({"kind": "etcdv3", "etcd_endpoints": etcd.endpoints}, DEFAULT))
 
@@ -237,17 +239,6 @@ def orch_server(stage: Stage) -> Iterator[Server]:
         install(kube)
         put_core_node(kube, os.uname().nodename.lower())
         direct = kube.kubeconfig(folder / "kubeconfig")
-        pattern = re.compile(
-            r'^apiserver_request_total\{(?:[^}]*,)?resource="([a-z]+)"[^}]*verb="(GET|POST|PUT|PATCH|DELETE)"[^}]*\} (\d+)',
-            re.M,
-        )
-
-        def counts() -> Counts:
-            found = Counter[str]()
-            for resource, verb, number in pattern.findall(kube.text("/metrics")):
-                if resource in _OURS:
-                    found[f"{verb} {resource}"] += int(number)
-            return found
 
         def prepare(pods: list[Pod]) -> None:
             for pod in pods:
@@ -258,7 +249,7 @@ def orch_server(stage: Stage) -> Iterator[Server]:
             around = folder / "kubeconfig-around"
             around.write_text(direct.read_text().replace(kube.url, f"https://{delaying.authority}"))
             plugin, detour = (_orch_plugin(stage, kubeconfig) for kubeconfig in (direct, around))
-            server = Server("orch", plugin, detour, delaying, counts, prepare)
+            server = Server("orch", plugin, detour, delaying, partial(orch_requests, kube), prepare)
             _register(stage, server.plugin.netconf, node=False)
             yield server
         kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
@@ -267,14 +258,6 @@ def orch_server(stage: Stage) -> Iterator[Server]:
 def _orch_plugin(stage: Stage, kubeconfig: Path) -> Plugin:
     settings: dict[str, Any] = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(kubeconfig)}}
     return stage.svc_plugin(datastore_type="orch", **settings)
-
-
-_OURS = {"pods", "namespaces", "ippools", "ipamblocks", "ipamhandles", "blockaffinities", "clusterinformations", "nodes"}
-
-
-def _scraped(url: str, pattern: "re.Pattern[str]") -> Counts:
-    with urlopen(url) as reply:
-        return Counter({name: int(number) for name, number in pattern.findall(reply.read().decode())})
 
 
 def _transaction(store: EtcdStore) -> float:

@@ -13,7 +13,8 @@ class Options:
     `restarts` of the agent on each datastore, `soak_cycles` of ADD and DEL, and `attachments` when the agent starts.
     `scale_pods` on `scale_nodes` for the controllers. The curves have `curve_rounds` at each of their points: pods on the node,
     calls at once (`parallel`), prefix lengths and shares of use of blocks (`block_sizes`, `fills`), and `pools` with
-    `blocks_of_pool` blocks of other nodes in each.
+    `blocks_of_pool` blocks of other nodes in each. Large clusters have `large_nodes` with `large_pods` each, of which
+    `large_at_once` are at work at a time; the limit of their datastores takes `large_seconds` at each of its points.
     """
 
     rounds: int = 60
@@ -34,6 +35,11 @@ class Options:
     fills: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
     pools: tuple[int, ...] = (1, 10, 50, 100, 200, 500)
     blocks_of_pool: int = 20
+    large_nodes: tuple[int, ...] = (50, 100, 200, 500, 1000)
+    large_pods: int = 30
+    large_at_once: int = 32
+    large_parallel: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    large_seconds: float = 3.0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,6 +54,7 @@ class Options:
         sizes = Options(rounds, warm_up=2, burst_rounds=2, burst_pods=48, memory_pods=100, density_pods=200)
         sizes = replace(sizes, restarts=5, soak_cycles=2000, attachments=200, curve_rounds=6, curve_pods=(1, 50, 200))
         sizes = replace(sizes, parallel=(1, 4, 16), block_sizes=(24, 26), fills=(0.0, 0.5, 0.9))
+        sizes = replace(sizes, large_nodes=(10, 20, 40), large_pods=10, large_parallel=(1, 4, 16), large_seconds=1.0)
         return replace(sizes, pools=(1, 20), blocks_of_pool=10)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from bench import ROOT
 from bench.cases import ALL
 from bench.environment import words
+from bench.growth_law import LAWS
 from bench.idle_wait import BUSY
 from bench.measurement import Figure, cell
 from bench.options import Options
@@ -18,6 +19,14 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "docs" / "plots" / "results.jsonl"
 _BLOCK = re.compile(r"(<!-- begin (\w+)[^>]*-->\n).*?(<!-- end \2 -->)", re.S)
 
+STORES = {"etcd": "etcd", "orch": "Kubernetes API"}
+BOUNDS = {
+    "bound": "pods that come and go each second, for which one processor of the servers is busy",
+    "bound_nodes": "nodes that let pods come and go without a pause, and cause this load",
+    "bound_processors": "processors of nodes that cause this load",
+}
+LARGE = "![Milliseconds of calls over the number of nodes, on etcd and the Kubernetes API](plots/large.svg)"
+LIMIT = "![Pods that come and go in a second, over the nodes at work at once, beside bare requests](plots/limit.svg)"
 GOALS = (
     ("ADD, one at a time", "add"),
     ("ADD, beside the kernel's work and the exec of a null program", "add_to_kernel"),
@@ -135,10 +144,44 @@ def _figures(run: Run) -> str:
     return markdown_table(("figure", "median", "95 %", "beside", "ratio", "note"), rows)
 
 
+def _laws(run: Run) -> str:
+    found: dict[str, dict[str, str]] = {}
+    for figure in run.figures.values():
+        if figure.name.endswith("_law"):
+            found.setdefault(figure.parameters["of"], {})[figure.name.split("_")[1]] = figure.note
+    rows = [(LAWS[name], *(laws.get(kind, "not measured") for kind in ("etcd", "orch"))) for name, laws in found.items()]
+    heads = ("cost, as a function of the number of nodes", "etcd", "Kubernetes API")
+    return _pictured(LARGE, heads, rows)
+
+
+def _bounds(run: Run) -> str:
+    """Return the limit of each datastore."""
+    rows = [
+        (
+            STORES[kind],
+            text,
+            f"{cell(figure.ours.p50)} {figure.unit}",
+            f"{cell(figure.peer.p50)}" if figure.peer else "",
+            figure.note,
+        )
+        for kind in STORES
+        for name, text in BOUNDS.items()
+        if (figure := run.figures.get(f"large_{kind}_{name}"))
+    ]
+    return _pictured(LIMIT, ("datastore", "limit", "svc", "bare requests", "note"), rows)
+
+
+def _pictured(picture: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a picture and a table, which a run without these cases does not have."""
+    return f"{picture}\n\n{markdown_table(heads, rows)}" if rows else "Not measured."
+
+
 BLOCKS: dict[str, Callable[[Run], str]] = {
     "environment": _environment,
     "cases": _cases,
     "goals": _goals,
     "phases": _phases,
     "figures": _figures,
+    "laws": _laws,
+    "bounds": _bounds,
 }

@@ -1,6 +1,6 @@
 """Measure what docs/benchmarks.md shows, draw its plots, and write its tables.
 
-It needs root, and some 20 minutes of a quiet machine.
+It needs root, and some 40 minutes of a quiet machine.
 """
 
 import argparse
@@ -16,7 +16,10 @@ from bench.results import Run, read
 from bench.runs import run_cases
 from bench.series import plots
 
-CASES = ("single", "driver", "burst", "etcd", "orch", "one-shot", "pods", "parallel", "growth", "blocks", "pools", "phases")
+CASES = (
+    "single", "driver", "burst", "etcd", "orch", "one-shot", "pods", "parallel", "growth", "blocks", "pools", "phases",
+    "large-etcd", "large-orch",
+)  # fmt: skip
 FOLDER = ROOT / "docs" / "plots"
 RESULTS = FOLDER / "results.jsonl"
 

@@ -1,6 +1,5 @@
 """svc-controllers in a large cluster, on each datastore: memory, full rounds, processor, leaks, host endpoints, new leaders."""
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import pytest
 from bench.measurement import Figure, Goal, Missing, Sample, at_most
 from bench.memory import rss_mib
 from bench.options import Options
+from bench.server_counts import processor_seconds
 from harness.controllers import Process
 from harness.large_cluster import LargeCluster
 from harness.large_site import LargeSite, await_condition, etcd_site, orch_site
@@ -61,9 +61,9 @@ class _Measured:
 
     def _rest_and_round(self, process: Process) -> Iterator[Figure]:
         for _ in range(RESTS):
-            before, used, began = process.rounds(), _cpu_seconds(process.pid), time.monotonic()
+            before, used, began = process.rounds(), processor_seconds(process.pid), time.monotonic()
             time.sleep(REST_SECONDS)
-            share = 100 * (_cpu_seconds(process.pid) - used) / (time.monotonic() - began)
+            share = 100 * (processor_seconds(process.pid) - used) / (time.monotonic() - began)
             ended = sum(map(len, process.rounds().values())) - sum(map(len, before.values()))
             if not ended:
                 break
@@ -122,8 +122,3 @@ def _seconds(action: Callable[[], None]) -> float:
     began = time.monotonic()
     action()
     return time.monotonic() - began
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

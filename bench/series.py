@@ -60,7 +60,7 @@ class Plot:
 
 def plots(figures: Sequence[Figure]) -> list[Plot]:
     """Return the plots for which there are figures."""
-    made = (make(figures) for make in (_pods, _parallel, _memory, _blocks, _pools, _phases))
+    made = (make(figures) for make in (_pods, _parallel, _memory, _blocks, _pools, _phases, _large, _limit))
     return [plot for plot in made if plot.bars or any(panel.lines for panel in plot.panels)]
 
 
@@ -154,6 +154,44 @@ def _pools(figures: Sequence[Figure]) -> Plot:
 
 def _named(text: str, _: dict[str, Any]) -> str:
     return text
+
+
+def _large(figures: Sequence[Figure]) -> Plot:
+    """Costs in clusters of all sizes, of one node, pod, address or refusal: a flat line is a linear law of the whole."""
+    names = {
+        "claim": "a node's first address", "fill_call": "each further address", "borrow": "a borrowed address",
+        "refusal": "a refusal",
+    }  # fmt: skip
+    panels = [
+        Panel(
+            _STORES[kind], "nodes", "milliseconds",
+            [line for name, text in names.items() for line in _large_lines(figures, kind, name, text)],
+            log_x=True, log_y=True,
+        )
+        for kind in ("etcd", "orch")
+    ]  # fmt: skip
+    return Plot("large", "A call in a large cluster, with 32 nodes at work at once", panels)
+
+
+def _large_lines(figures: Sequence[Figure], kind: str, name: str, text: str) -> list[Line]:
+    return _lines(figures, f"large_{kind}_{name}", "nodes", partial(_named, text))
+
+
+def _limit(figures: Sequence[Figure]) -> Plot:
+    names = {"rate": "svc", "bare": "bare requests"}
+    panels = [
+        Panel(
+            _STORES[kind], "nodes at work at once", "pods that come and go, per second",
+            [
+                line
+                for name, text in names.items()
+                for line in _lines(figures, f"large_{kind}_{name}", "at_once", partial(_named, text))
+            ],
+            log_x=True, log_y=True,
+        )
+        for kind in ("etcd", "orch")
+    ]  # fmt: skip
+    return Plot("limit", "The limit of a datastore whose servers have one processor", panels)
 
 
 def _phases(figures: Sequence[Figure]) -> Plot:

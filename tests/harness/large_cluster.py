@@ -14,7 +14,7 @@ from harness.ipam import put_pool, write_all
 from harness.kube import Kube
 from harness.orch import NODES, PODS
 from svc._core.bitmap import Ordinals
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Create, Write
 from svc.datastore.etcd.messages import rpc
 from svc.model.custom_resources import CustomResourceCodec, kind_plural
@@ -51,12 +51,22 @@ class LargeCluster:
 
     def fill_api(self, kube: Kube) -> None:
         """Write the nodes and pods."""
-        plant(kube, self._kube_objects(kube))
+        self.fill_nodes(kube)
+        self.fill_pods(kube)
+
+    def fill_nodes(self, kube: Kube) -> None:
+        pattern = node_pattern(kube)
+        names = ((f"node{number}", _uid(number, 0xFFFF), _node_labels(number)) for number in range(self.nodes))
+        plant(kube, ((f"minions/{name}", named(pattern, name, uid, labels=labels)) for name, uid, labels in names))
+
+    def fill_pods(self, kube: Kube) -> None:
+        pattern = _pod_pattern(kube)
+        plant(kube, (self._pod(pattern, *place) for place in self.pod_numbers()))
 
     def fill_store(self, store: Backend) -> None:
         """Write the documents of all nodes and addresses to a datastore with transactions."""
         put_pool(store, "pool4", str(POOL))
-        write_all(store, [*self._nodes(), *self._endpoints()])
+        write_all(store, [*self.node_documents(), *self._endpoints()])
         write_all(store, [Create(key, value) for key, value in self._documents()])
 
     def fill_custom_resources(self, kube: Kube, store: Backend) -> None:
@@ -76,25 +86,29 @@ class LargeCluster:
     def _workload(self, node: int, number: int) -> Workload:
         return Workload(f"{node:032x}{number:032x}", self.pod_name(node, number), "default")
 
-    def _wired(self, node: int, number: int, facts: PodFacts) -> tuple[ResourceKey, Resource]:
-        """Return the endpoint of a pod."""
+    def address(self, node: int, number: int) -> Address:
+        """Return the address of a pod."""
+        return self.block(node).address(number)
+
+    def pod_numbers(self) -> Iterator[tuple[int, int]]:
+        """Yield the node of each pod, and its number there."""
+        return (divmod(number, self.pods_of_node) for number in range(self.pods))
+
+    def endpoint_at(self, node: int, number: int, address: Address, facts: PodFacts) -> tuple[ResourceKey, Resource]:
+        """Return the endpoint of a pod with this address."""
         host, workload = f"node{node}", self._workload(node, number)
-        networks = [str(self.block(node).address(number).host())]
-        spec = {"ipNetworks": networks, "interfaceName": host_interface(DEFAULT, workload, "eth0"), "mac": "ee:ee:ee:ee:ee:ee"}
+        interface = host_interface(DEFAULT, workload, "eth0")
+        spec = {"ipNetworks": [str(address.host())], "interfaceName": interface, "mac": "ee:ee:ee:ee:ee:ee"}
         key = endpoint_key(DEFAULT, host, workload, "eth0")
         return key, endpoint(DEFAULT, key, host, workload, "eth0", spec=spec, facts=facts)
 
+    def _wired(self, node: int, number: int, facts: PodFacts) -> tuple[ResourceKey, Resource]:
+        return self.endpoint_at(node, number, self.address(node, number), facts)
+
     # objects of Kubernetes
 
-    def _kube_objects(self, kube: Kube) -> Iterator[tuple[str, Json]]:
-        node, pod = node_pattern(kube), _pod_pattern(kube)
-        for number in range(self.nodes):
-            yield f"minions/node{number}", named(node, f"node{number}", _uid(number, 0xFFFF), labels=_node_labels(number))
-        for number in range(self.pods):
-            yield self._pod(pod, *divmod(number, self.pods_of_node))
-
     def _pod(self, pattern: Json, node: int, number: int) -> tuple[str, Json]:
-        name, address = self.pod_name(node, number), str(self.block(node).address(number))
+        name, address = self.pod_name(node, number), str(self.address(node, number))
         notes = wired_annotations(DEFAULT, "eth0", self._wired(node, number, PodFacts())[1]) | {"padding": PADDING}
         pod = named(pattern, name, _uid(node, number), annotations=notes)
         pod["spec"] = pattern["spec"] | {"nodeName": f"node{node}"}
@@ -103,7 +117,8 @@ class LargeCluster:
 
     # documents of the datastore
 
-    def _nodes(self) -> Iterator[Write]:
+    def node_documents(self) -> Iterator[Write]:
+        """Yield the creations of the Nodes, of a datastore that keeps them itself."""
         for node in range(self.nodes):
             name = f"node{node}"
             metadata = {"name": name, "uid": _uid(node, 0xFFFF), "creationTimestamp": CLAIMED, "labels": _node_labels(node)}
@@ -117,8 +132,8 @@ class LargeCluster:
 
     def _endpoints(self) -> Iterator[Write]:
         facts = policy_facts(DEFAULT, {"metadata": {"namespace": "default", "labels": {"app": "web"}}, "spec": {}})
-        for number in range(self.pods):
-            yield Create(*self._wired(*divmod(number, self.pods_of_node), facts))
+        for place in self.pod_numbers():
+            yield Create(*self._wired(*place, facts))
 
     def _documents(self) -> Iterator[tuple[Key, Value]]:
         """Yield the blocks, affinities and handles."""
@@ -136,12 +151,22 @@ class LargeCluster:
 
 def plant(kube: Kube, objects: Iterable[tuple[str, Json]]) -> None:
     """Write objects to their keys in the server's etcd. The server does not check them, and its watches report them."""
-    rest = iter(objects)
+    puts = (rpc.PutRequest(key=f"/registry/{key}".encode(), value=orjson.dumps(body)) for key, body in objects)
+    _apply(kube, (rpc.RequestOp(request_put=put) for put in puts))
+
+
+def uproot_all(kube: Kube, keys: Iterable[str]) -> None:
+    """Delete the objects at keys from the server's etcd. Its watches report the deletions."""
+    deletions = (rpc.DeleteRangeRequest(key=f"/registry/{key}".encode()) for key in keys)
+    _apply(kube, (rpc.RequestOp(request_delete_range=deletion) for deletion in deletions))
+
+
+def _apply(kube: Kube, operations: Iterable[Any]) -> None:
+    rest = iter(operations)
     with grpc.insecure_channel(f"127.0.0.1:{kube.etcd_port}") as channel:
         stub = rpc.KVStub(channel)
         while part := list(islice(rest, _IN_ONE)):
-            puts = (rpc.PutRequest(key=f"/registry/{key}".encode(), value=orjson.dumps(body)) for key, body in part)
-            stub.Txn(rpc.TxnRequest(success=[rpc.RequestOp(request_put=put) for put in puts]), timeout=_PLANT_SECONDS)
+            stub.Txn(rpc.TxnRequest(success=part), timeout=_PLANT_SECONDS)
 
 
 def node_pattern(kube: Kube) -> Json:

@@ -41,7 +41,7 @@ def test_goals_are_among_the_measured_figures(bench: Any) -> None:
 def test_plots_have_the_data_of_the_results(bench: Any) -> None:
     figures = list(bench("results").read(bench("page").RESULTS).figures.values())
     made = {plot.name: plot.to_json() for plot in bench("series").plots(figures)}
-    assert sorted(made) == ["blocks", "memory", "parallel", "phases", "pods", "pools"]
+    assert {"blocks", "memory", "parallel", "phases", "pods", "pools"} <= made.keys()
     for name, data in made.items():
         found = json.loads((PLOTS / f"{name}.json").read_text())
         assert found == json.loads(json.dumps(data)), "run `make plots`"
