@@ -285,6 +285,34 @@ def test_directory_that_takes_no_list_is_named_and_the_rest_undone(machine: Mach
     assert [path.name for path in machine.folder.iterdir()] == ["net.d"]
 
 
+@pytest.mark.root
+def test_read_only_plugin_directory_is_named_unless_nothing_has_to_be_written(machine: Machine) -> None:
+    """A node may have a system that is read-only, and executables that came with it."""
+    machine.bin_dir.mkdir()
+    run("mount", "-t", "tmpfs", "tmpfs", str(machine.bin_dir))
+    try:
+        run("mount", "-o", "remount,ro", str(machine.bin_dir))
+        refused = machine.install()
+        assert refused.returncode == 1
+        assert (
+            f"cannot install '{machine.bin_dir}/svc.install': Read-only file system: have {machine.bin_dir}" in refused.stderr
+        )
+        assert "or choose another --bin-dir" in refused.stderr
+        assert [path.name for path in machine.folder.iterdir()] == ["bin"]
+        run("mount", "-o", "remount,rw", str(machine.bin_dir))
+        assert machine.install().returncode == 0
+        before = machine.files()
+        run("mount", "-o", "remount,ro", str(machine.bin_dir))
+        repeated = machine.install()
+        assert (repeated.returncode, repeated.stderr) == (0, "")
+        assert "svc unchanged\n" in repeated.stdout
+        other = machine.install("--wait", "7")
+        assert (other.returncode, "Read-only file system" in other.stderr) == (1, True)
+        assert machine.files() == before
+    finally:
+        run("umount", str(machine.bin_dir))
+
+
 def test_state_directory_that_takes_no_record_is_named_and_all_is_undone(machine: Machine) -> None:
     (machine.folder / "state/installed.json/below").mkdir(parents=True)
     done = machine.install()

@@ -307,6 +307,18 @@ def test_pod_cidrs_are_used_by_the_flavours_that_route_by_them() -> None:
             assert values.get("USE_POD_CIDR") == ("true" if deployment.flavour in (OVERLAY, POLICY_ONLY) else None)
 
 
+@EVERY_DEPLOYMENT
+def test_an_apply_empties_no_secret(deployment: Settings) -> None:
+    """The administrator makes it. An object without content would take its keys away when it is applied again."""
+    assert of_kind(objects(deployment), "Secret") == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "deploy/README.md", "docs/manifests.md"])
+def test_pages_say_that_nothing_enforces_policy_while_the_slot_is_empty(page: str) -> None:
+    text = " ".join((Path(__file__).parents[2] / page).read_text().split())
+    assert re.search(r"(No|no) component of (svc|the cluster) enforces policy|svc enforces no policy", text)
+
+
 def test_slots_take_a_policy_agent_and_a_proxy() -> None:
     agent = {"name": "policy", "image": "policy:1"}
     proxy = [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "proxy", "namespace": "kube-system"}}]
