@@ -25,7 +25,7 @@ def cluster(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         (tmp_path / "kube").mkdir()
         kube = stack.enter_context(kubes.running(tmp_path / "kube", has_workloads=True, audits=True))
         yield ManifestCluster(tmp_path, kube, stack)
-        suite_rights.note(kube.audit_log, tmp_path_factory.getbasetemp())
+    suite_rights.note(kube.audit_log, tmp_path_factory.getbasetemp())  # the log shows a watch when it ends
 
 
 def test_pods_reach_each_other_and_the_outside(cluster: ManifestCluster) -> None:
