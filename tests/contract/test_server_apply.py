@@ -239,8 +239,8 @@ def test_killed_command_is_completed_by_the_next(
 ) -> None:
     """The command is killed at each write in its turn, and comes one object further each time."""
     kubeconfig = str(workloads.kubeconfig(tmp_path / "kubeconfig", ADMIN_TOKEN))
-    command = ("manifests", "--kubeconfig", kubeconfig, "--pool", "10.244.0.0/16", "--image", "svc:1", "--apply")
-    documents = objects(deployment(NETWORKING, ORCH, pools=("10.244.0.0/16",)))
+    command = ("manifests", "--kubeconfig", kubeconfig, "--image", "svc:1", "--apply")
+    documents = objects(deployment(NETWORKING, ORCH))
     for number in range(1, len(documents) + 1):
         killed = killer.run(*command, kill_at=number, when=when)
         assert killed.returncode == -signal.SIGKILL, killed
@@ -248,7 +248,7 @@ def test_killed_command_is_completed_by_the_next(
         assert present.count(True) == number - (when == "before")
         assert present == sorted(present, reverse=True)
     done = killer.run(*command)
-    assert (done.returncode, killer.writes) == (0, len(documents) - 1), done  # the pool is there
+    assert (done.returncode, killer.writes) == (0, len(documents)), done
     before = generations(list(apply(client, documents)))
     assert killer.run(*command).returncode == 0
     assert generations(list(apply(client, documents))) == before
