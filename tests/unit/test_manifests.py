@@ -50,6 +50,7 @@ from svc.names import DEFAULT
 from svc.netconf import netconf as netconfs
 from svc.netconf.names_profiles import load_profile
 from svc.routes.settings import parse as parse_routes
+from svc.values import replace
 
 Json = dict[str, Any]
 
@@ -328,6 +329,20 @@ def test_slots_take_a_policy_agent_and_a_proxy() -> None:
     assert [each["name"] for pod in pods(objects(settings(POLICY_ONLY))) for each in pod["containers"]] == [
         AGENT, INSTALL_WATCH, "controllers",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "deployment", [settings(*pair) for pair in PAIRS], ids=[f"{flavour}-{datastore}" for flavour, datastore in PAIRS]
+)
+def test_routes_are_made_where_networking_or_the_user_asks_for_them(deployment: Settings) -> None:
+    """With all that svc-routes needs: its role, too, if the Kubernetes API is the datastore."""
+    for wanted in (deployment, replace(deployment, routes=True)):
+        documents = objects(wanted)
+        names = {each["name"] for pod in pods(documents) for each in pod["containers"]}
+        runs = wanted.routes or wanted.flavour == NETWORKING
+        assert (ROUTES in names) == runs
+        roles = {each["metadata"]["name"] for each in of_kind(documents, "ClusterRole")}
+        assert (rbac.routes_role(DEFAULT, "")["metadata"]["name"] in roles) == (runs and wanted.is_orch)
 
 
 def test_disruption_budget_has_the_api_group_of_the_server() -> None:
