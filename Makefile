@@ -23,7 +23,7 @@ KUBE_PROGRAMS := $(TEST_CACHE)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench plots scale kube-programs otlp-receiver helm image wheels wheels-test wheels-twice deb lock deploy-folders clean FORCE
+.PHONY: help demo lint style types quick unit e2e test suite cover sanitize simulate fuzz faults bench plots scale kube-programs otlp-receiver helm kustomize image wheels wheels-test wheels-twice deb lock deploy-folders clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,7 +59,7 @@ unit: $(VENV)/.installed ## run the unit tests
 e2e: $(VENV)/.installed kube-programs otlp-receiver ## run the tests that execute the installed plugin
 	$(PYTEST) tests/e2e
 
-test: style kube-programs otlp-receiver helm ## lint and every test that this machine can run
+test: style kube-programs otlp-receiver helm kustomize ## lint and every test that this machine can run
 	@$(MAKE) --no-print-directory --jobs=2 types suite  # mypy needs one processor for half a minute
 
 suite:
@@ -109,6 +109,9 @@ image: $(VENV)/.installed ## build the image of svc, without a container engine 
 
 helm: ## build helm for tests, once: some minutes, needs Go
 	@sh tests/harness/helm-build.sh "$(TEST_CACHE)/helm" || { [ $$? -eq 2 ] && echo "tests with helm will be skipped"; }
+
+kustomize: ## build the oldest kustomize that the folders are for, for tests, once: needs Go
+	@sh tests/harness/kustomize-build.sh "$(TEST_CACHE)/kustomize" || { [ $$? -eq 2 ] && echo "tests with it will be skipped"; }
 
 wheels: $(WHEELS_VENV)/.installed ## build the wheels of all Pythons, C libraries and machines in wheelhouse/; TARGETS="cp312 musllinux": those alone
 	$(WHEELS_VENV)/bin/python -m wheels.build $(TARGETS)

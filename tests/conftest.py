@@ -92,9 +92,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name in terminalreporter.config.stash.get(_passed_alone, []):
         terminalreporter.write_line(f"failed beside other tests, and passed alone in a second run: {name}", yellow=True)
     for line in (wrong := _wrong_rights(terminalreporter.config)):
-        terminalreporter.write_line(f"role of nodes: {line}", red=True)
+        terminalreporter.write_line(f"rights: {line}", red=True)
     if not wrong and suite_rights.is_proof(terminalreporter.config, _basetemp(terminalreporter.config)):
-        terminalreporter.write_line("role of nodes: the audit logs show no denied request, and a request for each right")
+        terminalreporter.write_line(
+            "rights: the audit logs show no denied request of plugin, agent, routes and installer, and a request for each right"
+        )
 
 
 @pytest.hookimpl(trylast=True)  # after the workers have ended
@@ -157,4 +159,4 @@ def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
     """Start one API server for all tests of a run. Skip the test without its programs. A test that writes to it cleans up."""
     with running(tmp_path_factory.mktemp("kube"), audits=True) as server:
         yield server
-        suite_rights.note(server.audit_log, tmp_path_factory.getbasetemp())
+        suite_rights.note(server.audit_log, tmp_path_factory.getbasetemp(), server.provoked)

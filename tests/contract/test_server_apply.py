@@ -1,6 +1,7 @@
 """Server-side apply of deployments on a real API server with workloads: what it refuses, and that repeats change nothing."""
 
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.deployments import manifests, remove
-from harness.kube import Kube, running
+from harness.kube import ADMIN_TOKEN, Kube, running
+from harness.upgrade_faults import Killer, killing
 from svc.datastore.api import StoreError
 from svc.datastore.open import open_client
 from svc.datastore.orch.client import Client
@@ -28,7 +30,7 @@ from svc.deploy.manifests.settings import (
     WITH_RULES,
     Settings,
 )
-from svc.deploy.server_apply import DEFINITION, Applied, apply, describe
+from svc.deploy.server_apply import DEFINITION, Applied, apply, describe, in_order
 from svc.model.errors import CallerError
 
 pytestmark = pytest.mark.server
@@ -222,6 +224,34 @@ def test_apply_is_completed_after_a_refusal_at_any_write(workloads: Kube, client
                 assert error.startswith(f"{describe(document)}: ")
                 assert done == [describe(each) for each in documents[:number]]
             assert len(list(apply(proxied, documents))) == len(documents)
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    with killing() as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_command_is_completed_by_the_next(
+    workloads: Kube, client: Client, killer: Killer, tmp_path: Path, when: str
+) -> None:
+    """The command is killed at each write in its turn, and comes one object further each time."""
+    kubeconfig = str(workloads.kubeconfig(tmp_path / "kubeconfig", ADMIN_TOKEN))
+    command = ("manifests", "--kubeconfig", kubeconfig, "--image", "svc:1", "--apply")
+    documents = objects(deployment(NETWORKING, ORCH))
+    for number in range(1, len(documents) + 1):
+        killed = killer.run(*command, kill_at=number, when=when)
+        assert killed.returncode == -signal.SIGKILL, killed
+        present = [bool(exists(client, each)) for each in in_order(documents)]
+        assert present.count(True) == number - (when == "before")
+        assert present == sorted(present, reverse=True)
+    done = killer.run(*command)
+    assert (done.returncode, killer.writes) == (0, len(documents)), done
+    before = generations(list(apply(client, documents)))
+    assert killer.run(*command).returncode == 0
+    assert generations(list(apply(client, documents))) == before
 
 
 @pytest.mark.parametrize("flavour", [NETWORKING, OPERATOR])

@@ -100,6 +100,7 @@ def test_another_account_is_refused(pod: PodInstaller) -> None:
     """The error names the missing right and its remedy, and nothing is written."""
     present = sorted(pod.bin_dir.iterdir())
     pod.netconf.write_text(pod.netconf.read_text().replace('"svc', '"calico').replace('"orch"', '"kubernetes"'))
+    pod.kube.provoked.add(f"svc-node: create {TOKEN_PATH.replace('svc-cni', 'calico-cni')}")
     refused = pod.run("--names", "calico", check=False)
     assert refused.returncode == 1
     assert 'cannot create resource "serviceaccounts/token"' in refused.stderr

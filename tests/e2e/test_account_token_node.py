@@ -175,6 +175,7 @@ def test_version_is_noted_when_the_right_is_granted(node: ClusterNode, installer
     )
     with installer.watching(SHORT_TIMES) as process:
         installer.await_watch(process)
+        kube.provoked.add("svc-node: get /apis/crd.svc.internal/v1/clusterinformations/default")
         (line,) = eventually(installer.errors, bool)
         assert 'cannot get resource "clusterinformations"' in line
         assert "grant it: `svcctl manifests` prints the ClusterRole svc-install" in line

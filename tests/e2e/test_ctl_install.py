@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
+import signal
 import stat
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,10 @@ BARE = ("--without", "portmap", "--without", "bandwidth")
 EMBEDDED: Json = {"type": "calico", "datastore_type": "embedded", "ipam": {"type": "calico-ipam"}}
 
 
+Files = dict[str, tuple[bytes, int]]
+"""Content and mode of each file."""
+
+
 class Machine:
     """The directories of `svcctl install`, in `folder`."""
 
@@ -28,15 +35,16 @@ class Machine:
         self.bin_dir, self.conf_dir, self.units = (folder / name for name in ("bin", "net.d", "units"))
         self.conflist = self.conf_dir / "10-calico.conflist"
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         directories = ("--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run"))
-        return subprocess.run([BIN / "svcctl", *directories, *arguments], capture_output=True, text=True, check=False)
+        command = [*prefix, str(BIN / "svcctl"), *directories, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    def install(self, *more: str, bin_dir: str = "bin") -> subprocess.CompletedProcess[str]:
-        return self.run("install", "--bin-dir", str(self.folder / bin_dir), *more)
+    def install(self, *more: str, bin_dir: str = "bin", prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        return self.run("install", "--bin-dir", str(self.folder / bin_dir), *more, prefix=prefix)
 
-    def install_network(self, *more: str) -> subprocess.CompletedProcess[str]:
-        return self.install("--names", "calico", "--conf-dir", str(self.conf_dir), *BARE, *more)
+    def install_network(self, *more: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        return self.install("--names", "calico", "--conf-dir", str(self.conf_dir), *BARE, *more, prefix=prefix)
 
     def install_unit(self, *more: str) -> subprocess.CompletedProcess[str]:
         return self.install("--systemd", "--unit-dir", str(self.units), *more)
@@ -46,7 +54,7 @@ class Machine:
         assert done.returncode == 0, done
         return done.stdout
 
-    def files(self) -> dict[str, tuple[bytes, int]]:
+    def files(self) -> Files:
         """Return content and mode of every file, except those in the state directory."""
         paths = [path for path in self.folder.rglob("*") if path.is_file() and path.parent.name != "state"]
         return {str(path.relative_to(self.folder)): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
@@ -60,6 +68,11 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.fixture
 def occupied(machine: Machine) -> Machine:
     """Return a machine with executables and a network list of another deployment."""
+    occupy(machine)
+    return machine
+
+
+def occupy(machine: Machine) -> None:
     machine.bin_dir.mkdir()
     machine.conf_dir.mkdir()
     for name in ("calico", "calico-ipam"):
@@ -67,7 +80,6 @@ def occupied(machine: Machine) -> Machine:
         (machine.bin_dir / name).chmod(0o755)
     entry = {"type": "calico", "datastore_type": "kubernetes", "kubernetes": {"kubeconfig": "/k"}}
     write_list(machine.conflist, entry | {"ipam": {"type": "calico-ipam"}, "policy": {"type": "k8s"}})
-    return machine
 
 
 def write_list(path: Path, entry: Json) -> None:
@@ -273,6 +285,34 @@ def test_directory_that_takes_no_list_is_named_and_the_rest_undone(machine: Mach
     assert [path.name for path in machine.folder.iterdir()] == ["net.d"]
 
 
+@pytest.mark.root
+def test_read_only_plugin_directory_is_named_unless_nothing_has_to_be_written(machine: Machine) -> None:
+    """A node may have a system that is read-only, and executables that came with it."""
+    machine.bin_dir.mkdir()
+    run("mount", "-t", "tmpfs", "tmpfs", str(machine.bin_dir))
+    try:
+        run("mount", "-o", "remount,ro", str(machine.bin_dir))
+        refused = machine.install()
+        assert refused.returncode == 1
+        assert (
+            f"cannot install '{machine.bin_dir}/svc.install': Read-only file system: have {machine.bin_dir}" in refused.stderr
+        )
+        assert "or choose another --bin-dir" in refused.stderr
+        assert [path.name for path in machine.folder.iterdir()] == ["bin"]
+        run("mount", "-o", "remount,rw", str(machine.bin_dir))
+        assert machine.install().returncode == 0
+        before = machine.files()
+        run("mount", "-o", "remount,ro", str(machine.bin_dir))
+        repeated = machine.install()
+        assert (repeated.returncode, repeated.stderr) == (0, "")
+        assert "svc unchanged\n" in repeated.stdout
+        other = machine.install("--wait", "7")
+        assert (other.returncode, "Read-only file system" in other.stderr) == (1, True)
+        assert machine.files() == before
+    finally:
+        run("umount", str(machine.bin_dir))
+
+
 def test_state_directory_that_takes_no_record_is_named_and_all_is_undone(machine: Machine) -> None:
     (machine.folder / "state/installed.json/below").mkdir(parents=True)
     done = machine.install()
@@ -361,3 +401,64 @@ def test_default_profile_has_two_names(machine: Machine, name: str) -> None:
     assert "profile=" not in (machine.bin_dir / "svc.install").read_text()
     machine.uninstall("--names", name)
     assert "[default: the installed one, else svc]" in " ".join(machine.run("--help").stdout.split())
+
+
+# kills
+
+
+class KilledInstallation:
+    """Installations of one machine that are killed at a step, on a machine as it was before."""
+
+    def __init__(self, folder: Path, *, is_occupied: bool) -> None:
+        self._netconf = folder / "netconf"
+        self._netconf.write_text(json.dumps(EMBEDDED))
+        self._is_occupied = is_occupied
+        self.machine = Machine(folder / "machine")
+        self.reset()
+        self.before = self.machine.files()
+        assert self.install().returncode == 0
+        self.complete = self.machine.files()
+
+    def reset(self) -> None:
+        shutil.rmtree(self.machine.folder, ignore_errors=True)
+        self.machine.folder.mkdir()
+        if self._is_occupied:
+            occupy(self.machine)
+
+    def install(self, *prefix: str) -> subprocess.CompletedProcess[str]:
+        return self.machine.install_network("--netconf", str(self._netconf), prefix=prefix)
+
+    def is_killed(self, step: str, number: int) -> bool:
+        """Kill a new installation when it begins a step for this time. Return whether it came so far."""
+        self.reset()
+        inject = f"inject={step}:signal=KILL:when={number}"
+        done = self.install("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={step}", "-e", inject)
+        assert done.returncode in (0, -signal.SIGKILL), done
+        return done.returncode != 0
+
+    def files(self) -> Files:
+        """Return all files but drafts, which begin with a dot, and which later commands remove some time."""
+        return {name: file for name, file in self.machine.files().items() if not Path(name).name.startswith(".")}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, to end svcctl at a step")
+@pytest.mark.parametrize("step", ["mkdir", "fsync", "linkat", "rename"])
+@pytest.mark.parametrize("is_occupied", [False, True], ids=["new", "of another deployment"])
+def test_next_installation_completes_what_a_kill_has_interrupted(tmp_path: Path, is_occupied: bool, step: str) -> None:
+    """Every file is the old or the new one at each moment, and a new network list comes after all executables."""
+    case = KilledInstallation(tmp_path, is_occupied=is_occupied)
+    before, complete = case.before, case.complete
+    conflist = str(case.machine.conflist.relative_to(case.machine.folder))
+    kills = 0
+    while case.is_killed(step, kills + 1):
+        kills += 1
+        found = case.files()
+        assert all(file in (before.get(name), complete.get(name)) for name, file in found.items())
+        assert before.keys() <= found.keys()
+        assert found.get(conflist) != complete[conflist] or found == complete
+        assert case.install().returncode == 0
+        assert case.files() == complete
+        case.machine.uninstall("--names", "calico")
+        assert case.files() == before
+    assert (kills > 0) == (step != "linkat" or is_occupied)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import kube as kubes
+from harness import suite_rights
 from harness.manifest_cluster import ManifestCluster
 from harness.netns import Netns
 from harness.routed_node import ping, transfer
@@ -19,11 +20,12 @@ POOLS = ("--pool", "10.244.0.0/16", "--pool", "fd65::/112")
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ManifestCluster]:
+def cluster(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManifestCluster]:
     with ExitStack() as stack:
         (tmp_path / "kube").mkdir()
-        kube = stack.enter_context(kubes.running(tmp_path / "kube", has_workloads=True))
+        kube = stack.enter_context(kubes.running(tmp_path / "kube", has_workloads=True, audits=True))
         yield ManifestCluster(tmp_path, kube, stack)
+    suite_rights.note(kube.audit_log, tmp_path_factory.getbasetemp())  # the log shows a watch when it ends
 
 
 def test_pods_reach_each_other_and_the_outside(cluster: ManifestCluster) -> None:

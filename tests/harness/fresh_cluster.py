@@ -113,11 +113,11 @@ class FreshCluster:
 
 
 @contextmanager
-def running(folder: Path, image: BuiltImage, *, audits: bool = False) -> Iterator[FreshCluster]:
+def running(folder: Path, image: BuiltImage) -> Iterator[FreshCluster]:
     """Run a cluster whose node has the image, the plugins of other projects, and nothing of svc."""
     with ExitStack() as opened:
         (folder / "kube").mkdir()
-        kube = opened.enter_context(kubes.running(folder / "kube", has_workloads=True, audits=audits))
+        kube = opened.enter_context(kubes.running(folder / "kube", has_workloads=True, audits=True))
         opened.enter_context(kube.controllers(*_CONTROLLERS))
         opened.enter_context(kube.scheduler())
         machine = _Machine(kube)

@@ -55,7 +55,7 @@ class Kube:
     `orch.install` has given, and the others none.
 
     With `has_workloads` it also serves the API groups that tests seldom need, such as that of DaemonSets. With `audits` it logs
-    the requests of service accounts and of nodes.
+    the requests of service accounts and of nodes. `provoked` are those of them that tests let the server deny on purpose.
     """
 
     folder: Path
@@ -63,6 +63,7 @@ class Kube:
     etcd_port: int
     has_workloads: bool = False
     audits: bool = False
+    provoked: set[str] = field(default_factory=set)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _connection: http.client.HTTPSConnection | None = None

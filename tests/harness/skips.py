@@ -13,6 +13,7 @@ NO_CGROUP2 = "control groups of version 2 are not writable"
 OLD_KERNEL = "the kernel is older than 6.9: it does not activate the queue of a link when it is asked for the link"
 NO_HELM = "needs helm: `make helm` builds it"
 NO_KUBECTL = "kubectl is not installed"
+NO_KUSTOMIZE = "needs kustomize 2.0.3: `make kustomize` builds it"
 HAS_IPIP = "this kernel has IPIP"
 OLD_CIBUILDWHEEL = "cibuildwheel needs Python 3.11"
 NO_DEBIAN_TOOLS = "needs the tools of Debian packages: `make deb` installs them"
@@ -24,6 +25,7 @@ EXPECTED: dict[str, str] = {
     NO_CNI: "Debian trixie and Ubuntu 24.10 have none any more that does",
     NO_RECEIVER: "the receiver of traces is built with Go, which images of containers do not have",
     NO_HELM: "helm is built with Go, which images of containers do not have",
+    NO_KUSTOMIZE: "kustomize is built with Go, which images of containers do not have",
     NO_KUBECTL: "no distribution has a package of it that is new enough",
     NO_ANALYZE: "images of containers have no systemd",
     NO_SYSTEMD: "images of containers have no systemd",

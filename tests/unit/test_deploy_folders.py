@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.skips import NO_HELM, NO_KUBECTL
+from harness.skips import NO_HELM, NO_KUBECTL, NO_KUSTOMIZE
 from svc import __version__
 from svc.deploy.crds import definitions
 from svc.deploy.manifests.objects import objects
@@ -31,11 +31,14 @@ Json = dict[str, Any]
 
 CHECKOUT = Path(__file__).parents[2]
 DEPLOY, TOOL = CHECKOUT / "deploy", CHECKOUT / "tools" / "deploy_folders.py"
-HELM = Path(os.environ.get("SVC_TESTCACHE", "/var/cache/svc-tests")) / "helm" / "helm"
+CACHE = Path(os.environ.get("SVC_TESTCACHE", "/var/cache/svc-tests"))
+HELM = CACHE / "helm" / "helm"
+OLD_KUSTOMIZE = CACHE / "kustomize" / "kustomize"
 IMAGE = f"svc:{__version__}"
 ENDPOINTS = "https://10.0.0.1:2379,https://10.0.0.2:2379"
 PAIRS = [(NETWORKING, ORCH), (OVERLAY, ORCH), (POLICY_ONLY, ORCH), (OPERATOR, ORCH), (NETWORKING, ETCD), (OVERLAY, ETCD)]
 EVERY_PAIR = pytest.mark.parametrize(("flavour", "store"), PAIRS)
+EVERY_KUSTOMIZE = pytest.mark.parametrize("release", ["2.0.3", "5"])
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
@@ -71,17 +74,37 @@ def test_check_finds_a_stale_folder(change: str, tmp_path: Path) -> None:
     assert run(sys.executable, TOOL, "--check", tmp_path).returncode == 0
 
 
+def kustomize(release: str, folder: Path) -> list[Json]:
+    """Return the objects of a kustomization. kubectl has kustomize 5; before 1.21 it has 2.0.3."""
+    program = ("kubectl", "kustomize") if release == "5" else (str(OLD_KUSTOMIZE), "build")
+    if shutil.which(program[0]) is None:
+        pytest.skip(NO_KUBECTL if release == "5" else NO_KUSTOMIZE)
+    done = run(*program, folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [*yaml.safe_load_all(done.stdout)]
+
+
+@EVERY_KUSTOMIZE
 @EVERY_PAIR
-def test_kustomize_has_the_objects_of_the_model(flavour: str, store: str) -> None:
-    """kubectl has kustomize 5."""
-    if shutil.which("kubectl") is None:
-        pytest.skip(NO_KUBECTL)
-    done = run("kubectl", "kustomize", DEPLOY / "kustomize" / f"{flavour}-{store}")
-    assert done.returncode == 0, done.stderr
+def test_kustomize_has_the_objects_of_the_model(flavour: str, store: str, release: str) -> None:
+    found = kustomize(release, DEPLOY / "kustomize" / f"{flavour}-{store}")
     endpoints = "https://etcd.example:2379" if store == ETCD else ""
-    assert by_name(yaml.safe_load_all(done.stdout)) == by_name(
-        objects(Settings(flavour, store, IMAGE, etcd_endpoints=endpoints))
+    assert by_name(found) == by_name(objects(Settings(flavour, store, IMAGE, etcd_endpoints=endpoints)))
+
+
+@EVERY_KUSTOMIZE
+def test_kustomize_changes_the_image_in_an_overlay(release: str, tmp_path: Path) -> None:
+    """kustomize 2.0.3 takes a folder from `bases` alone, which later ones call `resources`."""
+    base = tmp_path / "base"
+    shutil.copytree(DEPLOY / "kustomize" / f"{NETWORKING}-{ORCH}", base)
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    images = [{"name": IMAGE.partition(":")[0], "newName": "registry.example/svc", "newTag": "9"}]
+    (overlay / "kustomization.yaml").write_text(
+        yaml.safe_dump({"resources" if release == "5" else "bases": ["../base"], "images": images})
     )
+    wanted = by_name(objects(Settings(NETWORKING, ORCH, "registry.example/svc:9")))
+    assert by_name(kustomize(release, overlay)) == wanted
 
 
 def helm(chart: str, *values: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

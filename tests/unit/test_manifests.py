@@ -50,6 +50,7 @@ from svc.names import DEFAULT
 from svc.netconf import netconf as netconfs
 from svc.netconf.names_profiles import load_profile
 from svc.routes.settings import parse as parse_routes
+from svc.values import replace
 
 Json = dict[str, Any]
 
@@ -307,6 +308,18 @@ def test_pod_cidrs_are_used_by_the_flavours_that_route_by_them() -> None:
             assert values.get("USE_POD_CIDR") == ("true" if deployment.flavour in (OVERLAY, POLICY_ONLY) else None)
 
 
+@EVERY_DEPLOYMENT
+def test_an_apply_empties_no_secret(deployment: Settings) -> None:
+    """The administrator makes it. An object without content would take its keys away when it is applied again."""
+    assert of_kind(objects(deployment), "Secret") == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "deploy/README.md", "docs/manifests.md"])
+def test_pages_say_that_nothing_enforces_policy_while_the_slot_is_empty(page: str) -> None:
+    text = " ".join((Path(__file__).parents[2] / page).read_text().split())
+    assert re.search(r"(No|no) component of (svc|the cluster) enforces policy|svc enforces no policy", text)
+
+
 def test_slots_take_a_policy_agent_and_a_proxy() -> None:
     agent = {"name": "policy", "image": "policy:1"}
     proxy = [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "proxy", "namespace": "kube-system"}}]
@@ -316,6 +329,20 @@ def test_slots_take_a_policy_agent_and_a_proxy() -> None:
     assert [each["name"] for pod in pods(objects(settings(POLICY_ONLY))) for each in pod["containers"]] == [
         AGENT, INSTALL_WATCH, "controllers",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "deployment", [settings(*pair) for pair in PAIRS], ids=[f"{flavour}-{datastore}" for flavour, datastore in PAIRS]
+)
+def test_routes_are_made_where_networking_or_the_user_asks_for_them(deployment: Settings) -> None:
+    """With all that svc-routes needs: its role, too, if the Kubernetes API is the datastore."""
+    for wanted in (deployment, replace(deployment, routes=True)):
+        documents = objects(wanted)
+        names = {each["name"] for pod in pods(documents) for each in pod["containers"]}
+        runs = wanted.routes or wanted.flavour == NETWORKING
+        assert (ROUTES in names) == runs
+        roles = {each["metadata"]["name"] for each in of_kind(documents, "ClusterRole")}
+        assert (rbac.routes_role(DEFAULT, "")["metadata"]["name"] in roles) == (runs and wanted.is_orch)
 
 
 def test_disruption_budget_has_the_api_group_of_the_server() -> None:

@@ -1,6 +1,7 @@
 """Roles of the programs: those of the controllers are the documented ones, and none has a right that its task does not need."""
 
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from svc.admin.installation_resource.wanted import NAMESPACE as INSTALLATION_NAM
 from svc.controllers.settings import CONTROLLERS, KNOWN
 from svc.datastore.orch.leases import NAMESPACE
 from svc.deploy import controller_rights, rbac
+from svc.deploy.manifests.objects import objects
+from svc.deploy.manifests.settings import ETCD, NETWORKING, ORCH, OVERLAY, POLICY_ONLY, Settings
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
 
@@ -95,44 +98,72 @@ def test_binding_is_in_the_namespace_of_its_role() -> None:
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "svc-node"}
 
 
-def rows_of(role: str) -> set[tuple[str, str, str, str, str]]:
-    """Return the documented rights: API group, resource, name, namespace, verb."""
-    lines = [line.strip("|").split("|") for line in MANIFESTS.read_text().splitlines() if line.startswith(f"| {role} |")]
-    found = set()
-    for _, group, objects, verbs in (map(str.strip, line) for line in lines if len(line) == 4):
-        plain, _, place = objects.partition(", in namespace ")
+Detailed = tuple[str, str, str, str, str]
+"""A right: API group, resource, name, namespace, verb."""
+
+IN_KUBERNETES, IN_ETCD = "### With the Kubernetes API as datastore", "### With etcd as datastore"
+
+
+def documented_at(heading: str) -> dict[str, set[Detailed]]:
+    """Return the rights of each role in the table that follows a heading of docs/manifests.md."""
+    _, _, section = MANIFESTS.read_text().partition(f"{heading}\n")
+    lines = [line.strip("|").split("|") for line in section.partition("\n#")[0].splitlines() if "`" in line and line[0] == "|"]
+    found: dict[str, set[Detailed]] = defaultdict(set)
+    for role, group, what, verbs in (map(str.strip, line) for line in lines):
+        plain, _, place = what.partition(", in namespace ")
         plain, _, name = plain.partition(", of ")
-        found |= {
+        found[role] |= {
             (group.strip("`").replace("core", ""), resource, "".join(words(name)), "".join(words(place)), verb)
             for resource in words(plain)
             for verb in words(verbs)
         }
-    assert found
-    return found
+    return dict(found)
 
 
 def words(cell: str) -> list[str]:
     return re.findall("`([^`]+)`", cell)
 
 
-def test_documented_rights_are_those_of_the_roles() -> None:
-    """docs/manifests.md shows the roles of plugin, agent and installer."""
-    backing = DEFAULT.crd_api_version
-    roles = {
-        "plugin": [rbac.plugin_role(DEFAULT, backing)],
-        "agent": [rbac.agent_role(DEFAULT, backing), rbac.agent_lease_role(DEFAULT)],
-        "routes": [rbac.routes_role(DEFAULT, backing)],
-        "installer": [rbac.installer_token_role(DEFAULT, ""), rbac.installer_role(DEFAULT, backing)],
-    }
-    for name, made in roles.items():
-        rights = {
-            (rule["apiGroups"][0], rule["resources"][0], of, role["metadata"].get("namespace", ""), verb)
-            for role in made
+def granted_by(settings: Settings) -> dict[str, set[Detailed]]:
+    """Return the rights of each program by the roles of the manifests."""
+    programs = {"svc-cni-plugin": "plugin", "svc-node": "agent", "svc-install": "installer", "svc-routes": "routes"}
+    found: dict[str, set[Detailed]] = defaultdict(set)
+    for role in (each for each in objects(settings) if each["kind"] in ("Role", "ClusterRole")):
+        if role["metadata"]["name"] == DEFAULT.controllers:  # docs/controllers.md shows these
+            continue
+        namespace = "" if role["metadata"]["name"] == "svc-install" else role["metadata"].get("namespace", "")
+        found[programs[role["metadata"]["name"]]] |= {
+            (rule["apiGroups"][0], rule["resources"][0], of, namespace, verb)
             for rule in role["rules"]
             for of in rule.get("resourceNames", [""])
             for verb in rule["verbs"]
         }
-        assert rights == rows_of(name)
+    return {program: rights for program, rights in found.items() if rights}
+
+
+@pytest.mark.parametrize(
+    ("heading", "settings"),
+    [
+        (IN_KUBERNETES, Settings(NETWORKING, ORCH, "svc:1")),
+        (IN_ETCD, Settings(NETWORKING, ETCD, "svc:1", etcd_endpoints="http://10.0.0.1:2379")),
+        (IN_ETCD, Settings(OVERLAY, ETCD, "svc:1", etcd_endpoints="http://10.0.0.1:2379")),
+    ],
+    ids=["orch", "etcd", "etcd with host-local"],
+)
+def test_documented_rights_are_those_of_the_manifests(heading: str, settings: Settings) -> None:
+    """docs/manifests.md shows the roles of plugin, agent, installer and svc-routes, for each datastore."""
+    assert documented_at(heading) == granted_by(settings)
+
+
+def test_documented_rights_with_host_local() -> None:
+    """Those of the table without the ones that the sentence after it names."""
+    (sentence,) = (line for line in MANIFESTS.read_text().splitlines() if line.startswith("If addresses come from host-local"))
+    missing = words(sentence)
+    assert len(missing) == 4
+    shown = documented_at(IN_KUBERNETES)
+    wanted = {program: {right for right in shown[program] if right[1] not in missing} for program in ("plugin", "agent")}
+    for flavour in (OVERLAY, POLICY_ONLY):
+        assert granted_by(Settings(flavour, ORCH, "svc:1")) == wanted | {"installer": shown["installer"]}
 
 
 def test_operator_changes_workloads_of_another_namespace() -> None:

@@ -1,18 +1,24 @@
-"""One command makes a fresh cluster run pods, in each flavour."""
+"""One command makes a fresh cluster run pods, in each flavour; so does kubectl, and so does helm."""
 
 import json
+import os
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness.chart_site import CHARTS, HELM
 from harness.datastores import EtcdSite
 from harness.etcd import Cluster, cluster
 from harness.fresh_cluster import IMAGE, NODE, FreshCluster
 from harness.installations import PATH, document
 from harness.kube import NODE_ADDRESS
 from harness.node import netconf, pool_document
+from harness.skips import NO_HELM, NO_KUBECTL
 from harness.workloads import put_pod
 
 pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
@@ -80,12 +86,15 @@ def test_etcd(fresh: FreshCluster, etcd: Cluster, flavour: str, tmp_path: Path) 
         "--flavour", flavour, "--datastore", "etcd", "--etcd-endpoints", etcd.endpoints.replace("127.0.0.1", NODE_ADDRESS)
     )
     if flavour == "networking":
-        network = tmp_path / "netconf.json"
-        network.write_text(json.dumps(netconf(**EtcdSite(etcd).config)))
-        pool = tmp_path / "pool.json"
-        pool.write_text(pool_document("pool", RANGE))
-        fresh.svcctl("--netconf", str(network), "pool", "apply", "-f", str(pool))
+        make_pool(fresh, tmp_path, **EtcdSite(etcd).config)
     require_pod(fresh, began)
+
+
+def make_pool(fresh: FreshCluster, folder: Path, **datastore: Any) -> None:
+    network, pool = folder / "netconf.json", folder / "pool.json"
+    network.write_text(json.dumps(netconf(**datastore)))
+    pool.write_text(pool_document("pool", RANGE))
+    fresh.svcctl("--netconf", str(network), "pool", "apply", "-f", str(pool))
 
 
 @pytest.mark.parametrize("flavour", ["overlay", "policy-only"])
@@ -103,3 +112,58 @@ def test_operator(fresh: FreshCluster) -> None:
     fresh.apply("--flavour", "operator")
     fresh.kube.call("POST", PATH.rpartition("/")[0], document({"ipPools": [{"cidr": RANGE}]}))
     require_pod(fresh, began)
+
+
+def run(fresh: FreshCluster, *command: str, stdin: str = "") -> str:
+    """Run a program of another project for the administrator."""
+    environment = os.environ | {"KUBECONFIG": str(fresh.kubeconfig)}
+    done = subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def generations(fresh: FreshCluster) -> list[int]:
+    """Return how often the workloads and the definitions were changed."""
+    system = "/apis/apps/v1/namespaces/kube-system"
+    paths = (f"{system}/daemonsets", f"{system}/deployments", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+    return [each["metadata"]["generation"] for path in paths for each in fresh.kube.call("GET", path)["items"]]
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason=NO_KUBECTL)
+def test_kubectl(fresh: FreshCluster, tmp_path: Path) -> None:
+    """It applies what svcctl prints. A second time changes nothing."""
+    printed = fresh.svcctl("manifests", "--image", IMAGE, "--policy-api", "policy/v1beta1")
+    began = time.monotonic()
+    apply = ("kubectl", "apply", "--server-side", "-f", "-")
+    run(fresh, *apply, stdin=printed)
+    require_served(fresh)
+    make_pool(fresh, tmp_path, datastore_type="orch", orch={"kubeconfig": str(fresh.kubeconfig)})
+    require_pod(fresh, began)
+    before = generations(fresh)
+    run(fresh, *apply, stdin=printed)
+    assert generations(fresh) == before
+
+
+def require_served(fresh: FreshCluster) -> None:
+    """Wait until pools can be made."""
+    run(fresh, "kubectl", "wait", "--for=condition=established", "--timeout=60s", "crd/ippools.crd.svc.internal")
+
+
+@pytest.mark.skipif(not HELM.exists(), reason=NO_HELM)
+def test_charts(fresh: FreshCluster, tmp_path: Path) -> None:
+    """The commands of docs/manifests.md. A second time changes nothing."""
+
+    def install() -> None:
+        for release, chart, *more in (
+            ("svc-crds", "crd-chart"),
+            ("svc", "chart", "--namespace", "kube-system", "--set", f"image={IMAGE}"),
+        ):
+            run(fresh, str(HELM), "upgrade", "--install", release, str(CHARTS / chart), *more)
+
+    began = time.monotonic()
+    install()
+    make_pool(fresh, tmp_path, datastore_type="orch", orch={"kubeconfig": str(fresh.kubeconfig)})
+    require_pod(fresh, began)
+    before = generations(fresh)
+    install()
+    assert generations(fresh) == before

@@ -1,12 +1,8 @@
 """The rights that the manifests give, and the requests that a cluster makes with them."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from harness import fresh_cluster
 from harness.audit_log import AuditLog, granted
-from harness.built_image import BuiltImage
 from harness.fresh_cluster import IMAGE, FreshCluster
 from harness.workloads import delete_pod, put_pod, read_pod
 from svc.deploy import rbac
@@ -17,12 +13,6 @@ from svc.names import DEFAULT
 pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 RANGE = "10.244.0.0/16"
-
-
-@pytest.fixture
-def audited(image: BuiltImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshCluster]:
-    with fresh_cluster.running(tmp_path_factory.mktemp("audited"), image, audits=True) as cluster:
-        yield cluster
 
 
 def use_everything(fresh: FreshCluster) -> None:
@@ -49,14 +39,14 @@ def update_svc(fresh: FreshCluster) -> None:
     fresh.real.wait("the version is that of svc", lambda: fresh.kube.call("GET", path)["spec"][field] == own[field])
 
 
-def test_no_request_is_denied_and_the_installer_uses_each_right(audited: FreshCluster) -> None:
+def test_no_request_is_denied_and_the_installer_uses_each_right(fresh: FreshCluster) -> None:
     """Those of the controllers are compared in test_controllers_rights.py, with one controller after the other.
 
     Those of the plugin are for more than this cluster meets: damage, other nodes, full pools.
     """
-    audited.apply("--pool", RANGE)
-    use_everything(audited)
-    log = AuditLog(audited.kube.audit_log)
+    fresh.apply("--pool", RANGE)
+    use_everything(fresh)
+    log = AuditLog(fresh.kube.audit_log)
     rights = granted(objects(Settings(NETWORKING, ORCH, IMAGE, crds=NONE)))
     assert set(rights) == {rbac.plugin_account(DEFAULT), rbac.node_name(DEFAULT), DEFAULT.controllers}
     assert log.denied() == set()

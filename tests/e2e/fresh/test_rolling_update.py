@@ -14,6 +14,7 @@ from svc.names import DEFAULT
 pytestmark = [pytest.mark.root, pytest.mark.server, pytest.mark.long]
 
 UPDATES = 2
+GAP_SECONDS = 5.0
 _REFUSED = "FailedCreatePodSandBox"
 SOCKET = "/run/svc/agent.sock"  # /var/run is a symbolic link, which another root would resolve elsewhere
 
@@ -38,6 +39,7 @@ def test_no_call_fails(fresh: FreshCluster) -> None:
             fresh.await_address(f"during{number}")
     assert churn.failed == []
     assert len(churn.gaps) == UPDATES
+    assert min(churn.gaps) <= GAP_SECONDS  # other programs of a busy machine may delay one of them
     assert events(fresh.kube, _REFUSED) == refused
     fresh.real.wait("the pod has ended", lambda: read_pod(fresh.kube, "before") is None)
     journal = fresh.real.library / "svc" / "journal.db"

@@ -1,5 +1,7 @@
 """The image itself: its settings, what is in its file system, and what is not."""
 
+import hashlib
+import json
 import os
 import stat
 import subprocess
@@ -124,6 +126,36 @@ def test_commands_of_the_user_of_controllers(root: Path) -> None:
 
 def test_another_machine_s_identity_is_not_in_it(root: Path) -> None:
     assert (root / "etc/machine-id").read_bytes() == b""
+
+
+def write_base(path: Path, root: Path) -> None:
+    """Write the file system of an image without svc as `docker save` does, with a file of its own."""
+    (root / "etc/other-base").touch()
+    layer = path.with_suffix(".layer")
+    subprocess.run(["tar", "-cf", layer, "--exclude=./opt/svc", "-C", root, "."], check=True)
+    digest = hashlib.sha256(layer.read_bytes()).hexdigest()
+    (path.parent / "config.json").write_text(
+        json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}})
+    )
+    manifest = [{"Config": "config.json", "RepoTags": ["other:1"], "Layers": [layer.name]}]
+    (path.parent / "manifest.json").write_text(json.dumps(manifest))
+    names = ("manifest.json", "config.json", layer.name)
+    subprocess.run(["tar", "-cf", path, "-C", path.parent, *names], check=True)
+
+
+@pytest.mark.long
+def test_another_base(image: BuiltImage, tmp_path: Path) -> None:
+    """Its files stay. svc is on top of them."""
+    image.unpack(tmp_path / "base")
+    write_base(tmp_path / "base.tar", tmp_path / "base")
+    base = f"docker-archive:{tmp_path}/base.tar"
+    done = built_image.build(tmp_path / "built", BASE=base)
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = BuiltImage(tmp_path / "built")
+    built.unpack(tmp_path / "root")
+    assert (tmp_path / "root/etc/other-base").exists()
+    assert built.settings["Labels"]["org.opencontainers.image.base.name"] == base
+    assert __version__ in run(tmp_path / "root", "svcctl", "--version")
 
 
 @pytest.mark.long
