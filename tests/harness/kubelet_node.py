@@ -68,6 +68,8 @@ _KUBELET = {
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
     "authorization": {"mode": "AlwaysAllow"},
     "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "50Mi"},
+    "imageGCHighThresholdPercent": 100,  # images have no registry here: one that is removed never comes back
+    "imageGCLowThresholdPercent": 99,
 }
 
 # /run is in memory, as on every machine; the data on disk survives a boot.
