@@ -135,8 +135,8 @@ def test_edit_of_a_field_that_the_release_changes_is_a_conflict(installed: Upgra
 @pytest.mark.parametrize(
     ("request_line", "right"),
     [
-        (r"^POST .*/daemonsets\?.*dryRun", "the right to create it is missing"),
-        (r"^GET .*/daemonsets/svc-node", "the right to get it is missing"),
+        (r"^POST .*/daemonsets\?.*dryRun", "svc-upgrade-probe: the right to create it is missing"),
+        (r"^GET .*/daemonsets/svc-node", "svc-node: the right to get it is missing"),
     ],
 )
 def test_missing_right_is_named(installed: UpgradeSite, server: Kube, request_line: str, right: str) -> None:
@@ -146,7 +146,7 @@ def test_missing_right_is_named(installed: UpgradeSite, server: Kube, request_li
         proxy.arm(Order(forbidden.fate, request_line, times=100, status=forbidden.status, body=forbidden.body))
         refused = installed.run("apply", *base_of(installed, "0.1.0"), documents=published("0.1.1"), server=proxy.url)
     assert refused.exit_code == 3, refused.output
-    assert f"{DAEMON_SET_STEP}: {right}" in refused.stderr
+    assert f"DaemonSet/kube-system/{right}" in refused.stderr
     assert installed.record() is None
 
 

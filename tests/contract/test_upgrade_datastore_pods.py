@@ -39,7 +39,8 @@ def procedure(
         made.manifest = made.folder / "new.yaml"
         write(made, documents("kube"))
         yield made
-        made.kube.forget(f"daemonsets/{SYSTEM}/", f"configmaps/{SYSTEM}/cni-config")
+        made.kube.forget(f"daemonsets/{SYSTEM}/")
+        made.kube.uproot(f"configmaps/{SYSTEM}/cni-config")
 
 
 def documents(network: str, image: str = "svc:0.1.0") -> list[Json]:
