@@ -34,12 +34,20 @@ def managers_at(live: Json, paths: Sequence[Path]) -> list[Json]:
 def giving_back_at(live: Json, former: Sequence[Json], paths: Sequence[Path]) -> list[Json]:
     """Return the JSON patch that gives the fields at these paths back to what `managers_at` has returned before the run.
 
-    It is empty if svcctl has none of them. Fields elsewhere stay with whom they have now."""
-    if not _has_taken({"metadata": {"managedFields": managers_at(live, paths)}}, former):
+    It is empty if svcctl has none that another manager lacks. Fields elsewhere stay with the managers that have them now."""
+    if not _is_lost(managers_at(live, paths), former):
         return []
     left = [_without(each, paths) for each in live["metadata"]["managedFields"]]
     value = joined([*(each for each in left if each["fieldsV1"]), *former])
     return [{"op": "replace", "path": "/metadata/managedFields", "value": value}]
+
+
+def _is_lost(present: Sequence[Json], former: Sequence[Json]) -> bool:
+    """Return whether svcctl has a field that a former manager lacks, also if both of them had it before."""
+    own = {path for each in present if each["manager"] == MANAGER for path in leaves(each["fieldsV1"])}
+    kept = {_identity(each): each["fieldsV1"] for each in present}
+    others = ((_identity(each), path) for each in former if each["manager"] != MANAGER for path in leaves(each["fieldsV1"]))
+    return any(path in own and not has(kept.get(identity, {}), path) for identity, path in others)
 
 
 def joined(former: Sequence[Json]) -> list[Json]:

@@ -137,10 +137,13 @@ def test_address_of_the_api_server_goes_along(installed: OperatorMoveSite) -> No
 
 def test_undo_gives_fields_back_to_their_managers(installed: OperatorMoveSite) -> None:
     """Their next server-side apply meets no conflict."""
-    strategy = {"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}}}
-    installed.upgrades.edit(agents(SYSTEM), strategy, "gitops")
-    installed.upgrades.edit(controllers(SYSTEM), {"spec": {"replicas": 2}}, "gitops")
-    wait_for_agents(installed)
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+    for path, kind, spec in (
+        (agents(SYSTEM), "DaemonSet", {"updateStrategy": strategy}),
+        (controllers(SYSTEM), "Deployment", {"replicas": 1}),
+    ):
+        body = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": path.rpartition("/")[2]}, "spec": spec}
+        installed.kube.call("PATCH", f"{path}?fieldManager=gitops", body, "application/apply-patch+yaml")
     before = [managers(installed, path) for path in (agents(SYSTEM), controllers(SYSTEM))]
     installed.succeeds("apply")
     installed.succeeds("undo")
