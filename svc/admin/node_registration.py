@@ -6,7 +6,7 @@ from typing import Final
 from svc.admin.resources import CLUSTER, CREATED, NODE, READY, UNCHANGED, UPDATED, retry
 from svc.datastore.api import Backend, Check, Create, Entry, StoreError, Update
 from svc.model.keys import ResourceKey
-from svc.model.resource import Resource, new_uid, set_identity
+from svc.model.resource import Json, Resource, new_uid, set_identity
 from svc.names import Names
 from svc.values import replace
 
@@ -19,7 +19,7 @@ def register(backend: Backend, names: Names, node: str, kube_name: str, now: dat
     One without references gets the name: svc-routes writes the address of its node, and may be the first to write the Node.
     Raise StoreError if the datastore is locked or fails."""
     key = ResourceKey(NODE, node)
-    named = {_REFERENCES: [{"nodeName": kube_name, "orchestrator": names.orchestrator}]}
+    named: Json = {_REFERENCES: [{"nodeName": kube_name, "orchestrator": names.orchestrator}]}
 
     def step() -> str:
         found = backend.find(key)
@@ -36,11 +36,11 @@ def register(backend: Backend, names: Names, node: str, kube_name: str, now: dat
     return retry(f"node {node!r}", step)
 
 
-def _with(found: Entry[Resource], fields: dict[str, object]) -> Resource:
+def _with(found: Entry[Resource], fields: Json) -> Resource:
     return replace(found.value, spec=found.value.spec | fields)
 
 
-def _made(node: str, spec: dict[str, object], now: datetime) -> Resource:
+def _made(node: str, spec: Json, now: datetime) -> Resource:
     made = Resource(NODE, {"name": node}, spec)
     set_identity(made, now, new_uid())
     return made
