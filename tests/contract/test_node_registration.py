@@ -1,4 +1,4 @@
-"""The registration of a Kubernetes node in etcd: it is created once, and a Node that exists stays as it is."""
+"""The registration of a Kubernetes node in etcd: it is created once, and a Node that has its name stays as it is."""
 
 import threading
 from collections.abc import Iterator
@@ -8,13 +8,15 @@ from datetime import datetime, timezone
 import pytest
 
 from harness.datastores import Site, session
+from svc._core.cidr import Address
 from svc.admin.node_registration import register
-from svc.admin.resources import CLUSTER, CREATED, UNCHANGED
+from svc.admin.resources import CLUSTER, CREATED, UNCHANGED, UPDATED
 from svc.controllers.nodes import kube_name
 from svc.datastore.api import StoreError
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT
+from svc.routes.own_node import OwnNode
 
 pytestmark = pytest.mark.server
 
@@ -49,13 +51,39 @@ def test_node_gets_its_name_in_kubernetes(etcd_site: Site, is_initialised: bool)
         assert store.get(NODE).revision == found.revision
 
 
-def test_node_that_exists_stays(etcd_site: Site) -> None:
+@pytest.mark.parametrize("orchestrator", [DEFAULT.orchestrator, "another"])
+def test_node_that_exists_stays(etcd_site: Site, orchestrator: str) -> None:
     """Another program, or an administrator, has made it. It stays in a locked datastore too, without an error."""
+    spec = {"bgp": {"asNumber": 1}, "orchRefs": [{"nodeName": "other", "orchestrator": orchestrator}]}
     with session(etcd_site) as store:
-        store.update(NODE, lambda _: Resource("Node", {"name": "node1", "labels": {"rack": "a"}}, {"bgp": {"asNumber": 1}}))
+        store.update(NODE, lambda _: Resource("Node", {"name": "node1", "labels": {"rack": "a"}}, spec))
         found = store.get(NODE)
         set_readiness(etcd_site, ready=False)
         assert register(store, DEFAULT, "node1", "node1", NOW) == UNCHANGED
+        assert store.get(NODE) == found
+
+
+def test_node_that_svc_routes_has_made_gets_its_name_in_kubernetes(etcd_site: Site) -> None:
+    """The programs start at the same time. Without the name, no label is copied, and the datastore cannot move."""
+    set_readiness(etcd_site, ready=True)
+    with session(etcd_site) as store:
+        OwnNode(store, DEFAULT, "node1").register({4: Address("192.0.2.1")})
+        before = store.get(NODE).value
+        assert register(store, DEFAULT, "node1", "node1.example", NOW) == UPDATED
+        found = store.get(NODE)
+        assert kube_name(DEFAULT, found.value) == "node1.example"
+        assert found.value.spec.items() > before.spec.items()
+        assert register(store, DEFAULT, "node1", "node1.example", NOW) == UNCHANGED
+        assert store.get(NODE).revision == found.revision
+
+
+def test_node_in_a_locked_datastore_gets_no_name(etcd_site: Site) -> None:
+    with session(etcd_site) as store:
+        store.update(NODE, lambda _: Resource("Node", {"name": "node1"}, {"bgp": {"asNumber": 1}}))
+        found = store.get(NODE)
+        set_readiness(etcd_site, ready=False)
+        with pytest.raises(StoreError, match="locked for a migration: wait for its end"):
+            register(store, DEFAULT, "node1", "node1", NOW)
         assert store.get(NODE) == found
 
 

@@ -53,11 +53,11 @@ def release(version: str, endpoints: str, paths: Mapping[str, str], secret_data:
 
 
 class Certificates:
-    """An authority with a certificate for the server, and some for clients."""
+    """An authority with a certificate for the server, and some for clients. `hosts` are its addresses beside 127.0.0.1."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *hosts: str) -> None:
         self._authority = Authority(folder, "root")
-        self.server = ServerTls(*self._authority.issue("server", "127.0.0.1"), clients=self._authority.root)
+        self.server = ServerTls(*self._authority.issue("server", "127.0.0.1", *hosts), clients=self._authority.root)
 
     def client(self, name: str) -> dict[str, str]:
         """Return the entries of a Secret with a certificate of its own."""

@@ -57,11 +57,26 @@ class FreshCluster:
         self.kube, self.real, self.reach = kube, real, reach
         self.kubeconfig = kube.kubeconfig(folder / "administrator")
 
-    def svcctl(self, *arguments: str) -> str:
-        """Run svcctl on the machine of the administrator, and return its output."""
-        done = subprocess.run([str(BIN / "svcctl"), *arguments], capture_output=True, text=True, check=False)
+    def svcctl(self, *arguments: str, on_node: bool = False) -> str:
+        """Run svcctl on the machine of the administrator, or in the network of the node, and return its output."""
+        words = [*(self._enter if on_node else ()), str(BIN / "svcctl"), *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    def svcctl_lines(self, *arguments: str) -> Iterator[str]:
+        """Run svcctl in the network of the node, and yield each line of its output when it comes."""
+        words, lines = [*self._enter, str(BIN / "svcctl"), *arguments], list[str]()
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                yield line.rstrip()
+        assert process.returncode == 0, f"{arguments}: {''.join(lines)}"
+
+    @property
+    def _enter(self) -> tuple[str, ...]:
+        return "nsenter", f"--net={self.real.node.netns.path}"
 
     def apply(self, *options: str) -> str:
         """Bring svc into the cluster by one command."""
