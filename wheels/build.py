@@ -94,8 +94,9 @@ def _deflate(data: bytes) -> bytes:
 
 
 def _base_wheel(folder: Path, build: Path) -> Path:
-    """Return a wheel for this Python, built in `build`, whose Python part and C code all wheels share."""
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "-C", f"build-dir={build}", "-w", str(folder)]
+    """Return a wheel without compiled files, made in `build`. All wheels share its Python part and the C code there."""
+    settings = (f"build-dir={build}", "build.targets=core_code", "install.components=none")
+    options = ["--quiet", "--no-deps", "--no-build-isolation", *(f"-C{each}" for each in settings), "-w", str(folder)]
     command = [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)]
     subprocess.run(command, check=True)
     return next(folder.glob("*.whl"))

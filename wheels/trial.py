@@ -24,9 +24,13 @@ OF_SOURCES: Final = (  # they read the sources, their documents or their reposit
     "unit/test_deploy.py",
     "unit/test_deploy_folders.py",
     "unit/test_documentation.py",
+    "unit/test_hosted_wheels.py",
     "unit/test_layers.py",
+    "unit/test_one_version.py",
     "unit/test_reference.py",
+    "unit/test_sbom.py",
     "unit/test_wheels.py",
+    "unit/test_wheels_trial.py",
     "unit/test_ctl_remedies.py::test_every_named_command_exists",
     "unit/test_errors.py::test_every_code_is_used",
     "unit/test_errors.py::test_reference_has_every_code",
@@ -34,11 +38,13 @@ OF_SOURCES: Final = (  # they read the sources, their documents or their reposit
     "unit/test_ipam_findings.py::test_page_lists_the_findings",
     "unit/test_kinds.py::test_documented_kinds_are_those_of_the_table",
     "unit/test_names.py::test_exceptions_are_still_necessary",
+    "unit/test_names.py::test_names_occur_nowhere_else",
     "unit/test_names.py::test_reference_lists_every_name",
     "unit/test_results.py::test_every_code_is_documented_once",
     "unit/test_rights.py::test_documented_rights_are_those_of_the_roles",
     "unit/test_rights.py::test_roles_of_controllers_are_the_documented_rights",
     "unit/test_route_rules.py::test_every_reason_is_documented",
+    "unit/test_route_rules.py::test_every_state_is_documented",
 )
 OF_HOST: Final = ("unit/test_leaks.py::test_mounted_file_is_reported_elsewhere_too",)  # the root of the file system is another
 _SVC: Final = "import svc, svc._core.rtnl as core; print(svc.__file__, core.__file__)"

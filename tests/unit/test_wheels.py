@@ -1,7 +1,6 @@
 """The matrix of wheels, and how they are put together."""
 
 import importlib
-import re
 import sys
 import zipfile
 import zlib
@@ -87,17 +86,3 @@ def test_equal_builds_do_not_differ_but_empty_ones_prove_nothing(wheels: Any, tm
     assert list(wheels("twice").differences(tmp_path, tmp_path)) == ["nothing was built"]
     (tmp_path / "x.whl").write_text("x")
     assert not list(wheels("twice").differences(tmp_path, tmp_path))
-
-
-def test_trial_leaves_out_only_tests_that_are_there(wheels: Any) -> None:
-    for name in (*wheels("trial").OF_SOURCES, *wheels("trial").OF_HOST):
-        module, _, function = name.partition("::")
-        assert not function or f"def {function}(" in (ROOT / "tests" / module).read_text(), name
-        assert (ROOT / "tests" / module).exists(), name
-
-
-def test_trial_installs_what_the_lock_file_has(wheels: Any) -> None:
-    trial = wheels("trial")
-    pinned = {line.partition("==")[0] for line in trial.constraints().splitlines()}
-    assert {"pytest", "hypothesis"} <= pinned
-    assert {re.split(r"[<>=\[]", each)[0].lower() for each in trial.tools()} <= pinned
