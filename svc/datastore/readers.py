@@ -66,10 +66,25 @@ class Readers:
 
     def _opened(self, place: _Place) -> sqlite3.Connection | None:
         """Return the connection of a place, opened if need be; None if that is not possible. The caller holds its lock."""
+        if place.connection is None and self._open(place):
+            self._open_others()
+        return place.connection
+
+    def _open_others(self) -> None:
+        """Open the other free places, so that the number of descriptors does not grow with the time that the process runs."""
+        for place in self._more:
+            if place.lock.acquire(blocking=False):
+                try:
+                    self._open(place)
+                finally:
+                    place.lock.release()
+
+    def _open(self, place: _Place) -> bool:
+        """Open the connection of a place if need be. Return whether it is open. The caller holds its lock."""
         if place.connection is None and not self._is_closed:
             with suppress(sqlite3.Error, OSError):
                 place.connection = self._connected()
-        return place.connection
+        return place.connection is not None
 
     def _connected(self) -> sqlite3.Connection | None:
         """Return one more connection; None if `path` is another file. Raise sqlite3.Error or OSError."""

@@ -97,6 +97,14 @@ def test_readers_use_different_connections_at_once(file: File) -> None:
         assert list(map(id, again)) == list(map(id, held))  # none is opened twice
 
 
+def test_first_need_opens_all(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many descriptors the process has does not depend on how many readers met since its start."""
+    with file.busy(2):
+        monkeypatch.setattr(sqlite, "connect", None)
+    with file.busy(CONNECTIONS) as held:
+        assert len(set(map(id, held))) == CONNECTIONS
+
+
 def test_reader_beyond_the_limit_waits(file: File) -> None:
     require_wait(file, CONNECTIONS)
 
