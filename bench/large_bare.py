@@ -44,11 +44,14 @@ def pods_per_second(
     parts = [len(range(number, parallel, WORKERS)) for number in range(min(WORKERS, parallel))]
     pairs = [context.Pipe() for _ in parts]
     processes = [
-        context.Process(target=_work, args=(end, dict(settings), dict(documents), f"{number}", threads, seconds), daemon=True)
+        context.Process(
+            target=_work, args=(end, dict(settings), dict(documents), f"{parallel}-{number}", threads, seconds), daemon=True
+        )
         for number, (threads, (_, end)) in enumerate(zip(parts, pairs, strict=True))
     ]
-    for process in processes:
+    for process, (_, end) in zip(processes, pairs, strict=True):
         process.start()
+        end.close()  # the other copy is the worker's: when it fails, `recv` fails
     for own, _ in pairs:
         own.recv()  # it is connected
     began, before = time.monotonic(), used()

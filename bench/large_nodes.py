@@ -97,8 +97,9 @@ def fleet(settings: Mapping[str, str], pods_of_node: int, at_once: int) -> Itera
         for _, end in pairs
     ]
     try:
-        for process in processes:
+        for process, (_, end) in zip(processes, pairs, strict=True):
             process.start()
+            end.close()  # the other copy is the worker's: when it fails, `recv` fails
         for own, _ in pairs:
             own.recv()  # it has imported everything, and opened its session
         yield Fleet([own for own, _ in pairs])
