@@ -150,6 +150,11 @@ class CustomResourceCodec:
         except (KeyError, TypeError, AttributeError) as error:  # a field is missing or has another type
             raise ValueError(f"malformed object of kind {kind}: {type(error).__name__} {error}") from None
 
+    def tombstone(self, key: AffinityKey | HandleKey, revision: str) -> Json:
+        """Return the object that marks an affinity or handle as deleted, with the fields that its schema requires."""
+        value: Value = Handle({}, True) if isinstance(key, HandleKey) else Affinity("pendingDeletion", True)
+        return self.encode(key, value, revision)
+
     def with_labels(self, key: AffinityKey, data: Json) -> Json:
         """Return the object of an affinity with the labels that queries select by. Other labels and annotations stay."""
         parts, found = ("labels", "annotations"), data["metadata"]

@@ -1,13 +1,13 @@
 """Keys that are stored as custom resources of svc's API group.
 
-A deletion is one request, at the known revision. Other programs delete blocks, affinities and handles in two steps: a tombstone
-in the object, then its removal. A reader that finds a tombstone treats the key as missing, and removes the object.
+Blocks, affinities and handles are deleted in two steps. The first writes a tombstone at the known revision; from then on the
+key is deleted. The second deletes the object with that UID. A reader that finds a tombstone treats the key as missing, and
+removes the object.
 """
 
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ from svc.retry import attempts
 Json = dict[str, Any]
 
 _MARKED = (BlockKey, AffinityKey, HandleKey)
-_DELETION_ATTEMPTS = 10  # of a deletion at any revision, of an object that other writers change
+_MARKING_ATTEMPTS = 10  # to write the tombstone of an object that other writers change, for a deletion at any revision
 _LISTED = ("IPPool", "IPReservation")  # the role of the plugin may list these, but not get one by its path
 _INFORMATION = ResourceKey("ClusterInformation", "default")
 
@@ -90,10 +90,11 @@ class CrdStore(ResourceStore):
                 return self._create(key, value)
             case Update(key=key, value=value, revision=revision):
                 return self._with_status(key, value, self._replace(key, self._objects.encode(key, value, revision), revision))
-            case Delete(key=key, revision=None) if isinstance(key, _MARKED):
-                self._delete_any(key)
+            case Delete(key=key, revision=revision) if isinstance(key, _MARKED):
+                self._remove(key, self._mark_any(key) if revision is None else self._mark(key, revision))
             case Delete(key=key, revision=revision):
-                self._delete(key, revision)
+                send = partial(self._client.delete, self._path(key), resourceVersion=revision)
+                write_verified(key, send, partial(self._deleted, key, revision))
         return None
 
     @property
@@ -205,23 +206,39 @@ class CrdStore(ResourceStore):
             self._plain.add(wanted.kind)
             return entry
 
-    def _delete(self, key: Key, revision: str | None) -> None:
-        send = partial(self._client.delete, self._path(key), resourceVersion=revision)
-        write_verified(key, send, partial(self._deleted, key, revision))
-
-    def _delete_any(self, key: Key) -> None:
-        """Delete an object at any revision. Raise NotFound for a tombstone, Conflict if other writers keep changing it."""
-        for _ in attempts(_DELETION_ATTEMPTS):
+    def _mark_any(self, key: Key) -> Json:
+        """Mark an object at any revision, as `_mark` does. Raise Conflict if other writers keep changing it."""
+        for _ in attempts(_MARKING_ATTEMPTS):
             data = self._present(key)
             if data is None:
                 raise NotFound(key)
-            with suppress(Conflict):
-                self._delete(key, revision_of(data))
-                return
+            try:
+                return self._mark(key, revision_of(data))
+            except Conflict:
+                continue
         raise Conflict(key)
 
+    def _mark(self, key: Key, revision: str) -> Json:
+        """Write the tombstone, the first step of a deletion. Return the marked object; {} if it no longer exists."""
+        assert isinstance(key, _MARKED)
+        body = self._marked_block(key, revision) if isinstance(key, BlockKey) else self._objects.tombstone(key, revision)
+        send = partial(self._client.replace, self._path(key), body)
+        return write_verified(key, send, partial(self._deleted, key, revision))
+
+    def _marked_block(self, key: BlockKey, revision: str) -> Json:
+        """Return the whole block with a tombstone, because the schema of blocks accepts no shorter document."""
+        data = self._present(key)
+        if data is None:
+            raise NotFound(key)
+        if revision_of(data) != revision:
+            raise Conflict(key)
+        data["spec"]["deleted"] = True
+        return data
+
     def _remove(self, key: Key, marked: Json) -> None:
-        """Remove an object that another program has marked. Without an answer, the next reader repeats it."""
+        """Remove the marked object, the second step of a deletion. Without an answer, the next reader repeats it."""
+        if not marked:
+            return
         try:
             self._client.delete(self._path(key), uid=str(marked["metadata"]["uid"]))
         except ApiError as error:
@@ -231,10 +248,12 @@ class CrdStore(ResourceStore):
             _log.warning("%s is marked as deleted and not removed: %s", self._path(key), str(error))
 
     def _deleted(self, key: Key, revision: str | None) -> Json | None:
-        """Return {} if a deletion without an answer was applied, or another program deletes the object; None otherwise."""
+        """Return {} or the marked object if a deletion without an answer was applied; None if it was not."""
         data = self._find(key)
-        if data is None or _has_tombstone(key, data):
+        if data is None:
             return {}
+        if _has_tombstone(key, data):
+            return data
         if revision not in (None, revision_of(data)):
             raise Conflict(key)
         return None
