@@ -29,7 +29,7 @@ from svc.names import Names
 _BY_POLICY_AGENT: Final = (
     "install the policy agent, which defines this kind; kubectl get networkpolicies shows the policies of Kubernetes"
 )
-_IN_A_CLUSTER: Final = "it is about a cluster, and in its Kubernetes API: `svcctl installation --help`"
+_IN_A_CLUSTER: Final = "it is about a cluster, and in its Kubernetes API: `svcctl installation status` shows it"
 _OF_KUBERNETES: Final = "Kubernetes derives it from namespaces and service accounts: change them there"
 
 

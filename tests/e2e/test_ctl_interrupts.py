@@ -307,6 +307,9 @@ def test_interrupt_in_place_of_an_answer_changes_nothing(folder: Path) -> None:
     shown = b""
     while b"Delete ippool/p?" not in shown:
         shown += os.read(process.stderr.fileno(), 4096) or pytest.fail("it has ended")
-    assert "interrupted" in interrupt(process)
-    os.close(leader)
+    await_call(process, "wait_woken")  # it reads the terminal: Python would not notice a signal just before that
+    try:
+        assert "interrupted" in interrupt(process)
+    finally:
+        os.close(leader)
     assert cli.prints("get", "pools", "-o", "name") == "ippool/p\n"

@@ -46,12 +46,15 @@ class AuditLog:
         self._events = [event for event in events if event["user"]["username"].startswith((_PREFIX, NODES))]
 
     def denied(self) -> set[str]:
-        """Return the requests that were denied, each once."""
-        return {
-            f"{_account(event)}: {event['verb']} {event['requestURI']}"
-            for event in self._events
-            if event.get("responseStatus", {}).get("code") == 403
-        }
+        """Return the requests that were denied and never allowed, each once.
+
+        A role takes effect some time after it was made, and at the end of a test it may be gone before its program."""
+        answers: dict[bool, set[str]] = {True: set(), False: set()}
+        for event in self._events:
+            is_denied = event.get("responseStatus", {}).get("code") == 403
+            path, *_ = event["requestURI"].partition("?")
+            answers[is_denied].add(f"{_account(event)}: {event['verb']} {path}")
+        return answers[True] - answers[False]
 
     def used(self, account: str, rights: set[Right]) -> set[Right]:
         """Return those of the rights that allow a request which the account has made."""

@@ -54,9 +54,15 @@ addresses = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=
 
 
 class DevconfMessage(ifinfmsg):  # type: ignore[misc]
-    """pyroute2 reads devconf as a struct, but setting it takes an attribute for each number."""
+    """pyroute2 reads devconf as a struct, but setting it takes an attribute for each number.
+
+    A class inherits the table of its attributes if that of its base was made before, by another test."""
+
+    _nlmsg_base__compiled_nla = False
 
     class af_spec_inet(ifinfmsg.af_spec_inet):  # type: ignore[misc]  # noqa: N801
+        _nlmsg_base__compiled_nla = False
+
         class inet(nla):  # type: ignore[misc]  # noqa: N801
             nla_map = ((1, "IFLA_INET_CONF", "conf"),)
 

@@ -78,6 +78,16 @@ def test_a_denied_request_is_named(request: pytest.FixtureRequest, tmp_path: Pat
     assert problem == f"denied: {USERS[program].rpartition(':')[2]}: list /secrets"
 
 
+def test_a_request_that_is_denied_before_or_after_its_role_exists_is_no_problem(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    program, right = next((program, right) for program in USERS for right in sorted(suite_rights.granted(program)))
+    early, late = (event(program, right, 403) for _ in range(2))
+    late["requestURI"] += "?resourceVersion=7"
+    note(tmp_path, "a", [early, *every_event(), late])
+    assert suite_rights.problems(request.config, tmp_path) == []
+
+
 def test_a_request_whose_denial_a_test_has_provoked_is_no_problem(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     denied = event("installer", Right("", "secrets", "list"), 403)
     note(tmp_path, "a", [*every_event(), denied], "svc-node: list /secrets")
