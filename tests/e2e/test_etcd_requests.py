@@ -26,6 +26,22 @@ def handled(site: EtcdSite) -> int:
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_add_sends_one_request(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """It lists nothing: watches keep pools and settings, and the node's block is known."""
+    site, pod = cluster_node.site, cluster_node.pod(sandbox())
+    assert isinstance(site, EtcdSite)
+
+    def requests_of_an_add() -> int:
+        pod.delete()
+        before = handled(site)
+        pod.add()
+        return handled(site) - before
+
+    wait_until(lambda: requests_of_an_add() == 1)
+    pod.delete()
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
 def test_del_sends_two_requests(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
     """One request reads and one writes. The agent sends others besides, such as for the node claim, so one DEL must show it."""
     site, pod = cluster_node.site, cluster_node.pod(sandbox())

@@ -19,6 +19,7 @@ from harness.skips import ONE_PROCESSOR
 from harness.state import audit, disagreements, pod_links, remains, store_of
 from svc.cni.locks import DIRECTORY, STATE
 from svc.cpu_pinning import PIN_SECONDS
+from svc.deploy.manifests.node import AGENT_MIB
 from svc.model.keys import BlockQuery
 
 pytestmark = pytest.mark.root
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 
 CONCURRENT_CALLS = 16
+BURST = 64  # callers at once
 
 
 def test_hundred_concurrent_pods_get_unique_addresses(pods: MakePod, shared_node: Node) -> None:
@@ -44,6 +46,23 @@ def test_hundred_concurrent_pods_get_unique_addresses(pods: MakePod, shared_node
         list(runtime.map(Pod.delete, made))
     assert remains(shared_node) == []
     assert not any(pod.netns.links() for pod in made)
+
+
+def test_memory_of_a_burst_is_bounded(own_pods: MakePod, node: Node) -> None:
+    """A burst of many callers stays within the memory that the manifests request, and later ones need no more."""
+    made, peaks = [own_pods() for _ in range(BURST)], []
+    for _ in range(4):
+        with ThreadPoolExecutor(BURST) as runtime:
+            list(runtime.map(Pod.add, made))
+            list(runtime.map(Pod.delete, made))
+        peaks.append(peak_mib(node.agent_pid))
+    assert peaks[-1] <= AGENT_MIB
+    assert peaks[-1] - peaks[1] <= 4
+
+
+def peak_mib(pid: int) -> float:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)

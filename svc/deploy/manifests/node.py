@@ -28,6 +28,8 @@ from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 Json = dict[str, Any]
 
 INSTALL, AGENT, INSTALL_WATCH, ROUTES = "install", "agent", "install-watch", "routes"
+AGENT_MIB: Final = 80  # of memory, which an agent does not exceed in a burst either
+
 _WRITABLE_SYSCTLS: Final = "/host/proc/sys"
 _NAMESPACES: Final = "/run/netns"
 _MACHINE_ID: Final = "/etc/machine-id"
@@ -129,7 +131,7 @@ def _agent(settings: Settings) -> Json:
         "command": ["svc-agent"],
         "args": ["run", *directories, "--takeover", str(_TAKEOVER_SECONDS)],
         "env": [*_node_variables(settings), variable(SYSCTLS_VARIABLE, _WRITABLE_SYSCTLS)],
-        "resources": {"requests": {"cpu": "100m", "memory": "80Mi"}},
+        "resources": {"requests": {"cpu": "100m", "memory": f"{AGENT_MIB}Mi"}},
         "readinessProbe": {
             "exec": {"command": ["python3", "-I", "-S", "-c", connect]},
             "periodSeconds": 5,
