@@ -20,7 +20,7 @@ from harness.gate_server import GateServer, free_port, serving, silent
 from harness.netns import Netns
 from harness.node import Node, agent_with, netconf
 from harness.pod import Pod
-from harness.polling import wait_until
+from harness.polling import eventually, wait_until
 from svc.admin.agent_client import NoAgent, ask
 from svc.agent import server
 from svc.agent.workers import MAX_WORKERS
@@ -89,7 +89,7 @@ def test_failed_call_is_an_error_of_the_state(own_pods: MakePod, node: Node) -> 
 def test_decisions_of_a_call_are_remembered(own_pods: MakePod, node: Node, level: str) -> None:
     pod = own_pods(container=f"decided-{level}", log_level=level)
     pod.add()
-    (call,) = asked(node, "calls", container=f"decided-{level}")["calls"]
+    (call,) = eventually(lambda: asked(node, "calls", container=f"decided-{level}")["calls"], bool)  # noted after the reply
     assert (call["verb"], call["outcome"]) == ("ADD", "ok")
     pools, address = call["decisions"]
     assert pools == "IPv4: pools: pool4; dropped: none"
