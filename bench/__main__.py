@@ -7,6 +7,7 @@ page     write the tables of docs/benchmarks.md from results
 alloc    profile allocations of addresses
 """
 
+import os
 import sys
 from importlib import import_module
 
@@ -18,6 +19,7 @@ def main() -> int:
     name, *rest = sys.argv[1:] or ["run"]
     if name not in COMMANDS:
         name, rest = "run", sys.argv[1:]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed svc has its bytecode: a start must not compile it each time
     status: int = import_module(f"bench.{COMMANDS[name]}").main(rest)
     return status
 

@@ -115,7 +115,7 @@ class _Measured:
         milliseconds = []
         with self._site.writer() as writer:
             for number in range(BLOCKS, BLOCKS + CHANGES):
-                document = affinity(number - BLOCKS_OF_NODE * 10, network(number))
+                document = affinity(number - CHANGES, network(number))  # of a node that exists
                 key = (network(number).first.packed, network(number).length)
                 began = time.monotonic()
                 writer.put(document)

@@ -25,6 +25,7 @@ _IPV6: Final = Path("/proc/sys/net/ipv6")
 _NO_TUNNEL: Final = Failure(errno.ENODEV, "the tunnel is not ready")
 _NO_IPV6: Final = Failure(errno.EAFNOSUPPORT, "this kernel has no IPv6")
 _ATTEMPTS: Final = 3
+_BITS: Final = {4: 32, 6: 128}
 
 
 class KernelPart:
@@ -45,6 +46,7 @@ class KernelPart:
         self._networks: set[tuple[bytes, int]] = set()  # with a wanted route
         self._devices: set[int] = set()  # own tunnels
         self._pod_links: set[int] = set()
+        self._followed: tuple[frozenset[int], frozenset[Cidr]] | None = None  # tunnels with notifications, and blocks without
         self._peers: tuple[frozenset[TunnelPeer], dict[str, int], bool] | None = None  # as they were brought last
         self._is_full = True
         self.generation = 0  # another number after each change by others, also if `apply` has noticed it
@@ -60,6 +62,7 @@ class KernelPart:
         routes, after `forget` also of the NAT table. Otherwise only the differences to the last state are written. A tunnel
         with MTU 0 gets that of its parent less the bytes that the tunnel adds. Failures of single routes and problems of
         devices or NAT are in the result. Raise PeerError if the kernel cannot be read."""
+        self._follow(self._devices, wanted)
         self.changed(0)
         problems: list[str] = []
         keeps_peers = any(self.uses_tunnel(network) for network in kept)  # which ones, is not known
@@ -219,12 +222,22 @@ class KernelPart:
         self._links = None
         devices, found = self._tunnels.bring(wanted.tunnels, self._read_links())
         problems += found
+        self._follow(devices.values(), wanted)
         state = (wanted.peers, devices, may_delete)
         if self._is_full or self._peers not in (state, (wanted.peers, devices, True)):
             problems += self._bring_peers(wanted, devices, may_delete=may_delete)
             self._peers = state
         self._devices = set(devices.values())
         return devices
+
+    def _follow(self, tunnels: Iterable[int], wanted: Wanted) -> None:
+        """Receive notifications about what is wanted, before the kernel is read, and not about pods in own blocks."""
+        single = [network.first for network in wanted.routes if network.length == _BITS[network.version]]
+        blocks = [network for network, way in wanted.routes.items() if isinstance(way, Blackhole)]
+        own = frozenset(block for block in blocks if not any(address in block for address in single))
+        if (followed := (frozenset(tunnels), own)) != self._followed:
+            self._notifications.follow(*followed)
+            self._followed = followed
 
     def _bring_peers(self, wanted: Wanted, devices: Mapping[str, int], *, may_delete: bool) -> list[str]:
         for _ in range(_ATTEMPTS):
@@ -279,7 +292,7 @@ class KernelPart:
         if kind in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
             return self._concerns_route(values)
         if kind in (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR):
-            return index not in self._pod_links
+            return not self._is_pod_index(index)
         is_entry = values["family"] == rtnl.AF_BRIDGE  # the kernel does not say who has written one
         return index in self._devices and (kind == rtnl.RTM_DELNEIGH or not is_entry)
 
@@ -288,7 +301,21 @@ class KernelPart:
             return False
         if (route["destination"], route["length"]) in self._networks or route["protocol"] == self._names.route_protocol:
             return True
-        return route["index"] not in self._pod_links
+        return not self._is_pod_index(route["index"])
+
+    def _is_pod_index(self, index: int) -> bool:
+        """Return whether a link is that of a pod, or gone. The kernel drops the notifications about these links."""
+        if index in self._pod_links or index == 0:
+            return index != 0
+        request = rtnl.Batch()
+        request.get_link(index)
+        try:
+            (message,) = self._socket.query(request)
+        except OSError as failure:
+            return failure.errno == errno.ENODEV
+        if is_of_pod := traces.is_pod_interface(rtnl.unpack_link(message)):
+            self._pod_links.add(index)
+        return is_of_pod
 
     def _is_pod_link(self, kind: int, link: dict[str, Any]) -> bool:
         if not traces.is_pod_interface(link):

@@ -5,11 +5,13 @@ import os
 import select
 import socket as sockets
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
 from svc._core import rtnl
+from svc._core.cidr import Cidr
+from svc.routes import notification_filter
 
 _GROUPS: Final = (1, 3, 5, 7, 9, 11)  # RTNLGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE
 _BUFFER: Final = 8 << 20  # bytes; a notification takes some 1,000 in the kernel
@@ -34,7 +36,7 @@ _UNPACK: Final = {
 
 
 class Notifications:
-    """A subscription in the network namespace in which it is made. Those of the own sockets are ignored."""
+    """A subscription in the network namespace in which it is made. Those of own sockets and most about pods are ignored."""
 
     def __init__(self, concerns: Concerns) -> None:
         self._concerns = concerns
@@ -42,12 +44,17 @@ class Notifications:
         self._socket = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW | sockets.SOCK_CLOEXEC, sockets.NETLINK_ROUTE)
         with suppress(PermissionError):  # the default remains
             self._socket.setsockopt(sockets.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+        self.follow((), ())
         self._socket.bind((0, sum(1 << (group - 1) for group in _GROUPS)))
         self._socket.setblocking(False)
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
+
+    def follow(self, tunnels: Collection[int], own: Collection[Cidr]) -> None:
+        """Leave out what concerns pods alone: see `notification_filter.attach`."""
+        notification_filter.attach(self._socket, tunnels, own)
 
     def ignore(self, descriptor: int) -> None:
         """Ignore changes that were made by this netlink socket, which has sent something already."""

@@ -215,8 +215,9 @@ class Program:
         if is_aside:
             self._stand_aside(plan.wanted, inputs)
             return COMPARE_SECONDS
-        is_changed = plan.wanted != self._wanted or not self._stays <= plan.rows.keys()
-        if is_full or is_changed or self._is_due(time.monotonic()):
+        stays, before = self._staying(plan), self._stays
+        self._stays = stays
+        if is_full or plan.wanted != self._wanted or stays != before or self._is_due(time.monotonic()):
             self._apply(plan, changed_at, is_full=is_full)
         self._want_tunnels(inputs, own)
         problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
@@ -259,7 +260,6 @@ class Program:
     def _apply(self, plan: planning.Plan, changed_at: float | None, *, is_full: bool) -> None:
         """Have the kernel part add, then delete what may be deleted."""
         now, wanted = time.monotonic(), plan.wanted
-        self._stays = self._staying(plan)
         routes = self._refusals.due_routes(wanted.routes, now)
         if self._stays:
             routes = {network: way for network, way in routes.items() if network not in self._stays}

@@ -6,16 +6,21 @@ import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from select import select
 from time import monotonic
 
 import pytest
 
+from harness.inprocess import opened
 from harness.netns import Netns
 from harness.route_reader import PROTOCOL, SeenRoute, own_routes
 from svc._core import rtnl
 from svc._core.cidr import Address, Cidr
-from svc.dataplane.plan import HOST_MAC
+from svc.dataplane.kernel import Kernel
+from svc.dataplane.plan import HOST_MAC, VethSpec
+from svc.dataplane.wire import wire
 from svc.model.errors import PeerError
 from svc.routes.applied import Applied
 from svc.routes.kernel_part import KernelPart
@@ -31,6 +36,12 @@ FIRST6 = Direct(Address("fd99::2"))
 SYS_SETRESUID = {"x86_64": 117, "aarch64": 147}
 NOBODY, SAME = 65534, -1
 TIMEOUT_SECONDS = 20.0  # only a failing test waits that long
+
+
+@dataclass
+class Pair:
+    host_index: int = 0
+    peer_index: int = 0
 
 
 def via(network: Cidr, gateway: str, **others: object) -> SeenRoute:
@@ -363,6 +374,44 @@ def test_attachment_of_a_pod_is_not_reported(part: KernelPart, node: Netns) -> N
     assert part.changed(TIMEOUT_SECONDS)
     node.run("ip", "link", "del", "svc0")
     assert not part.changed(0)
+
+
+def test_attachment_of_a_pod_does_not_wake(part: KernelPart, node: Netns) -> None:
+    """The kernel drops the notifications: an ADD is not slower beside svc-routes. Changes of other links are reported."""
+    apply(part, {OWN: Blackhole(), OWN6: Blackhole()})
+    assert not part.changed(0.1)
+    both = VethSpec("svc0", "eth0", bytes.fromhex("0200000000aa"), (Address("10.65.0.130"), Address("fd00::47")))
+    with Netns("pod") as pod, opened(pod) as sandbox, closing(Kernel()) as kernel, closing(kernel.host()):
+        wire(kernel, both, sandbox.fd, Pair())
+        assert len(node.ip("route", "show", "dev", "svc0")) == 1
+        assert select([part.fileno()], [], [], 0.2)[0] == []
+        node.run("ip", "link", "set", "svc0", "mtu", "1400")
+        node.run("ip", "link", "del", "svc0")
+        assert select([part.fileno()], [], [], 0.2)[0] == []
+    node.run("ip", "link", "set", "up0", "mtu", "1400")
+    assert part.changed(TIMEOUT_SECONDS)
+
+
+def test_borrowed_address_of_an_own_block_is_watched(part: KernelPart, node: Netns) -> None:
+    """The route to another node is inside the block whose other routes are not watched."""
+    address = Cidr("10.65.0.129/32")
+    apply(part, {OWN: Blackhole()})
+    apply(part, {OWN: Blackhole(), address: FIRST})
+    node.run("ip", "route", "del", str(address))
+    assert part.changed(TIMEOUT_SECONDS)
+
+
+def test_deleted_attachment_is_not_reported(part: KernelPart, node: Netns) -> None:
+    """Also a route that is deleted alone, whose link is not known."""
+    apply(part, {BLOCK: FIRST})
+    mac = ["address", HOST_MAC.hex(":")]
+    node.run("ip", "link", "add", "svc0", *mac, "type", "veth", "peer", "name", "eth7", *mac)
+    node.run("ip", "link", "set", "svc0", "up")
+    node.run("ip", "route", "add", "10.65.0.7/32", "dev", "svc0")
+    node.run("ip", "route", "add", "fd00::7/128", "dev", "svc0", "protocol", "boot")
+    node.run("ip", "route", "del", "10.65.0.7/32", "dev", "svc0")
+    node.run("ip", "link", "del", "svc0")
+    assert not part.changed(0.2)
 
 
 def test_lost_notifications_cause_a_comparison(part: KernelPart, node: Netns) -> None:
