@@ -20,7 +20,7 @@ from typing import Final
 from scikit_build_core.build import build_sdist
 from zopfli.zlib import compress
 
-from wheels.assembly import Member, compiled_part, information_folder, python_part, write_wheel
+from wheels.assembly import Member, compiled_part, information_folder, python_part, version_in, write_wheel
 from wheels.checks import problems, sdist_problems
 from wheels.compiling import ROOT, compile_target, zig_folder
 from wheels.deflation import Kept
@@ -80,9 +80,9 @@ def _build_all(wanted: list[Target], base: dict[str, Member], given: argparse.Na
 def _build(target: Target, base: dict[str, Member], given: argparse.Namespace, folder: Path, epoch: int) -> str:
     """Build a wheel and check it. Return why that failed; empty if it did not."""
     information = information_folder(base)
-    ours = information.split("-")[1].removesuffix(".dist-info")
     try:
-        stage = compile_target(target, headers_of(target.python, given.cache), given.generated, ours, folder)
+        include = headers_of(target.python, given.cache)
+        stage = compile_target(target, include, given.generated, version_in(information), folder)
     except Unavailable as error:
         return _tell(f"{target}: cannot be built here: {error}")
     except subprocess.CalledProcessError as error:

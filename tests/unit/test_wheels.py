@@ -61,6 +61,12 @@ def test_equal_parts_make_equal_wheels(wheels: Any, tmp_path: Path) -> None:
     assert record[-1] == "svc_cni-1.0.dist-info/RECORD,,"
 
 
+def test_version_of_a_wheel_is_that_of_its_metadata(wheels: Any) -> None:
+    """The executable says it, in answers to users and to the agent."""
+    assert wheels("assembly").version_in("svc_cni-0.1.0.dist-info") == "0.1.0"
+    assert wheels("assembly").version_in("svc_cni-1.2.0rc1.dist-info") == "1.2.0rc1"
+
+
 def test_python_part_has_nothing_of_a_machine(wheels: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.whl"
     with zipfile.ZipFile(path, "w") as archive:
