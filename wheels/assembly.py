@@ -44,6 +44,11 @@ def information_folder(members: Mapping[str, Member]) -> str:
     return next(name.partition("/")[0] for name in members if name.endswith(".dist-info/METADATA"))
 
 
+def version_in(information: str) -> str:
+    """Return the version in the name of the folder with the metadata."""
+    return information.removesuffix(".dist-info").rpartition("-")[2]
+
+
 def compiled_part(stage: Path, information: str) -> Iterator[tuple[str, Member]]:
     """Yield the files that were compiled for a target, by their names in the wheel."""
     for path in (stage / EXTENSIONS).glob("*.so"):

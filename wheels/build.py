@@ -12,18 +12,23 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from functools import cache
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 from scikit_build_core.build import build_sdist
 from zopfli.zlib import compress
 
-from wheels.assembly import Member, compiled_part, information_folder, python_part, write_wheel
+from wheels.assembly import Member, compiled_part, information_folder, python_part, version_in, write_wheel
 from wheels.checks import problems, sdist_problems
 from wheels.compiling import ROOT, compile_target, zig_folder
+from wheels.deflation import Kept
 from wheels.headers import Unavailable, headers_of
 from wheels.sbom import add_sbom
 from wheels.targets import Target, targets_of
+
+_ITERATIONS: Final = 5
 
 
 def main() -> int:
@@ -39,12 +44,14 @@ def main() -> int:
         parser.error(str(error))
     given.out.mkdir(parents=True, exist_ok=True)
     given.out, given.cache = given.out.resolve(), given.cache.resolve()
+    given.generated = ROOT / "build/wheels"  # the same in each build: the cache of zig knows the files by their paths
+    given.deflate = Kept(ROOT / f"build/deflated/zopfli-{version('zopfli')}-{_ITERATIONS}", _deflate)
     epoch = int(os.environ.setdefault("SOURCE_DATE_EPOCH", _last_commit()))
     wrong_sdist = [] if given.targets else _sdist(given.out)
+    shutil.rmtree(given.generated, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
-        given.generated = Path(name) / "base"
         base = python_part(_base_wheel(Path(name), given.generated))
-        results = [_build(each, base, given, Path(name) / str(each), epoch) for each in wanted]
+        results = _build_all(wanted, base, given, Path(name), epoch)
     missing = [text for text in results if text]
     print(f"{len(results) - len(missing)} of {len(results)} wheels are in {given.out}")
     is_listed = add_sbom(information_folder(base), given.out, epoch)
@@ -61,18 +68,27 @@ def _sdist(folder: Path) -> list[str]:
     return found
 
 
+def _build_all(wanted: list[Target], base: dict[str, Member], given: argparse.Namespace, folder: Path, epoch: int) -> list[str]:
+    """Build wheels, as many at a time as there are processors. Return for each what `_build` returns.
+
+    Most steps of CMake, the compression and the checks use one processor each."""
+    given.deflate.prepare({each.data for each in base.values()})
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda each: _build(each, base, given, folder / str(each), epoch), wanted))
+
+
 def _build(target: Target, base: dict[str, Member], given: argparse.Namespace, folder: Path, epoch: int) -> str:
     """Build a wheel and check it. Return why that failed; empty if it did not."""
     information = information_folder(base)
-    version = information.split("-")[1].removesuffix(".dist-info")
     try:
-        stage = compile_target(target, headers_of(target.python, given.cache), given.generated, version, folder)
+        include = headers_of(target.python, given.cache)
+        stage = compile_target(target, include, given.generated, version_in(information), folder)
     except Unavailable as error:
         return _tell(f"{target}: cannot be built here: {error}")
     except subprocess.CalledProcessError as error:
         return _tell(f"{target}: {error}\n{error.stdout}{error.stderr}")
     members = base | dict(compiled_part(stage, information)) | dict(_licenses(information))
-    wheel = write_wheel(members, target, given.out, epoch, _deflate)
+    wheel = write_wheel(members, target, given.out, epoch, given.deflate)
     shutil.rmtree(folder)
     if found := list(problems(wheel, target)):
         wheel.unlink()
@@ -86,10 +102,9 @@ def _licenses(information: str) -> Iterator[tuple[str, Member]]:
     yield f"{information}/licenses/COPYRIGHT.musl", Member((zig_folder() / "lib/libc/musl/COPYRIGHT").read_bytes())
 
 
-@cache  # the Python part is the same in all wheels
 def _deflate(data: bytes) -> bytes:
     """Compress, 3 % smaller than zlib and independent of the zlib of this machine."""
-    whole: bytes = compress(data, numiterations=5)
+    whole: bytes = compress(data, numiterations=_ITERATIONS)
     return whole[2:-4]  # without the header and the checksum of zlib's format
 
 
@@ -109,7 +124,7 @@ def _last_commit() -> str:
 
 
 def _tell(text: str) -> str:
-    print(text, flush=True)
+    print(f"{text}\n", end="", flush=True)  # in one piece: wheels are built at the same time
     return text
 
 

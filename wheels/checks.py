@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 from wheels.targets import GLIBC, MUSL, Target
 
-MAX_BYTES: Final = 1_480_000  # Python sources alone have 1,085,000: see README.md
+MAX_BYTES: Final = 1_520_000  # Python sources alone have 1,102,000: see README.md
 _MACHINES: Final = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _NEEDED: Final = {GLIBC: {"libc.so.6"}, MUSL: set[str]()}  # a repair of the wheel would have nothing to add
 _SOURCES: Final = (".pyx", ".pxd", ".c", ".h")

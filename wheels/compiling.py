@@ -30,13 +30,17 @@ def compile_target(target: Target, include: Path, generated: Path, version: str,
     build.mkdir(parents=True)
     zig = zig_folder() / "zig"
     compiler = build / "zig-cc"
-    compiler.write_text(f'#!/bin/sh\nexec "{zig}" cc -target {target.zig} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\nexec "{zig}" cc "$@"\n')
     compiler.chmod(0o755)
     settings = {
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": target.machine,
         "CMAKE_C_COMPILER": str(compiler),
+        "CMAKE_C_COMPILER_TARGET": target.zig,
+        # CMake's own checks link nothing: for the first one zig would compile all of musl, for a minute.
+        "CMAKE_TRY_COMPILE_TARGET_TYPE": "STATIC_LIBRARY",
+        "HAS_NOSEPARATE_CODE": "OFF",
         "CMAKE_MODULE_LINKER_FLAGS": "-s" if target.library == GLIBC else "-s -nostdlib",  # musl: the interpreter has it loaded
         "CMAKE_INSTALL_PREFIX": str(stage),
         "Python_EXECUTABLE": sys.executable,

@@ -1,9 +1,9 @@
 """Run what other machines and C libraries get: python -m wheels.emulation [TARGET ...] [--wheels FOLDER].
 
-The executables of every wheel answer a VERSION, under qemu-user where they are for another machine. The extensions of manylinux
-wheels for another machine are imported by a Python of that machine. Those of musllinux wheels are inspected, because no
-distribution with musl is at hand: each symbol that they need must be one of Python or of musl. Exit status: 0 all is well, 1 a
-wheel is wrong, or one whose name was given could not be tried.
+The executables of every wheel answer a VERSION, and say that they have the version of the wheel; under qemu-user where they are
+for another machine. The extensions of manylinux wheels for another machine are imported by a Python of that machine. Those of
+musllinux wheels are inspected, because no distribution with musl is at hand: each symbol that they need must be one of Python
+or of musl. Exit status: 0 all is well, 1 a wheel is wrong, or one whose name was given could not be tried.
 """
 
 import argparse
@@ -74,6 +74,7 @@ def _try(target: Target, wheel: Path, cache: Path) -> Iterator[str]:
         (program,) = folder.glob(f"*.data/scripts/{name}")
         program.chmod(0o755)
         yield f"{name} {_version_of(program, emulator)}"
+        _require_version(program, emulator, wheel)
     extensions = sorted((folder / "svc/_core").glob("*.so"))
     if target.library == MUSL:
         yield _symbols(extensions, root_with("3.13", target.machine, cache))
@@ -88,6 +89,14 @@ def _version_of(program: Path, emulator: Path | None) -> str:
     done = subprocess.run(command, env=environment, input=call, capture_output=True, text=True, check=False)
     assert not done.returncode, f"{program.name}: {done.stdout}{done.stderr}"
     return f"VERSION {json.loads(done.stdout)['supportedVersions'][-1]}"
+
+
+def _require_version(program: Path, emulator: Path | None, wheel: Path) -> None:
+    """Require that the program has the version of its wheel."""
+    command = [str(word) for word in (emulator, program, "-v") if word]
+    shown = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, check=True).stdout.strip()
+    version = wheel.name.split("-")[1]
+    assert shown == version, f"{program.name} says that it is {shown}, in a wheel of {version}"
 
 
 def _imports(target: Target, wheel: Path, extensions: list[Path], emulator: Path | None, cache: Path) -> str:

@@ -11,12 +11,14 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 _DEBIAN: Final = "http://deb.debian.org/debian/pool/main/p"
 _UBUNTU: Final = "http://archive.ubuntu.com/ubuntu/pool/main/p"
 _SECONDS: Final = 120
 _MULTIARCH: Final = "x86_64-linux-gnu"
+_FETCHING: Final = Lock()  # wheels of one Python are built at the same time
 
 
 class Unavailable(Exception):
@@ -60,21 +62,27 @@ def headers_of(python: str, cache: Path) -> Path:
     """Return the folder with Python.h of a Python, fetched once into the cache. Raise Unavailable."""
     package = _PACKAGES[python]
     folder = cache / f"python{python}-{package.sha256[:12]}"
-    if not folder.exists():
-        if shutil.which("dpkg-deb") is None:
-            raise Unavailable("dpkg-deb is missing: install the package dpkg")
-        draft = folder.with_name(f"{folder.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        archive = draft / "package.deb"
-        archive.write_bytes(fetch(package))
-        subprocess.run(["dpkg-deb", "-x", archive, draft], check=True)
-        archive.unlink()
-        include = draft / "usr/include"
-        # Debian's own pyconfig.h only chooses that of the machine.
-        shutil.copy(include / _MULTIARCH / f"python{python}/pyconfig.h", include / f"python{python}/pyconfig.h")
-        draft.rename(folder)
+    with _FETCHING:
+        if not folder.exists():
+            _unpack(python, package, folder)
     return folder / f"usr/include/python{python}"
+
+
+def _unpack(python: str, package: Package, folder: Path) -> None:
+    """Fetch a package, and unpack it into a folder. Raise Unavailable."""
+    if shutil.which("dpkg-deb") is None:
+        raise Unavailable("dpkg-deb is missing: install the package dpkg")
+    draft = folder.with_name(f"{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    archive = draft / "package.deb"
+    archive.write_bytes(fetch(package))
+    subprocess.run(["dpkg-deb", "-x", archive, draft], check=True)
+    archive.unlink()
+    include = draft / "usr/include"
+    # Debian's own pyconfig.h only chooses that of the machine.
+    shutil.copy(include / _MULTIARCH / f"python{python}/pyconfig.h", include / f"python{python}/pyconfig.h")
+    draft.rename(folder)
 
 
 def fetch(package: Package) -> bytes:

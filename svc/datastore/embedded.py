@@ -92,7 +92,10 @@ class EmbeddedStore(Backend):
             if not path.exists():
                 sqlite.create(path, lambda connection: embedded_file.fill(connection, self._codec))
             self._open()
-        self._newest = dict(self._fetch(_COUNTERS))[TRANSACTIONS]
+        with ExitStack() as opened:
+            opened.callback(self.close)  # no caller has a store to close whose first read fails
+            self._newest = dict(self._fetch(_COUNTERS))[TRANSACTIONS]
+            opened.pop_all()
 
     def _open(self) -> None:
         """Open the connections to the files at the path. Raise StoreError, sqlite3.Error or OSError."""
@@ -100,10 +103,10 @@ class EmbeddedStore(Backend):
             reader = opened.enter_context(closing(sqlite.connect(self._path)))
             embedded_file.check_schema(self._path, reader)
             writer = opened.enter_context(closing(sqlite.connect(self._path)))
+            for connection in (reader, writer):
+                fail_at_once(connection)
+            self._files = sqlite.identities(self._path)
             opened.pop_all()
-        for connection in (reader, writer):
-            fail_at_once(connection)
-        self._files = sqlite.identities(self._path)
         self._writer, self._readers = writer, Readers(self._path, reader, threading.Lock(), self.is_current)
 
     @property

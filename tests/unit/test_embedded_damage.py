@@ -59,6 +59,17 @@ def test_damaged_store_is_a_store_error(path: Path) -> None:
             assert "move it away" in caught.value.details
 
 
+def test_store_that_cannot_be_opened_keeps_no_file_open(path: Path) -> None:
+    """Not even as long as the error is kept, whose traceback refers to the store."""
+    with closing(EmbeddedStore(path)) as store:
+        write_one(store)
+    damage(path)
+    with pytest.raises(StoreError) as caught:
+        EmbeddedStore(path)
+    kept = [file for file in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(file).startswith(str(path))]
+    assert kept == [], caught.value
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -22,6 +22,7 @@ from svc.netconf.installed import Installed, add_installed
 from svc.netconf.names_profiles import load_profile
 
 ELF = b"\x7fELF: CNI plugin, spec versions "
+ECHO = 'while read -r line; do echo "$line"; done'
 
 
 @pytest.fixture
@@ -85,15 +86,15 @@ def test_unchanged_files_are_not_written(tmp_path: Path, executable: Path) -> No
 def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
     """The running process keeps its file."""
     target = tmp_path / "svc"
-    write(File(target, Path("/bin/cat").read_bytes(), 0o755))
-    with subprocess.Popen([target], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+    write(File(target, Path("/bin/sh").read_bytes(), 0o755))  # `cat` may be one program for all of coreutils
+    with subprocess.Popen([target, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdin is not None
-        running.stdin.write(b"x")
+        running.stdin.write(b"x\n")
         running.stdin.flush()
-        assert running.stdout.read(1) == b"x"
+        assert running.stdout.readline() == b"x\n"
         assert write(File(target, ELF, 0o755))
-        assert running.communicate(b"y")[0] == b"y"
+        assert running.communicate(b"y\n")[0] == b"y\n"
     assert target.read_bytes() == ELF
 
 

@@ -61,6 +61,12 @@ def test_equal_parts_make_equal_wheels(wheels: Any, tmp_path: Path) -> None:
     assert record[-1] == "svc_cni-1.0.dist-info/RECORD,,"
 
 
+def test_version_of_a_wheel_is_that_of_its_metadata(wheels: Any) -> None:
+    """The executable says it, in answers to users and to the agent."""
+    assert wheels("assembly").version_in("svc_cni-0.1.0.dist-info") == "0.1.0"
+    assert wheels("assembly").version_in("svc_cni-1.2.0rc1.dist-info") == "1.2.0rc1"
+
+
 def test_python_part_has_nothing_of_a_machine(wheels: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.whl"
     with zipfile.ZipFile(path, "w") as archive:
@@ -86,3 +92,27 @@ def test_equal_builds_do_not_differ_but_empty_ones_prove_nothing(wheels: Any, tm
     assert list(wheels("twice").differences(tmp_path, tmp_path)) == ["nothing was built"]
     (tmp_path / "x.whl").write_text("x")
     assert not list(wheels("twice").differences(tmp_path, tmp_path))
+
+
+def test_compressed_files_are_kept_for_the_next_build(wheels: Any, tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    def deflate(data: bytes) -> bytes:
+        asked.append(data)
+        return zlib.compress(data)
+
+    kept = wheels("deflation").Kept(tmp_path / "kept", deflate)
+    kept.prepare({b"one", b"other"})
+    assert sorted(asked) == [b"one", b"other"]
+    again = wheels("deflation").Kept(tmp_path / "kept", deflate)
+    assert [zlib.decompress(again(data)) for data in (b"one", b"other", b"new")] == [b"one", b"other", b"new"]
+    assert asked[2:] == [b"new"]
+
+
+def test_interrupted_compression_keeps_nothing(wheels: Any, tmp_path: Path) -> None:
+    def fail(data: bytes) -> bytes:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wheels("deflation").Kept(tmp_path, fail)(b"one")
+    assert wheels("deflation").Kept(tmp_path, lambda data: b"stream")(b"one") == b"stream"
