@@ -28,7 +28,7 @@ class Node:
         self.registered: list[tuple[dict[int, Address], set[Address]]] = []
         self.is_full = self.is_broken = self.has_no_ipam = self.has_none = False
 
-    def assign(self, kind: str, pools: Iterable[str]) -> Address:
+    def assign(self, kind: str, pools: Iterable[str], former: Address | None = None) -> Address:
         if self.has_no_ipam:
             raise ImportError("no IPAM")
         if self.is_full:
