@@ -120,6 +120,8 @@ class Program:
         finally:
             self._close()
         report = self._telemetry.report
+        for text in (*report.problems, *(f"{network}: {failure.text}" for network, failure in report.failures.items())):
+            log.warning("%s", text)
         return 1 if report.failures or report.problems or report.held else 0
 
     def step(self) -> None:

@@ -173,6 +173,13 @@ def test_tunnels_survive_a_restart(world: World) -> None:
     assert "vxlan.svc" not in world.netns.links()
 
 
+def test_once_says_why_something_remains(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing serves the report of a process that has ended."""
+    with world.program(interface="nope") as made:
+        assert made.run_once() == 1
+    assert any("nope" in record.message for record in caplog.records if record.levelname == "WARNING")
+
+
 def test_a_large_cluster(world: World) -> None:
     """4,000 blocks of other nodes: the time of a full comparison."""
     for number in range(20):
