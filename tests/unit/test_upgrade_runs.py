@@ -197,6 +197,12 @@ def test_manifest_with_other_types(tmp_path: Path, text: str) -> None:
         read_manifest(str(tmp_path / "m.yaml"), "")
 
 
+def test_url_without_a_server_is_named_with_the_cause() -> None:
+    with pytest.raises(CallerError) as caught:
+        read_manifest("http://127.0.0.1:1/x", "0" * 64)
+    assert str(caught.value) == "http://127.0.0.1:1/x cannot be read: Connection refused: fetch the file yourself, and name it"
+
+
 @pytest.mark.parametrize("plan", ['{"steps": 5}', '{"steps": [{"name": "a"}]}', "[]", "text"])
 def test_file_that_is_no_plan(tmp_path: Path, plan: str) -> None:
     (tmp_path / "plan.json").write_text(plan)

@@ -18,7 +18,7 @@ from svc.ctl.terminal import echo, visible_lines
 from svc.ctl.upgrade_text import plan_text, run_text, verified_text
 from svc.datastore.open import open_client
 from svc.model.duration import parse_duration
-from svc.model.errors import CallerError, reason_of
+from svc.model.errors import CallerError
 from svc.netconf.networklist import read_file
 
 if TYPE_CHECKING:  # its packages come with an extra
@@ -139,13 +139,14 @@ def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, helm: str, 
       svcctl upgrade plan --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf
       svcctl upgrade plan --manifest new.yaml --out plan.json -o yaml
     """
-    if out is not None:
-        require_replaceable("--out", out)
-    with _engine(context, kubeconfig, {}, helm) as (engine, writer):
-        made = engine.plan(_procedure(writer, **given))
-    document = made.to_json()
-    if out is not None:
-        _write(out, document)
+    with _statuses():
+        if out is not None:
+            require_replaceable("--out", out)
+        with _engine(context, kubeconfig, {}, helm) as (engine, writer):
+            made = engine.plan(_procedure(writer, **given))
+        document = made.to_json()
+        if out is not None:
+            _write(out, document)
     context.answer([document], plan_text(made))
     if made.blockers:
         sys.exit(_BLOCKED)
@@ -183,7 +184,8 @@ def apply(
       svcctl upgrade apply --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf
       svcctl upgrade apply --manifest new.yaml --plan plan.json --ack DaemonSet/kube-system/svc-node
     """
-    options = {"acks": frozenset(acks), "timeout": _seconds(timeout), "plan": _read_plan(plan_file)}
+    with _statuses():
+        options = {"acks": frozenset(acks), "timeout": _seconds(timeout), "plan": _read_plan(plan_file)}
     with _engine(context, kubeconfig, options, helm) as (engine, writer):
         has_acted = engine.apply(_procedure(writer, **given))
     context.answer([{"outcome": "done" if has_acted else "nothing to do"}], "done" if has_acted else "nothing to do")
@@ -311,7 +313,8 @@ def _write(file: Path, document: Json) -> None:
     try:
         atomic_file.replace(file, (json.dumps(document, indent=2).encode(), b"\n"), 0o644)
     except OSError as error:
-        raise CallerError(f"--out {str(file)!r} cannot be written: {reason_of(error)}", details="name another file") from None
+        msg = f"--out {str(file)!r} cannot be written: {error.strerror}"
+        raise CallerError(msg, details="name a file in a directory that exists and has space") from None
 
 
 def _read_plan(file: Path | None) -> Json | None:
