@@ -201,9 +201,10 @@ def test_full_disk_behind_standard_error_changes_no_status(tmp_path: Path) -> No
     """What a run tells is not worth its end."""
     program = """
 import sys
-from svc.ctl.commands.upgrade import _statuses, _tell
+from svc.ctl.commands.upgrade import _statuses
+from svc.ctl.terminal import tell
 from svc.upgrade.outcomes import Blocked
-_tell("a step is done")
+tell("a step is done")
 with _statuses():
     raise Blocked(["a reason"])
 """

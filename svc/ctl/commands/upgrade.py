@@ -13,9 +13,8 @@ from svc import atomic_file, deadline
 from svc.admin.output_file import require_replaceable
 from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ctl.interrupts import announced_interrupt
-from svc.ctl.output import discard
 from svc.ctl.path_option import PATH
-from svc.ctl.terminal import echo
+from svc.ctl.terminal import tell
 from svc.ctl.upgrade_text import plan_text, run_text, verified_text
 from svc.datastore.open import open_client
 from svc.model.duration import parse_duration
@@ -279,7 +278,7 @@ def _engine(context: CliContext, kubeconfig: Path, options: Json, helm: str = ""
                 yield
 
         writer = Writer(client, context.names, permit, settings, Helm(helm, str(kubeconfig)))
-        chosen = Options(context.state_dir / _FOLDER, say=_tell, **options)
+        chosen = Options(context.state_dir / _FOLDER, say=tell, **options)
         with writer.resources, announced_interrupt(stop.request):
             yield Engine(writer, lease, chosen, stop), writer
 
@@ -290,7 +289,7 @@ def _statuses() -> Iterator[None]:
     try:
         yield
     except CallerError as error:
-        _tell(f"Error: {error.as_text()}")
+        tell(f"Error: {error.as_text()}")
         sys.exit(_USAGE)
     except Exception as error:
         status = getattr(error, "status", None)
@@ -299,18 +298,8 @@ def _statuses() -> Iterator[None]:
             raise
         lines = [f"Error: {reasons[0]}", *(f"  {text}" for text in reasons[1:])]
         details = getattr(error, "details", "")
-        _tell("\n".join([*lines, *([f"  ({details})"] if details else [])]))
+        tell("\n".join([*lines, *([f"  ({details})"] if details else [])]))
         sys.exit(status)
-
-
-def _tell(text: str) -> None:
-    """Print to standard error. A full disk behind it stops no run and changes no status; a reader that has ended does."""
-    try:
-        echo(text, err=True)
-    except BrokenPipeError:
-        raise
-    except OSError:
-        discard(sys.stderr)  # Python would try again at exit, and fail
 
 
 def _procedure(writer: "Writer", procedure: str | None, **given: Any) -> "Procedure":
