@@ -20,6 +20,7 @@ from svc.ctl.path_option import PATH
 from svc.ctl.selection import checked_namespace, locked_option, read_stdin
 from svc.ctl.terminal import echo
 from svc.datastore.open import open_client
+from svc.datastore.orch.answers import require_resource
 from svc.deploy.server_apply import MANAGER
 from svc.deploy.server_apply import apply as apply_documents
 from svc.model.errors import CallerError
@@ -183,6 +184,7 @@ def show_status(context: CliContext, file: str | None, kubeconfig: Path) -> None
             f"the cluster has no Installation {NAME!r} of {names.operator_api_version}",
             details="`svcctl crd apply --group operator` makes its definition, `svcctl installation apply` the resource",
         )
+    require_resource(present, f"GET {reconcile.path_of(names)}")
     is_same = document is None or document["spec"] == present.get("spec")
     conditions = [status.condition_of(present, kind) for kind in (status.READY, status.PROGRESSING, status.DEGRADED)]
     rows = [[each.get(name, "") for name in ("type", "status", "reason", "message")] for each in conditions if each]

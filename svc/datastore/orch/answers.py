@@ -17,6 +17,13 @@ def require_object(found: Any, call: str) -> Json:
     return found
 
 
+def require_resource(found: Json, call: str) -> Json:
+    """Return an answer that is a resource. Raise StoreError if it has no metadata."""
+    if not isinstance(found.get("metadata"), dict):
+        raise StoreError(f"{call}: the answer is not a resource: it has no metadata", details=_REMEDY)
+    return found
+
+
 def objects_in(answer: Json, name: str, call: str) -> list[Json]:
     """Remove a list of objects from an answer, and return it. Raise StoreError if it is not one, also if it is left out."""
     found = answer.pop(name, _MISSING)
