@@ -6,11 +6,10 @@ from typing import Any, Final
 from svc._core.cidr import Address
 from svc.attach.store_identity import StoreIdentity
 from svc.datastore.api import Backend, NotFound, StoreError
-from svc.ipam.errors import AddressUnavailable
 from svc.ipam.pools import read_pools
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
-from svc.model.errors import Code, PeerError
+from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import ResourceKey
 from svc.model.pool import TUNNEL
 from svc.model.resource import Json, Resource
@@ -50,10 +49,10 @@ class OwnNode:
         held = [address for address in self._ipam.addresses_of(handle) if any(address in pool.cidr for pool in usable)]
         if not held:
             labels = {} if node is None else node.value.labels
-            chosen = [pool.name for pool in known.selected(version, labels, use=TUNNEL) if pool in usable]
-            is_usable = former is not None and any(former in pool.cidr for pool in usable)
+            chosen = [pool for pool in known.selected(version, labels, use=TUNNEL) if pool in usable]
+            is_usable = former is not None and any(former in pool.cidr for pool in chosen)
             again = self._assigned_again(kind, handle, former) if former is not None and is_usable else None
-            held = [again or self._assigned(kind, handle, version, chosen)]
+            held = [again or self._assigned(kind, handle, version, [pool.name for pool in chosen])]
         elif len(self._ipam.addresses_of(handle)) > 1:
             self._ipam.release(Release(handle, keep=frozenset(held[:1])))
         self._announce(kind, held[0])
@@ -134,10 +133,11 @@ class OwnNode:
     def _assigned_again(self, kind: str, handle: str, former: Address) -> Address | None:
         """Assign the address of before, of which the datastore knows nothing; None if another one has it. Raise SvcError."""
         self._require_unlocked()
+        self._ipam.release(Release(handle))  # an address outside of the pools
         request = Assign(handle, self._attributes(kind), addresses=(former,), use=TUNNEL, restores=True)
         try:
             return self._ipam.assign(request).addresses[0]
-        except AddressUnavailable:
+        except CallerError:  # another handle has it, or a block of another size does
             return None
 
     def _attributes(self, kind: str) -> dict[str, str]:

@@ -271,6 +271,11 @@ def test_after_a_loss_of_data_a_tunnel_takes_no_address_of_a_live_pod(
         IpamService(store, "node1").assign(Assign("net.pod", {"node": "node1"}, addresses=(former,), restores=True))
         other = node.assign(VXLAN_V4, ["pool"], former)
         assert other not in (None, former)
+        node.release(VXLAN_V4)
+        with session(clean_site) as administrator:
+            put_pool(administrator, "pool", "10.0.0.0/16", vxlanMode="Always", allowedUses=["Workload"])
+        with pytest.raises(PeerError, match="no pool gives"):
+            node.assign(VXLAN_V4, ["pool"], other)
 
 
 def test_an_own_address_is_registered_once(clean_site: Site) -> None:
