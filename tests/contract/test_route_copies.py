@@ -1,5 +1,6 @@
 """The copies from which routes are planned, and what a node writes about itself, on real datastores."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
 from svc.attach import store_identity
 from svc.attach.datastore_ready import KEY as CLUSTER
+from svc.attach.store_identity import Known
 from svc.datastore.api import Backend, StoreError
 from svc.datastore.open import open_backend
 from svc.ipam.requests import Assign
@@ -31,8 +33,10 @@ from svc.routes.inputs import HANDLES, Inputs, NodeFacts
 from svc.routes.own_node import OwnNode
 from svc.routes.planning import tunnel_mac
 from svc.routes.settings import Settings
+from svc.routes.store_notes import FileNotes
 from svc.routes.tunnel_addresses import node_maker
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
+from svc.values import asdict
 
 pytestmark = pytest.mark.server
 
@@ -276,6 +280,20 @@ def test_after_a_loss_of_data_a_tunnel_takes_no_address_of_a_live_pod(
             put_pool(administrator, "pool", "10.0.0.0/16", vxlanMode="Always", allowedUses=["Workload"])
         with pytest.raises(PeerError, match="no pool gives"):
             node.assign(VXLAN_V4, ["pool"], other)
+
+
+def test_a_datastore_of_another_kind_has_lost_nothing(clean_site: Site, tmp_path: Path) -> None:
+    """After a move the content is that of the former one, and the revisions are others."""
+    notes, known = FileNotes(tmp_path), Known("moved", "another", 1 << 40)
+    notes.put_note("datastore svc kind=other", json.dumps(asdict(known)))
+    add_node(clean_site, "node1")
+    with session(clean_site) as store:
+        given = {"datastoreReady": True, "clusterGUID": "moved"}
+        put(store, CLUSTER, Resource(CLUSTER.kind, {"name": CLUSTER.name, "uid": "moved"}, given))
+        put_pool(store, "pool", "10.0.0.0/16", vxlanMode="Always")
+    settings = Settings({"kind": clean_site.config["datastore_type"]}, "node1", state_dir=tmp_path)
+    with closing(plugin_store(clean_site)) as store:
+        assert node_maker(store, settings)().assign(VXLAN_V4, ["pool"]) in Cidr("10.0.0.0/16")
 
 
 def test_an_own_address_is_registered_once(clean_site: Site) -> None:
