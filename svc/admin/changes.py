@@ -4,12 +4,12 @@ All errors are found before the first write. A store with transactions gets all 
 Another store gets them in the order of the objects, and the error of an interrupted call names those that were changed.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from svc.admin.field_changes import SHOWN, FieldChange, field_changes
 from svc.admin.kind import Kind, full_name, namespace_problem
 from svc.admin.objects import Stored, find_all
 from svc.admin.resources import CLUSTER, CREATED, READY, UNCHANGED, UPDATED, retry
@@ -19,12 +19,7 @@ from svc.model.resource import Resource, name_error, new_uid, ordered, set_ident
 from svc.values import dataclass, replace
 
 Json = dict[str, Any]
-FieldChange = tuple[str, Any, Any]
-"""A field, and its value before and after; ABSENT if it has none."""
-
-ABSENT: Final = object()
 _UNCHANGED: Final = "nothing was changed"
-_SHOWN: Final = ("labels", "annotations")  # of metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +54,7 @@ class Change:
 
     def fields(self) -> list[FieldChange]:
         """Return the labels, annotations and fields of `spec` that differ, in the order of their paths."""
-        before = dict(_flat(self.before)) if self.before else {}
-        after = dict(_flat(self.after))
-        paths = sorted(before.keys() | after.keys())
-        found = [(path, before.get(path, ABSENT), after.get(path, ABSENT)) for path in paths]
-        return [each for each in found if each[1] is ABSENT or each[2] is ABSENT or each[1] != each[2]]
+        return field_changes(self.before, self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,7 @@ def replaced(each: Wanted) -> Wanted:
         wanted = each.kind.complete(each.resource)
         if present is None:
             return each.change(None)
-        identity = {name: value for name, value in present.metadata.items() if name not in _SHOWN}
+        identity = {name: value for name, value in present.metadata.items() if name not in SHOWN}
         return replace(present, metadata=ordered(identity | wanted.metadata), spec=wanted.spec)
 
     return replace(each, change=change)
@@ -327,22 +318,3 @@ def _admitted(backend: Backend, changes: Mapping[int, Change]) -> dict[int, Upda
             resources = [changes[index].wanted.resource for index in of_kind]
             updates |= dict(zip(new, kind.admit(backend, resources, list(new.values())), strict=True))
     return updates
-
-
-def _flat(resource: Resource) -> Iterator[tuple[str, Any]]:
-    for name in _SHOWN:
-        yield from ((f"metadata.{name}.{key}", value) for key, value in (resource.metadata.get(name) or {}).items())
-    yield from _flattened("spec", resource.spec)
-
-
-def _flattened(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _flattened(f"{path}.{key}", item)
-    elif value != {}:
-        yield path, value
-
-
-def show_value(value: Any) -> str:
-    """Return a field's value as JSON."""
-    return "(none)" if value is ABSENT else json.dumps(value, ensure_ascii=False)

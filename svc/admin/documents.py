@@ -98,9 +98,7 @@ def read(files: Sequence[tuple[str, bytes]], known: Sequence[Kind], names: Names
         wanted += [found for place, node in nodes if (found := reader.read(place, node))]
         problems += [each.line for each in errors.found]
     if not count and not problems:
-        raise CallerError(
-            f"{', '.join(source for source, _ in files)}: no document", details="give at least one", code=Code.DECODING_FAILURE
-        )
+        raise _without_document(files)
     return wanted, problems
 
 
@@ -113,8 +111,13 @@ def read_raw(files: Sequence[tuple[str, bytes]]) -> list[Document]:
             found.append(Document(source, _opening(place), manifest.value_of(node), node))
         errors.raise_if_any()
     if not found:
-        raise CallerError("no document is given", details="give at least one", code=Code.DECODING_FAILURE)
+        raise _without_document(files)
     return found
+
+
+def _without_document(files: Sequence[tuple[str, bytes]]) -> CallerError:
+    message = f"{', '.join(source for source, _ in files)}: no document"
+    return CallerError(message, details="give at least one", code=Code.DECODING_FAILURE)
 
 
 def _opening(place: str) -> str:

@@ -108,7 +108,7 @@ def _read_document(context: Context, netconf: NetConf, namespace: str, pod: str)
     if not netconf.orchestrator:
         return {}
     document = context.orchestrators.pods(netconf.orchestrator).read(namespace, pod, "", lambda: None).pod or {}
-    if document.get("spec", {}).get("hostNetwork"):
+    if (document.get("spec") or {}).get("hostNetwork"):
         raise CallerError(
             f"pod {namespace}/{pod} uses the network of its node",
             details="no ADD is made for it, and it has no address of its own: hostNetwork in its specification",
@@ -117,7 +117,7 @@ def _read_document(context: Context, netconf: NetConf, namespace: str, pod: str)
 
 
 def _node_of(document: Json, network: Network) -> str:
-    return document.get("spec", {}).get("nodeName") or _own_node(network)
+    return (document.get("spec") or {}).get("nodeName") or _own_node(network)
 
 
 def _own_node(network: Network) -> str:

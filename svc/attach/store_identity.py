@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import orjson
 
-from svc.attach.journal import Journal
 from svc.attach.token_cache import Settings, without_secrets
 from svc.datastore.api import Backend, Position, StoreError
 from svc.values import asdict, dataclass, replace
@@ -21,6 +21,16 @@ from svc.values import asdict, dataclass, replace
 HOLD_SECONDS = 20.0
 
 _log = logging.getLogger(__name__)
+
+
+class Notes(Protocol):
+    """Texts by name that survive a restart, such as the journal's. `put_note` raises StoreError if they cannot be written."""
+
+    def note(self, name: str) -> str: ...
+
+    def notes(self, pattern: str) -> dict[str, str]: ...
+
+    def put_note(self, name: str, text: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -49,7 +59,7 @@ def note_name(plugin: str, settings: Settings) -> str:
     return f"datastore {plugin} {','.join(f'{name}={value}' for name, value in sorted(without_secrets(settings).items()))}"
 
 
-def stored_identity(journal: Journal, name: str) -> Known | None:
+def stored_identity(journal: Notes, name: str) -> Known | None:
     """Return the identity of this name in the journal, if any."""
     return _decoded(journal.note(name))
 
@@ -60,7 +70,7 @@ class StoreIdentity:
     The `journal` stores it under the name `key` across restarts. `others` is a pattern of the names of this kind of datastore.
     """
 
-    def __init__(self, place: str, journal: Journal | None = None, key: str = "", others: str = "") -> None:
+    def __init__(self, place: str, journal: Notes | None = None, key: str = "", others: str = "") -> None:
         self._place = place
         self._journal = journal
         self._key = key

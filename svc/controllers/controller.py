@@ -231,8 +231,10 @@ class Controller(ABC, Generic[Item]):
         self.tally.failed += 1
         with self._changed:
             delay = self._queue.failed(item, time.monotonic())
-        level = logging.DEBUG if self._is_repeated(item, str(reason)) else logging.WARNING
-        log.log(level, "controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, str(reason))
+        lines = reason.as_text().splitlines() if isinstance(reason, SvcError) else [str(reason)]
+        text = "; ".join(line.strip() for line in lines)
+        level = logging.DEBUG if self._is_repeated(item, text) else logging.WARNING
+        log.log(level, "controller %s: %s is tried again in %.0f s: %s", self.name, self.shown(item), delay, text)
 
     def _limit_dispute(self, item: Item, now: float) -> None:
         """Let an item pause that was written very often of late, because another program changes it each time."""

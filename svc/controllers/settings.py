@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from svc.admin.controllers_configuration import SHORTEST_PERIOD
 from svc.admin.installation_resource.wanted import NAMESPACE as NAMESPACE_OF_PODS
+from svc.admin.kind import NAMESPACE_RULE, is_namespace
 from svc.controllers.configuration import Configuration
 from svc.controllers.configuration_merge import Overrides, configuration_of, effective
 from svc.datastore.etcd.settings import read_settings
@@ -77,10 +78,16 @@ def read(environment: Mapping[str, str], names: Names, netconf: Path | None) -> 
         source.errors.append(
             FieldError("KUBECONFIG", MISSING, "is missing", "name a kubeconfig file; only a pod needs none").line
         )
+    namespace = source.read("OPERATOR_NAMESPACE", _namespace, NAMESPACE_OF_PODS)
     source.raise_errors()
     configuration = configuration_of(effective({}, overrides), has_copies=datastore["kind"] == ETCD)
-    namespace = source.find("OPERATOR_NAMESPACE")[1] or NAMESPACE_OF_PODS
     return Settings(controllers, datastore, api, configuration, overrides, source.find("HEALTH_FILE")[1], namespace)
+
+
+def _namespace(text: str) -> str:
+    if not is_namespace(text):
+        raise _Invalid("is not the name of a namespace", f"give {NAMESPACE_RULE}")
+    return text
 
 
 class _Invalid(ValueError):

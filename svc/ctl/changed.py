@@ -4,7 +4,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from svc.admin.changes import ABSENT, Change, show_value
+from svc.admin.changes import Change
+from svc.admin.field_changes import ABSENT, show_value
 from svc.ctl.cli_context import echo_json, echo_yaml
 from svc.ctl.output import OutputError
 from svc.ctl.terminal import echo, visible

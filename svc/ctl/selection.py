@@ -104,7 +104,8 @@ def _selector(_context: click.Context, _option: click.Parameter, text: str | Non
         raise click.BadParameter(str(error)) from None
 
 
-def _namespace(_context: click.Context, _option: click.Parameter, text: str) -> str:
+def checked_namespace(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """Return the value of an option. Raise BadParameter if it cannot name a namespace."""
     if text and not is_namespace(text):
         raise click.BadParameter(f"{text!r} is not the name of a namespace: give {NAMESPACE_RULE}")
     return text
@@ -134,7 +135,7 @@ namespace_option = click.option(
     "--namespace",
     default="",
     metavar="NAME",
-    callback=_namespace,
+    callback=checked_namespace,
     shell_complete=complete_namespaces,
     help="Namespace.  [default: default]",
 )

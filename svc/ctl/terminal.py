@@ -1,6 +1,10 @@
 """Text for people. Control characters of stored names and messages are shown escaped: a terminal would obey them."""
 
+import sys
+
 import click
+
+from svc.ctl.output import discard
 
 
 def visible(text: str) -> str:
@@ -16,6 +20,16 @@ def visible_lines(text: str) -> str:
 def echo(text: str, *, err: bool = False) -> None:
     """Print lines for people, on standard output or standard error."""
     click.echo(visible_lines(text), err=err)
+
+
+def tell(text: str) -> None:
+    """Print lines to standard error. A full disk behind it ends nothing and changes no status; a reader that has ended does."""
+    try:
+        echo(text, err=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        discard(sys.stderr)  # Python would try again at exit, and fail
 
 
 def _visible(character: str) -> str:

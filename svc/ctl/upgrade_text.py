@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from svc.admin.changes import show_value
+from svc.admin.field_changes import show_value
 
 if TYPE_CHECKING:  # its packages come with an extra
     from svc.upgrade.plan import Plan

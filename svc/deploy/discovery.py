@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from svc.datastore.orch.answers import objects_in
 from svc.values import dataclass
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Discovery:
         self._kinds.pop(api_version, None)
 
     def _read(self, api_version: str) -> dict[str, ServedKind]:
-        answer = self._client.get_if_served(root_of(api_version)) or {}
-        served = [each for each in answer.get("resources") or () if "/" not in each["name"]]  # not /status and the like
+        root = root_of(api_version)
+        answer = self._client.get_if_served(root)
+        every = [] if answer is None else objects_in(answer, "resources", f"GET {root}")
+        served = [each for each in every if "/" not in each["name"]]  # not /status and the like
         return {each["kind"]: ServedKind(each["name"], bool(each["namespaced"])) for each in served}

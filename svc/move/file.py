@@ -102,6 +102,8 @@ def _is_object(data: bytes) -> bool:
 def read(path: Path, names: Names) -> Export:
     """Read a file. Raise CallerError if it is damaged, or of another version or other names."""
     try:
+        if path.is_char_device() or path.is_block_device():  # it may have no end
+            raise CallerError(f"FILE {str(path)!r} is a device", details="name an export")
         data = path.read_bytes()
     except OSError as error:
         message = f"{path} cannot be read: {reason_of(error)}"

@@ -26,6 +26,9 @@ from svc.values import dataclass
 
 Documents = Mapping[Key, Value]
 
+ACKNOWLEDGEABLE: Final = ("ipam-check", "unknown")
+"""The IDs of blockers that a user may acknowledge."""
+
 _NEVER_MOVED: Final = ("ownerReferences", "deletionTimestamp")
 
 
@@ -120,7 +123,8 @@ def of_target(source_info: Resource | None, target: Place, run: str) -> list[Blo
 
 
 def _refused(id_: str, place: Place, error: SvcError) -> Blocker:
-    return Blocker(id_, place.backend.place, error.msg, error.details)
+    name = place.backend.place
+    return Blocker(id_, name, error.msg.removeprefix(f"{name} "), error.details)
 
 
 def _of_nodes(target: Place, documents: Documents, nodes: Iterable[Resource]) -> Iterator[Blocker]:

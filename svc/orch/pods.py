@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from svc.datastore.api import StoreError
+from svc.datastore.orch.answers import require_resource
 from svc.datastore.orch.client import ApiError, Client
 from svc.datastore.orch.resource_store import Collection
 from svc.datastore.orch.watch import CollectionWatch
@@ -104,7 +105,7 @@ class PodReader:
     def _get(self, path: str, what: str, fix: str = _GONE) -> Json:
         """Return an object. `what` names it if it does not exist, with the fix."""
         try:
-            return self._client.get(path)
+            return require_resource(self._client.get(path), f"GET {path}")
         except StoreError as failure:
             status = failure.status if isinstance(failure, ApiError) else 0
             if status == 404:

@@ -13,6 +13,7 @@ from svc.routes.mtu_file import remove_mtu
 from svc.routes.own_marks import OwnMarks, remove_marks
 from svc.routes.own_node import OwnNode
 from svc.routes.settings import Settings
+from svc.routes.store_notes import remove_notes
 
 
 def clean_node(settings: Settings, kernel: KernelPart) -> frozenset[str]:
@@ -41,6 +42,7 @@ def clean_datastore(settings: Settings, backend: Backend, kernel: KernelPart, ha
     foreign = [kind for kind in HANDLES if kind not in own and node.held(kind)]
     if not kept:
         remove_marks(settings.state_dir)
+        remove_notes(settings.state_dir)
     return [*kept, *(f"the address of tunnel {kind!r} stays assigned: another program has assigned it" for kind in foreign)]
 
 

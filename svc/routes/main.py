@@ -58,6 +58,8 @@ def _run(options: argparse.Namespace) -> int:
         stack.enter_context(_only_instance(settings))
         if settings.mode == OFF:
             log.info("the mode is off: nothing is changed")
+            if settings.once:
+                return 0
             stack.enter_context(_serving(settings, Telemetry(settings.datastore["kind"], StoreMeter())))
             end.wait(None)
             return 0
@@ -78,8 +80,24 @@ def _run(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     document = read_report(options.run_dir / SOCKET)
-    sys.stdout.write(as_json(document) if options.output == "json" else as_table(document))
-    return 0
+    return 0 if _is_written(as_json(document) if options.output == "json" else as_table(document)) else 1
+
+
+def _is_written(text: str) -> bool:
+    """Write to standard output. Return False if its reader has ended. Raise CallerError if it cannot be written."""
+    stream = sys.stdout
+    if stream is None:
+        raise CallerError("the answer cannot be written to standard output", details="it is closed")
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as failure:
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), stream.fileno())  # Python would write what is buffered again at exit, and fail
+        if isinstance(failure, BrokenPipeError):
+            return False
+        raise CallerError("the answer cannot be written to standard output", details=reason_of(failure)) from None
+    return True
 
 
 def _clean(options: argparse.Namespace) -> int:
@@ -103,9 +121,13 @@ _COMMANDS = {"run": _run, "show": _show, "clean": _clean}
 
 @contextmanager
 def _only_instance(settings: Settings) -> Iterator[None]:
-    """Hold the lock of the run directory. Raise CallerError if another process has it."""
-    create_directories(settings.run_dir)
-    make_private(settings.run_dir / DIRECTORY, 0o700)
+    """Hold the lock of the run directory. Raise CallerError if another process has it, or if it cannot be written."""
+    try:
+        create_directories(settings.run_dir)
+        make_private(settings.run_dir / DIRECTORY, 0o700)
+    except OSError as failure:
+        msg = f"run directory {str(settings.run_dir)!r} cannot be used: {reason_of(failure)}"
+        raise CallerError(msg, details="name another one with --run-dir, or have it writable") from None
     with closing(LockFile(settings.run_dir / DIRECTORY / LOCK)) as lock:
         until = time.monotonic() + settings.takeover
         while not lock.take():
@@ -127,10 +149,19 @@ def _serving(settings: Settings, telemetry: Telemetry) -> Iterator[None]:
         report.start()
         if settings.metrics:
             metrics = stack.enter_context(closing(TextServer(telemetry.text)))
-            for host, port in settings.metrics:
-                metrics.listen_on(host, port)
+            for address in settings.metrics:
+                _listen(metrics, *address)
             metrics.start()
         yield
+
+
+def _listen(server: TextServer, host: str, port: int) -> None:
+    """Raise CallerError if the address cannot be served."""
+    try:
+        server.listen_on(host, port)
+    except OSError as failure:
+        msg = f"--metrics {host}:{port} cannot be served: {reason_of(failure)}"
+        raise CallerError(msg, details="give an address of this machine, and a port that no other program uses") from None
 
 
 def _listening(path: Path) -> socket.socket:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from svc._core.cidr import Address
+from svc.attach.store_identity import StoreIdentity
 from svc.datastore.api import Backend, NotFound, StoreError
 from svc.ipam.pools import read_pools
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
-from svc.model.errors import Code, PeerError
+from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import ResourceKey
 from svc.model.pool import TUNNEL
 from svc.model.resource import Json, Resource
@@ -23,19 +24,24 @@ _CLUSTER: Final = ResourceKey("ClusterInformation", "default")
 
 
 class OwnNode:
-    """The Node of this machine in the datastore, and the addresses of its tunnels. For one thread at a time."""
+    """The Node of this machine in the datastore, and the addresses of its tunnels. For one thread at a time.
 
-    def __init__(self, backend: Backend, names: Names, node: str) -> None:
+    `identity` says whether the datastore has lost data. Then the addresses of live pods look free until their nodes have
+    claimed them again, and no tunnel gets another address than its former one."""
+
+    def __init__(self, backend: Backend, names: Names, node: str, identity: StoreIdentity | None = None) -> None:
         self._backend = backend
         self._names = names
         self._node = node
         self._key = ResourceKey("Node", node)
         self._ipam = IpamService(backend, node)
+        self._identity = identity or StoreIdentity(backend.place)
 
-    def assign(self, kind: str, pools: Iterable[str]) -> Address:
+    def assign(self, kind: str, pools: Iterable[str], former: Address | None = None) -> Address:
         """Return the address of a tunnel, and announce it. It is assigned from these pools unless it has one there.
 
-        Raise SvcError."""
+        The `former` one, which its device has, comes before others. Raise SvcError."""
+        self._observe()
         handle, version = f"{HANDLES[kind]}{self._node}", 6 if kind == VXLAN_V6 else 4
         node = self._backend.find(self._key)
         known = read_pools(self._backend)
@@ -43,8 +49,10 @@ class OwnNode:
         held = [address for address in self._ipam.addresses_of(handle) if any(address in pool.cidr for pool in usable)]
         if not held:
             labels = {} if node is None else node.value.labels
-            chosen = [pool.name for pool in known.selected(version, labels, use=TUNNEL) if pool in usable]
-            held = [self._assigned(kind, handle, version, chosen)]
+            chosen = [pool for pool in known.selected(version, labels, use=TUNNEL) if pool in usable]
+            is_usable = former is not None and any(former in pool.cidr for pool in chosen)
+            again = self._assigned_again(kind, handle, former) if former is not None and is_usable else None
+            held = [again or self._assigned(kind, handle, version, [pool.name for pool in chosen])]
         elif len(self._ipam.addresses_of(handle)) > 1:
             self._ipam.release(Release(handle, keep=frozenset(held[:1])))
         self._announce(kind, held[0])
@@ -117,10 +125,34 @@ class OwnNode:
             details = f"allow the use {TUNNEL} in a pool that selects the node and has the tunnel"
             raise PeerError(msg, details=details, code=Code.POOL)
         self._require_unlocked()
+        self._require_whole()
         self._ipam.release(Release(handle))  # an address outside of the pools
-        attributes = {"node": self._node, "type": TYPES[kind]}
-        request = Assign(handle, attributes, (version,), {version: tuple(pools)}, use=TUNNEL, max_per_handle=1)
+        request = Assign(handle, self._attributes(kind), (version,), {version: tuple(pools)}, use=TUNNEL, max_per_handle=1)
         return self._ipam.assign(request).addresses[0]
+
+    def _assigned_again(self, kind: str, handle: str, former: Address) -> Address | None:
+        """Assign the address of before, of which the datastore knows nothing; None if another one has it. Raise SvcError."""
+        self._require_unlocked()
+        self._ipam.release(Release(handle))  # an address outside of the pools
+        request = Assign(handle, self._attributes(kind), addresses=(former,), use=TUNNEL, restores=True)
+        try:
+            return self._ipam.assign(request).addresses[0]
+        except CallerError:  # another handle has it, or a block of another size does
+            return None
+
+    def _attributes(self, kind: str) -> dict[str, str]:
+        return {"node": self._node, "type": TYPES[kind]}
+
+    def _observe(self) -> None:
+        """Look whether the datastore has lost data. Raise StoreError."""
+        cluster = self._backend.find(_CLUSTER)
+        self._identity.observe(self._backend, "" if cluster is None else str(cluster.value.spec.get("clusterGUID") or ""))
+
+    def _require_whole(self) -> None:
+        """Raise StoreError while nodes claim the addresses of live pods again."""
+        if seconds := self._identity.held_seconds(self._ipam.has_pools):
+            msg = f"the datastore has lost data, and nodes claim the addresses of live pods again for {seconds:.0f} s more"
+            raise StoreError(msg, details="the tunnel gets an address after that", code=Code.TRY_AGAIN)
 
     def _is_announced(self, kind: str) -> bool:
         found = self._backend.find(self._key)

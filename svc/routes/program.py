@@ -120,6 +120,8 @@ class Program:
         finally:
             self._close()
         report = self._telemetry.report
+        for text in (*report.problems, *(f"{network}: {failure.text}" for network, failure in report.failures.items())):
+            log.warning("%s", text)
         return 1 if report.failures or report.problems or report.held else 0
 
     def step(self) -> None:
@@ -300,9 +302,10 @@ class Program:
         self._withholds = not self._is_known()
         if self._withholds:
             return False
-        doomed = own if self._is_wiped() else doomed
+        is_wiped = self._is_wiped()
+        doomed = own if is_wiped else doomed
         before = self._guard.held
-        is_allowed = self._guard.allows(own, doomed, now)
+        is_allowed = self._guard.allows(own, doomed, now, is_wiped=is_wiped)
         if self._guard.held and not before:
             log.warning("%d of %d routes are not in the datastore any more: they are kept for 10 minutes", doomed, own)
         return is_allowed

@@ -15,15 +15,16 @@ _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 
 
 class DeletionGuard:
-    """Holds deletions of more than a fifth of the routes. The caller gives monotonic times."""
+    """Holds deletions of more than a fifth of the routes, and any while the datastore is wiped. Times are monotonic."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self.held = 0  # routes that are kept for now
 
-    def allows(self, own: int, doomed: int, now: float) -> bool:
+    def allows(self, own: int, doomed: int, now: float, *, is_wiped: bool = False) -> bool:
         """Return whether this many of the own routes may be deleted now."""
-        if doomed < _SMALLEST_HELD or doomed <= own * _LARGEST_SHARE:
+        is_small = doomed < _SMALLEST_HELD or doomed <= own * _LARGEST_SHARE
+        if not doomed or (is_small and not is_wiped):
             self._since, self.held = None, 0
             return True
         if self._since is None:

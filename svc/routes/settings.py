@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
-from typing import Final
+from typing import Final, NoReturn
 
 import svc
 from svc.model.errors import CallerError
@@ -75,13 +75,15 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> argparse.
         configured = {} if options.config is None else _read_config(options.config)
     except ValueError as error:
         parser.error(str(error))
-    variables = {name: environment.get(f"{PREFIX}{name.upper()}", "").strip() for name in OPTIONS}
-    values = configured | {name: text for name, text in variables.items() if text}
-    if not values:
-        return options
+    values = {name: (text, f"{name} of {options.config}") for name, text in configured.items()}
+    for name in OPTIONS:
+        if text := environment.get(variable := f"{PREFIX}{name.upper()}", "").strip():
+            values[name] = text, f"variable {variable}"
     known = vars(options)
-    more = [f"--{name.replace('_', '-')}={text}" for name, text in values.items() if name in known]
-    return parser.parse_args([command, *more, *given])
+    more = {name: f"--{name.replace('_', '-')}={text}" for name, (text, _) in values.items() if name in known}
+    for name, argument in more.items():
+        parser.check([command, argument], values[name][1])
+    return parser.parse_args([command, *more.values(), *given])
 
 
 def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
@@ -132,8 +134,25 @@ def _require_cluster(netconf: NetConf, path: Path, names: Names) -> None:
         )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="svc-routes", description="Routes, tunnels and NAT between the nodes of a cluster.")
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors name the variable or the file of an option that is not on the command line."""
+
+    _origin = ""  # for the parsers of all commands
+
+    def check(self, arguments: Sequence[str], origin: str) -> None:
+        """Exit on an error in an option of this origin."""
+        _Parser._origin = origin
+        try:
+            self.parse_args(arguments)
+        finally:
+            _Parser._origin = ""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(f"{_Parser._origin}: {message}" if _Parser._origin else message)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="svc-routes", description="Routes, tunnels and NAT between the nodes of a cluster.")
     parser.add_argument("--version", action="version", version=f"svc-routes {svc.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     run = commands.add_parser("run", help="keep the routes of this node current until SIGTERM, in the foreground")

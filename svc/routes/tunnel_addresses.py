@@ -132,7 +132,7 @@ class TunnelAddresses:
     def _attempt_kind(self, kind: str, needed: Needed, addresses: dict[str, Address]) -> None:
         if kind in needed:
             self._note_origin(kind)  # before, so that a kill leaves no address without an owner
-            addresses[kind] = self._node.assign(kind, needed[kind])
+            addresses[kind] = self._node.assign(kind, needed[kind], addresses.get(kind))
         elif kind in self._marks.adopted:
             addresses.pop(kind, None)
         elif kind in self._marks.tunnels | self._present and kind not in self._kept:
@@ -172,8 +172,13 @@ def node_maker(backend: Backend, settings: Settings) -> "Callable[[], OwnNode]":
     """Return what makes the Node of this machine, which loads IPAM: no first route waits for it."""
 
     def make() -> "OwnNode":
+        from svc.attach.store_identity import StoreIdentity, note_name
         from svc.routes.own_node import OwnNode
+        from svc.routes.store_notes import FileNotes
 
-        return OwnNode(backend, settings.names, settings.node)
+        name = note_name(settings.names.plugin, settings.datastore)
+        same_kind = f"*kind={settings.datastore['kind']}*"  # revisions of others cannot be compared
+        identity = StoreIdentity(backend.place, FileNotes(settings.state_dir), name, same_kind)
+        return OwnNode(backend, settings.names, settings.node, identity)
 
     return make

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from svc.admin.documents import read_raw
 from svc.deploy.server_apply import describe
-from svc.model.errors import CallerError, Code
+from svc.model.errors import CallerError, Code, reason_of
 from svc.netconf.networklist import MAX_FILE_BYTES, read_file
 
 Json = dict[str, Any]
@@ -46,8 +46,10 @@ def _fetch(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=_SECONDS) as reply:  # noqa: S310  # the scheme is checked
             data: bytes = reply.read(MAX_FILE_BYTES + 1)
     except (urllib.error.URLError, OSError, ValueError) as error:
+        cause = error.reason if type(error) is urllib.error.URLError else error  # not an answer, which says its status
+        reason = reason_of(cause) if isinstance(cause, Exception) else cause
         details = "fetch the file yourself, and name it"
-        raise CallerError(f"{url} cannot be read: {error}", details=details, code=Code.IO_FAILURE) from error
+        raise CallerError(f"{url} cannot be read: {reason}", details=details, code=Code.IO_FAILURE) from error
     if len(data) > MAX_FILE_BYTES:
         raise CallerError(f"{url} has more than {MAX_FILE_BYTES} bytes", details="name a manifest")
     return data

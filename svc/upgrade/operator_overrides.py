@@ -21,7 +21,8 @@ def overridden(writer: Writer, installation: Json, live: Json | None, operator: 
     `live` is the operator in the cluster, and `operator` the one of the manifest."""
     if writer.names.operator == writer.names.controllers:  # else the operator is another product's
         yield from _written_over(writer, installation, operator["metadata"]["namespace"])
-    for field, value in _leaves(installation.get("spec") or {}):
+    spec = installation.get("spec") or {}
+    for field, value in _leaves(spec) if spec else ():
         yield f"Installation/default: spec.{field} = {_shown(value)}, set by the user"
     wanted = _variables(operator)
     for name, value in _variables(live).items() if live else ():

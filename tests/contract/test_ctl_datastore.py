@@ -80,6 +80,9 @@ def test_findings_block_an_export_until_they_are_acknowledged(sites: Sites, sour
     assert result.exit_code == datastore.BLOCKED_STATUS
     assert "blocked: net.empty: handle-empty" in result.stderr
     assert not file.exists()
+    refused = source("datastore", "export", str(file), "--ack", "no-pod")
+    assert refused.exit_code == 2
+    assert "'no-pod' is not one of 'ipam-check', 'unknown'" in refused.stderr
     source.changes("datastore", "export", str(file), "--ack", "ipam-check")
 
 
@@ -88,7 +91,8 @@ def test_content_of_the_target_blocks_an_import(sites: Sites, source: Cli, targe
     put_block(sites.kube.backend, "10.99.0.0/28", "host:node1")
     result = target("datastore", "import", str(file))
     assert result.exit_code == datastore.BLOCKED_STATUS
-    assert "is not empty: it has block 10.99.0.0/28" in result.stderr
+    assert ": is not empty: it has block 10.99.0.0/28" in result.stderr
+    assert result.stderr.count("API server") == 1
     assert marks.present(sites.kube) is None
 
 

@@ -246,8 +246,34 @@ def test_locked_datastore_is_not_changed(cluster: InstalledCluster) -> None:
     set_ready(cluster.store, ready=False)
     assert "locked" in cluster.call("apply", document({"ipPools": [V4]}), code=1)
     assert cluster.pools() == {}
+    with pytest.raises(Refused, match="404"):
+        cluster.kube.call("GET", PATH)
     cluster.call("apply", document({"ipPools": [V4]}), "--while-locked")
     assert len(cluster.pools()) == 1
+
+
+def test_namespace_that_does_not_exist_changes_nothing(cluster: InstalledCluster) -> None:
+    found = cluster.call("apply", document({"ipPools": [V4]}), "--namespace", "nowhere", code=1)
+    assert "nothing was changed: the namespace 'nowhere' does not exist: name the one that has the workloads of svc" in found
+    assert cluster.pools() == {}
+    with pytest.raises(Refused, match="404"):
+        cluster.kube.call("GET", PATH)
+    assert "'A b' is not the name of a namespace" in cluster.call("apply", document(), "--namespace", "A b", code=2)
+
+
+def test_difference_of_the_resource_alone_is_shown(cluster: InstalledCluster) -> None:
+    """What leads to no other object is a change, too: `apply` writes it."""
+    before, after = document({"ipPools": [V4]}), document({"ipPools": [V4]}, controlPlaneReplicas=3)
+    assert "installation/default would be created" in cluster.call("diff", before, code=3)
+    assert "installation/default created" in cluster.call("apply", before)
+    assert "installation/default unchanged" in cluster.call("diff", before)
+    shown = cluster.call("diff", after, code=3)
+    assert "installation/default would be updated\n  spec.controlPlaneReplicas: (none) -> 3\n" in shown
+    assert "installation/default updated" in cluster.call("apply", after)
+    after["metadata"] |= {"labels": {"team": "a"}}
+    assert 'metadata.labels.team: (none) -> "a"' in cluster.call("diff", after, code=3)
+    cluster.call("apply", after)
+    cluster.call("diff", after)
 
 
 def test_config_map_of_another_is_not_changed(cluster: InstalledCluster) -> None:

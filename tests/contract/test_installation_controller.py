@@ -114,6 +114,15 @@ def test_invalid_resource_degrades(cluster: InstalledCluster, part: Driven) -> N
     assert cluster.pools() == {}
 
 
+@pytest.mark.usefixtures("live")
+def test_log_names_each_field_once(cluster: InstalledCluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.create(document({"ipPools": [V4, {"cidr": "10.65.128.0/17"}]}))
+    wait_until(lambda: "is tried again" in caplog.text)
+    line = next(text for record in caplog.records if "is tried again" in (text := record.getMessage()))
+    assert line.count("ipPools[1].cidr = '10.65.128.0/17' overlaps ipPools[0] (10.65.0.0/16): give ranges") == 1
+    assert line.count("ipPools[1]") == 1
+
+
 def test_conflict_of_a_workload_degrades(cluster: InstalledCluster, part: Driven) -> None:
     cluster.make(AGENT)
     cluster.make(PROXY, USE_POD_CIDR="false")

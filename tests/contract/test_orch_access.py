@@ -286,7 +286,7 @@ def test_error_names_the_url_of_an_unreachable_server() -> None:
     """The error also names the reason."""
     root = f"http://127.0.0.1:{free_ports(1)[0]}"
     with closing(OrchStore({"orch_api_root": root}, DEFAULT)) as store:
-        with pytest.raises(Unreachable, match=rf"API server {root} does not answer: .*Connection refused"):
+        with pytest.raises(Unreachable, match=rf"API server {root} does not answer: Connection refused:"):
             store.list(POOLS)
 
 
@@ -296,6 +296,16 @@ def test_answer_that_is_not_json_is_an_error(clean_kube: Kube) -> None:
         proxy.arm(Order(Fate.ANSWERED, "^GET", times=9, status=200, body=b"<html>"))
         with closing(OrchStore({"orch_api_root": proxy.url}, DEFAULT)) as store:
             with pytest.raises(StoreError, match="the answer is not JSON"):
+                store.list(POOLS)
+
+
+@pytest.mark.parametrize("body", [b"[1, 2]", b"null", b'"x"', b"{}", b'{"items": 5}', b'{"items": [null]}'])
+def test_answer_that_is_no_list_is_an_error(clean_kube: Kube, body: bytes) -> None:
+    """It does not read as an empty cluster."""
+    with ApiProxy(clean_kube) as proxy:
+        proxy.arm(Order(Fate.ANSWERED, "^GET .*ippools", times=9, status=200, body=body))
+        with closing(OrchStore({"orch_api_root": proxy.url, "k8s_auth_token": ADMIN_TOKEN}, DEFAULT)) as store:
+            with pytest.raises(StoreError, match=r"the answer (is not a JSON object|has no list 'items' of objects)"):
                 store.list(POOLS)
 
 

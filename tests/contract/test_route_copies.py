@@ -1,9 +1,11 @@
 """The copies from which routes are planned, and what a node writes about itself, on real datastores."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +16,12 @@ from harness.ipam import put, put_affinity, put_block, put_pool, put_settings, r
 from harness.skips import OTHER_STORES
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
+from svc.attach import store_identity
+from svc.attach.datastore_ready import KEY as CLUSTER
+from svc.attach.store_identity import Known
 from svc.datastore.api import Backend, StoreError
 from svc.datastore.open import open_backend
+from svc.ipam.requests import Assign
 from svc.ipam.service import IpamService
 from svc.model.errors import PeerError
 from svc.model.ipam import PENDING, Attribute, Block
@@ -26,7 +32,11 @@ from svc.routes.copies import Copies
 from svc.routes.inputs import HANDLES, Inputs, NodeFacts
 from svc.routes.own_node import OwnNode
 from svc.routes.planning import tunnel_mac
+from svc.routes.settings import Settings
+from svc.routes.store_notes import FileNotes
+from svc.routes.tunnel_addresses import node_maker
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
+from svc.values import asdict
 
 pytestmark = pytest.mark.server
 
@@ -231,6 +241,59 @@ def test_a_locked_datastore_gets_no_write(clean_site: Site) -> None:
         put(store, ResourceKey("ClusterInformation", "default"), locked)
     with closing(plugin_store(clean_site)) as store, pytest.raises(StoreError, match="locked for a migration"):
         OwnNode(store, clean_site.names, "node1").assign(VXLAN_V4, ["pool"])
+
+
+def test_after_a_loss_of_data_a_tunnel_takes_no_address_of_a_live_pod(
+    clean_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its former address comes back at once, also in a new process. Another one waits until nodes have claimed theirs."""
+
+    def filled(guid: str) -> None:
+        add_node(clean_site, "node1")
+        with session(clean_site) as store:
+            given = {"datastoreReady": True, "clusterGUID": guid}
+            put(store, CLUSTER, Resource(CLUSTER.kind, {"name": CLUSTER.name, "uid": guid}, given))
+            put_pool(store, "pool", "10.0.0.0/16", vxlanMode="Always")
+            put_pool(store, "pool6", "fd00::/64", vxlanMode="Always")
+
+    def node_of(store: Backend) -> OwnNode:
+        return node_maker(store, Settings({"kind": clean_site.config["datastore_type"]}, "node1", state_dir=tmp_path))()
+
+    filled("first")
+    with closing(plugin_store(clean_site)) as store:
+        former = node_of(store).assign(VXLAN_V4, ["pool"])
+    clean_site.clear()
+    filled("second")
+    with closing(plugin_store(clean_site)) as store:
+        node = node_of(store)
+        assert node.assign(VXLAN_V4, ["pool"], former) == former
+        with pytest.raises(StoreError, match="has lost data, and nodes claim the addresses of live pods again"):
+            node.assign(VXLAN_V6, ["pool6"])
+        monkeypatch.setattr(store_identity, "HOLD_SECONDS", 0.0)
+        assert node.assign(VXLAN_V6, ["pool6"]) in Cidr("fd00::/64")
+        node.release(VXLAN_V4)
+        IpamService(store, "node1").assign(Assign("net.pod", {"node": "node1"}, addresses=(former,), restores=True))
+        other = node.assign(VXLAN_V4, ["pool"], former)
+        assert other not in (None, former)
+        node.release(VXLAN_V4)
+        with session(clean_site) as administrator:
+            put_pool(administrator, "pool", "10.0.0.0/16", vxlanMode="Always", allowedUses=["Workload"])
+        with pytest.raises(PeerError, match="no pool gives"):
+            node.assign(VXLAN_V4, ["pool"], other)
+
+
+def test_a_datastore_of_another_kind_has_lost_nothing(clean_site: Site, tmp_path: Path) -> None:
+    """After a move the content is that of the former one, and the revisions are others."""
+    notes, known = FileNotes(tmp_path), Known("moved", "another", 1 << 40)
+    notes.put_note("datastore svc kind=other", json.dumps(asdict(known)))
+    add_node(clean_site, "node1")
+    with session(clean_site) as store:
+        given = {"datastoreReady": True, "clusterGUID": "moved"}
+        put(store, CLUSTER, Resource(CLUSTER.kind, {"name": CLUSTER.name, "uid": "moved"}, given))
+        put_pool(store, "pool", "10.0.0.0/16", vxlanMode="Always")
+    settings = Settings({"kind": clean_site.config["datastore_type"]}, "node1", state_dir=tmp_path)
+    with closing(plugin_store(clean_site)) as store:
+        assert node_maker(store, settings)().assign(VXLAN_V4, ["pool"]) in Cidr("10.0.0.0/16")
 
 
 def test_an_own_address_is_registered_once(clean_site: Site) -> None:

@@ -119,6 +119,25 @@ def test_plan_writes_nothing(site: UpgradeSite) -> None:
     assert site.everything() == before
 
 
+def test_wrong_files_of_a_plan_are_wrong_use(site: UpgradeSite, tmp_path: Path) -> None:
+    """No status says that an error is another one than those of the documentation."""
+    missing, text = tmp_path / "none" / "plan.json", tmp_path / "text"
+    text.write_text("no plan")
+    for words, message in (
+        (
+            ("plan", "--out", str(missing)),
+            f"--out '{missing}' cannot be written: No such file or directory: name a file",
+        ),
+        (("plan", "--out", str(tmp_path)), f"Error: --out '{tmp_path}' is a directory"),
+        (("apply", "--plan", str(text)), f"Error: {text} is not a plan"),
+        (("apply", "--plan", str(missing)), f"Error: file '{missing}' cannot be read"),
+    ):
+        refused = site.run(*words)
+        assert refused.exit_code == 2, words
+        assert message in refused.stderr
+    assert site.record() is None
+
+
 def test_apply_refuses_another_cluster_than_that_of_the_plan(site: UpgradeSite, tmp_path: Path) -> None:
     """Steps of the plan that are done do not count, so an interrupted run can go on with its plan."""
     file = tmp_path / "plan.json"

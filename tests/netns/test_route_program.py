@@ -120,15 +120,19 @@ def test_a_wiped_datastore_keeps_the_routes(world: World, monkeypatch: pytest.Mo
         assert eventually(lambda: world.own_routes() == {})
 
 
-def test_a_datastore_without_pools_keeps_the_routes(world: World) -> None:
-    """Its other parts may be read a moment later, as in a datastore that is wiped."""
+@pytest.mark.parametrize("number", [30, 2])
+def test_a_datastore_without_pools_keeps_the_routes(world: World, number: int) -> None:
+    """Its other parts may be read a moment later, as in a datastore that is wiped. A small cluster has few routes."""
     world.add_node("n1", "198.18.0.2")
-    world.add_blocks(30)
+    world.add_blocks(number)
     with world.running():
-        assert eventually(lambda: len(world.own_routes()) == 30)
+        assert eventually(lambda: len(world.own_routes()) == number)
         remove(world.store, ResourceKey("IPPool", "pool"))
-        assert eventually(lambda: world.telemetry.report.held == 30)
-        assert len(world.own_routes()) == 30
+        assert eventually(lambda: world.telemetry.report.held == number)
+        for index in range(number):
+            remove(world.store, AffinityKey("n1", Cidr("10.0.0.0/8").block(index, 26)))
+        assert eventually(lambda: not list(world.telemetry.report.reasons()))
+        assert len(world.own_routes()) == number
 
 
 def announced(world: World) -> object:
@@ -167,6 +171,13 @@ def test_tunnels_survive_a_restart(world: World) -> None:
         put_pool(world.store, "pool", "10.0.0.0/8")
         assert eventually(lambda: announced(world) is None)
     assert "vxlan.svc" not in world.netns.links()
+
+
+def test_once_says_why_something_remains(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing serves the report of a process that has ended."""
+    with world.program(interface="nope") as made:
+        assert made.run_once() == 1
+    assert any("nope" in record.message for record in caplog.records if record.levelname == "WARNING")
 
 
 def test_a_large_cluster(world: World) -> None:

@@ -106,6 +106,7 @@ def test_variable_with_the_prefix_is_preferred(names: Any) -> None:
     [
         ("ENABLED_CONTROLLERS", "policy,zebra", ["has 'zebra', which is not a controller", *CONTROLLERS, "profile"]),
         ("ENABLED_CONTROLLERS", "policy,", ["has '', which is not a controller"]),
+        ("OPERATOR_NAMESPACE", "A b/../x", ["is not the name of a namespace", "lower-case letters"]),
         ("DATASTORE_TYPE", "consul", ["is not known", "etcdv3", "orch", "kubernetes"]),
         ("KUBECONFIG", "/missing", ["cannot be read"]),
         ("LOG_LEVEL", "loud", ["is not known", "debug", "info", "warning", "error", "fatal", "none"]),

@@ -169,7 +169,7 @@ def test_profiles_of_users_are_sources_and_targets(cli: Cli, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("---\n", "no document is given"),
+        ("---\n", ": no document: give at least one"),
         ("words", "<stdin>: document 1 is not an object"),
         ("[1, 2]", "<stdin>: document 1: [0] is not an object"),
         ("a: 1", "apiVersion = null is of no known names profile"),

@@ -65,7 +65,9 @@ def test_valid_spec(spec: Json) -> None:
         ({"logging": {"cni": {"logSeverity": "Loud"}}}, "spec.logging.cni.logSeverity = 'Loud' is not known"),
         ({"svcNetwork": {"linuxDataplane": "Smoke"}}, f"{NETWORK}.linuxDataplane = 'Smoke' is not known"),
         ({"svcNetwork": {"multiInterfaceMode": 1}}, f"{NETWORK}.multiInterfaceMode = 1 is not known"),
-        ({"svcNetwork": {"mtu": -1}}, f"{NETWORK}.mtu = -1 is not a number from 0 to 65535"),
+        ({"svcNetwork": {"mtu": -1}}, f"{NETWORK}.mtu = -1 is not an MTU: give 68 to 65535, or 0"),
+        ({"svcNetwork": {"mtu": 5}}, f"{NETWORK}.mtu = 5 is not an MTU: give 68 to 65535, or 0"),
+        ({"svcNetwork": {"mtu": 1000, "ipPools": [V6]}}, f"{NETWORK}.mtu = 1000 is too small for IPv6: give at least 1280"),
         ({"svcNetwork": {"sysctl": [{"key": "a"}]}}, f"{NETWORK}.sysctl[0].value is missing"),
         (
             {"svcNetwork": {"sysctl": [{"key": "kernel.a", "value": ""}]}},
@@ -120,6 +122,14 @@ def test_error_names_field_value_and_remedy(spec: Json, error: str) -> None:
 def test_every_error_is_reported() -> None:
     found = lines({"registry": "r", "variant": "x", "svcNetwork": {"mtu": "x", "ipPools": [{}, {"cidr": "y"}]}})
     assert len(found) == 5
+
+
+def test_every_error_of_a_pool_is_reported() -> None:
+    """Those of its own fields do not hide those that the rules of pools find."""
+    wrong = {"natOutgoing": True, "encapsulation": "vxlan", "nodeSelector": "a ==", "allowedUses": ["x"], "blockSize": 8}
+    found = lines({"svcNetwork": {"ipPools": [V4 | wrong]}})
+    assert [any(f"ipPools[0].{name}" in line for line in found) for name in wrong] == [True] * len(wrong), found
+    assert len(found) == len(wrong)
 
 
 def test_contradictions_are_reported_beside_other_errors() -> None:

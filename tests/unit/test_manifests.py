@@ -28,6 +28,7 @@ from svc.deploy.manifests.node import AGENT, INSTALL, INSTALL_WATCH, ROUTES, hos
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.pod_parts import certificate_paths
 from svc.deploy.manifests.settings import (
+    CONFIG_MAP,
     DATASTORES,
     ETCD,
     FLAVOURS,
@@ -379,9 +380,28 @@ def test_version_of_the_server_is_read(text: str, version: tuple[int, int] | Non
 
 def test_slots_may_not_have_names_of_svc() -> None:
     """The API server would refuse two containers of one name, after it has stored the objects before."""
-    for name in (INSTALL, AGENT, INSTALL_WATCH):
+    for name in (INSTALL, AGENT, INSTALL_WATCH, ROUTES):
         with pytest.raises(CallerError, match=f"--policy-agent: name = '{name}' is a container of svc"):
             objects(settings(POLICY_ONLY, policy_agent={"name": name, "image": "a:1"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"name": 5}, "name = 5 cannot name a container: give up to 63"),
+        ({"name": "A_b"}, "name = 'A_b' cannot name a container"),
+        ({"image": ["x"]}, "image = ['x'] is not the name of an image: give a text"),
+        ({"volumeMounts": "x"}, "volumeMounts is not a list of objects"),
+        ({"volumeMounts": [{"name": "nope", "mountPath": "/x"}]}, "volumeMounts has 'nope', which is not a volume"),
+    ],
+)
+def test_policy_agent_that_no_server_would_take_is_refused(given: Json, error: str) -> None:
+    volume = {"name": CONFIG_MAP, "mountPath": "/x"}
+    good: Json = {"name": "policy", "image": "a:1", "volumeMounts": [volume]}
+    assert objects(settings(POLICY_ONLY, policy_agent=good))
+    with pytest.raises(CallerError) as caught:
+        objects(settings(POLICY_ONLY, policy_agent=good | given))
+    assert f"--policy-agent: {error}" in str(caught.value)
 
 
 def test_pools_are_created_on_request() -> None:
@@ -411,7 +431,7 @@ def test_pools_are_created_on_request() -> None:
         (NETWORKING, ORCH, {"pools": ("10.0.0.0/30",)}, "--pool '10.0.0.0/30' is smaller than one block of /26"),
         (NETWORKING, ORCH, {"pools": ("127.0.0.0/8",)}, "--pool '127.0.0.0/8' is loopback (127.0.0.0/8)"),
         (NETWORKING, ORCH, {"pools": ("fe80::/64",)}, "--pool 'fe80::/64' is link-local (fe80::/10)"),
-        (NETWORKING, ORCH, {"pools": ("10.0.0.0/16", "10.1.0.0/16")}, "two pools are of one IP version"),
+        (NETWORKING, ORCH, {"pools": ("10.0.0.0/16", "10.1.0.0/16")}, "--pool 10.0.0.0/16, 10.1.0.0/16 has two pools of one"),
         (OVERLAY, ORCH, {"pools": ("10.0.0.0/16",)}, "pools are given in vain"),
         (OPERATOR, ORCH, {"pools": ("10.0.0.0/16",)}, "pools are given in vain"),
         (NETWORKING, ETCD, {"pools": ("10.0.0.0/16",)}, "pools are given in vain"),

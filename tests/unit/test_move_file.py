@@ -127,3 +127,8 @@ def test_an_export_with_other_names_is_refused(written: Path) -> None:
 
 def test_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(tmp_path / "missing")
+
+
+def test_a_device_is_refused() -> None:
+    """It may have no end."""
+    assert "FILE '/dev/zero' is a device: name an export" in refusal(Path("/dev/zero"))

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from svc._core.cidr import Address
+from svc.datastore.api import StoreError
 from svc.model.errors import PeerError
 from svc.routes.inputs import HANDLES
 from svc.routes.interfaces import Interface
 from svc.routes.local import moved_addresses
 from svc.routes.own_marks import OwnMarks, remove_marks
 from svc.routes.settings import Settings
+from svc.routes.store_notes import FileNotes, remove_notes
 from svc.routes.tunnel_addresses import TunnelAddresses
 from svc.routes.wanted import IPIP, VXLAN_V4, VXLAN_V6
 
@@ -28,7 +30,7 @@ class Node:
         self.registered: list[tuple[dict[int, Address], set[Address]]] = []
         self.is_full = self.is_broken = self.has_no_ipam = self.has_none = False
 
-    def assign(self, kind: str, pools: Iterable[str]) -> Address:
+    def assign(self, kind: str, pools: Iterable[str], former: Address | None = None) -> Address:
         if self.has_no_ipam:
             raise ImportError("no IPAM")
         if self.is_full:
@@ -195,6 +197,22 @@ def test_an_address_that_ipam_has_given_back_is_used_no_longer(
     assert tunnels.addresses == used
     assert node.released == ([] if held else [VXLAN_V4])
     assert "no address" in tunnels.problems[VXLAN_V4]
+
+
+def test_the_noted_datastore_survives_the_process(tmp_path: Path) -> None:
+    """A node has one datastore. A damaged file says nothing, and one that cannot be written stops nothing but the note."""
+    notes = FileNotes(tmp_path)
+    assert (notes.note("a"), notes.notes("*")) == ("", {})
+    notes.put_note("a kind=etcdv3", "x")
+    notes.put_note("b kind=etcdv3", "y")
+    assert (FileNotes(tmp_path).note("b kind=etcdv3"), notes.notes("*kind=etcdv3")) == ("y", {"b kind=etcdv3": "y"})
+    for damaged in ("{", "[]", "\ufffd"):
+        (tmp_path / "datastore.routes").write_text(damaged)
+        assert notes.notes("*") == {}
+    remove_notes(tmp_path)
+    remove_notes(tmp_path)
+    with pytest.raises(StoreError, match=r"datastore\.routes cannot be written: No such file or directory: make room"):
+        FileNotes(tmp_path / "missing").put_note("a", "x")
 
 
 def test_nothing_is_written_at_rest(marks: OwnMarks) -> None:

@@ -197,6 +197,30 @@ def test_manifest_with_other_types(tmp_path: Path, text: str) -> None:
         read_manifest(str(tmp_path / "m.yaml"), "")
 
 
+def test_full_disk_behind_standard_error_changes_no_status(tmp_path: Path) -> None:
+    """What a run tells is not worth its end."""
+    program = """
+import sys
+from svc.ctl.commands.upgrade import _statuses
+from svc.ctl.terminal import tell
+from svc.upgrade.outcomes import Blocked
+tell("a step is done")
+with _statuses():
+    raise Blocked(["a reason"])
+"""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full, open(tmp_path / "log", "w+") as log:
+        for stream in (full, log):
+            assert subprocess.run([sys.executable, "-c", program], stderr=stream, check=False, env=environment).returncode == 3
+    assert (tmp_path / "log").read_text() == "a step is done\nError: a reason\n"
+
+
+def test_url_without_a_server_is_named_with_the_cause() -> None:
+    with pytest.raises(CallerError) as caught:
+        read_manifest("http://127.0.0.1:1/x", "0" * 64)
+    assert str(caught.value) == "http://127.0.0.1:1/x cannot be read: Connection refused: fetch the file yourself, and name it"
+
+
 @pytest.mark.parametrize("plan", ['{"steps": 5}', '{"steps": [{"name": "a"}]}', "[]", "text"])
 def test_file_that_is_no_plan(tmp_path: Path, plan: str) -> None:
     (tmp_path / "plan.json").write_text(plan)

@@ -36,7 +36,7 @@ Guard = Callable[[], AbstractContextManager[object]]
 
 KUBEADM: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps/kubeadm-config"
 MISSING: Final = "does not exist: apply the manifests of svc"
-_CONFLICT: Final = 409
+_CONFLICT, _MISSING = 409, 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,26 @@ def show(cluster: Cluster, made: Plan) -> list[Outcome]:
     return found + [_patch_outcome(patch, planned=True) for patch in made.patches]
 
 
-def carry_out(cluster: Cluster, made: Plan, *, while_locked: bool = False) -> Result:
-    """Bring the plan about; return what was done, and what is left. Raise CallerError before any write; StoreError."""
+def require_writable(cluster: Cluster, made: Plan, *, while_locked: bool = False) -> None:
+    """Raise CallerError for what would stop `carry_out` at its first writes. Write nothing."""
     if not while_locked:
         require_unlocked(cluster.store.find(CLUSTER))
+    if made.config_map is not None:
+        return
+    try:
+        cluster.client.create(
+            cluster.config_maps, config_map_of(made.wanted, cluster.names, None, cluster.namespace), dryRun="All"
+        )
+    except StoreError as error:
+        if getattr(error, "status", 0) == _MISSING:
+            raise _namespace_missing(cluster) from None
+        if getattr(error, "status", 0) != _CONFLICT:
+            raise
+
+
+def carry_out(cluster: Cluster, made: Plan, *, while_locked: bool = False) -> Result:
+    """Bring the plan about; return what was done, and what is left. Raise CallerError before any write; StoreError."""
+    require_writable(cluster, made, while_locked=while_locked)
     now = datetime.now(timezone.utc)
     pools = apply_pools(cluster.store, made.wanted.listing, cluster.names, now, while_locked=while_locked)
     outcomes = [Outcome(POOL, name, outcome) for name, outcome in pools]
@@ -218,12 +234,19 @@ def _write_config_map(cluster: Cluster, made: Plan) -> Outcome:
                 else:
                     cluster.client.replace(path, document)
         except StoreError as error:
-            if getattr(error, "status", 0) not in (_CONFLICT, 404):
+            if getattr(error, "status", 0) not in (_CONFLICT, _MISSING):
                 raise
             present = cluster.client.get_if_served(path)
             continue
         return Outcome("ConfigMap", CONFIG_MAP, CREATED if present is None else UPDATED)
     raise StoreError(f"ConfigMap {CONFIG_MAP} keeps changing", details="stop what else writes it, or try again")
+
+
+def _namespace_missing(cluster: Cluster) -> CallerError:
+    msg = f"nothing was changed: the namespace {cluster.namespace!r} does not exist"
+    return CallerError(
+        msg, details="name the one that has the workloads of svc, or apply its manifests first", code=Code.NOT_AVAILABLE
+    )
 
 
 def _config_outcome(cluster: Cluster, made: Plan) -> Outcome:

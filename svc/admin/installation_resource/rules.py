@@ -12,11 +12,11 @@ from svc.model import installation as shape
 from svc.model.field_errors import FieldError
 from svc.model.pool import pool_errors
 from svc.names import Names
+from svc.netconf.fields import MAX_MTU, MIN_MTU, MIN_MTU_IPV6
 from svc.values import replace
 
 Json = dict[str, Any]
 
-MAX_MTU: Final = 65535
 _SIZE: Final = re.compile(r"([1-9][0-9]*)(Ki|Mi|Gi)")
 _SYSCTL: Final = re.compile(r"net([./][^./\s]+)+")  # of a network namespace
 _UNITS: Final = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -97,8 +97,10 @@ def pool(where: str, entry: Any) -> Found:
         remedy = "give None, VXLAN or VXLANCrossSubnet"
         found.append(FieldError(f"{where}.encapsulation", value, "is not for IPv6", remedy))
     yield from found
-    if not found:
-        made = shape.pool_of(entry)
+    wrong = {error.field for error in found}
+    valid = {name: value for name, value in entry.items() if f"{where}.{name}" not in wrong} if isinstance(entry, dict) else {}
+    if "cidr" in valid:
+        made = shape.pool_of(valid)
         made.metadata["name"] = made.name or _PLACEHOLDER
         for error in pool_errors(made):
             head, _, field = error.field.partition(".")
@@ -173,7 +175,7 @@ def _network() -> dict[str, Rule]:
         "hostPorts": switch,
         "containerIPForwarding": switch,
         "multiInterfaceMode": one_of(shape.MULTI_INTERFACE),
-        "mtu": _number(0, MAX_MTU),
+        "mtu": _mtu,
         "sysctl": _sysctls,
         "nodeAddressAutodetectionV4": typed(dict),
         "nodeAddressAutodetectionV6": typed(dict),
@@ -218,6 +220,9 @@ def _together(spec: Mapping[str, Any], names: Names) -> Found:
     for index, entry in enumerate(listed):
         if not any(pool("", entry)):
             yield from encapsulation_errors(entry, f"{where}.ipPools[{index}]", host_local=host_local, has_bgp=has_bgp)
+    mtu, ranges = network.get("mtu"), [entry["cidr"] for entry in listed if not any(pool("", entry))]
+    if type(mtu) is int and MIN_MTU <= mtu < MIN_MTU_IPV6 and any(Cidr(each).version == 6 for each in ranges):
+        yield FieldError(f"{where}.mtu", mtu, "is too small for IPv6", f"give at least {MIN_MTU_IPV6}, or 0")
     dataplane, seconds = network.get("linuxDataplane") or shape.IPTABLES, network.get(shape.SECONDS)
     is_silent = dataplane in shape.DATAPLANES and dataplane not in shape.WITH_STATUS_FILES
     if seconds and is_silent and not any(_seconds("", seconds)):
@@ -279,6 +284,12 @@ def _number(least: int, most: int) -> Rule:
             yield FieldError(where, value, f"is not a number from {least} to {most}", "give one, or leave it out")
 
     return rule
+
+
+def _mtu(where: str, value: Any) -> Found:
+    if type(value) is not int or not (value == 0 or MIN_MTU <= value <= MAX_MTU):
+        remedy = f"give {MIN_MTU} to {MAX_MTU}, or 0 for the kernel's default"
+        yield FieldError(where, value, "is not an MTU", remedy)
 
 
 def _seconds(where: str, value: Any) -> Found:

@@ -27,7 +27,11 @@ BLOCKED_STATUS: Final = 3
 _RUN: Final = 16  # digits of the digest that name the run of an import
 
 _ack_option: Callable[..., Any] = click.option(
-    "--ack", "acknowledged", multiple=True, metavar="ID", help="Go on although there are blockers with this ID."
+    "--ack",
+    "acknowledged",
+    multiple=True,
+    type=click.Choice(preflight.ACKNOWLEDGEABLE),
+    help="Go on although there are blockers with this ID. Others cannot be acknowledged.",
 )
 
 

@@ -8,24 +8,28 @@ from typing import Any, Final
 
 import click
 
-from svc.admin.changes import ABSENT, show_value
 from svc.admin.deployment_checks import RIGHT_REMEDY
+from svc.admin.field_changes import ABSENT, field_changes, show_value
 from svc.admin.installation_resource import reconcile, status, wanted
 from svc.admin.installation_resource.reconcile import Cluster, Outcome
 from svc.admin.operator_resource import named_pools
+from svc.admin.resources import CREATED, UNCHANGED, UPDATED
 from svc.ctl.cli_context import CliContext, Target, output_option, table
 from svc.ctl.installation_file import read_installation
 from svc.ctl.path_option import PATH
-from svc.ctl.selection import locked_option, read_stdin
+from svc.ctl.selection import checked_namespace, locked_option, read_stdin
 from svc.ctl.terminal import echo
 from svc.datastore.open import open_client
+from svc.datastore.orch.answers import require_resource
 from svc.deploy.server_apply import MANAGER
 from svc.deploy.server_apply import apply as apply_documents
 from svc.model.errors import CallerError
-from svc.model.installation import NAME
+from svc.model.installation import KIND, NAME
 from svc.model.pool import with_defaults
+from svc.model.resource import Resource
 from svc.names import Names
 from svc.netconf.networklist import read_file
+from svc.values import replace
 
 Json = dict[str, Any]
 
@@ -42,7 +46,12 @@ _kubeconfig_option = click.option(
     help="Kubeconfig of the cluster.",
 )
 _namespace_option = click.option(
-    "--namespace", default=wanted.NAMESPACE, show_default=True, metavar="NAME", help="Namespace of the workloads of svc."
+    "--namespace",
+    default=wanted.NAMESPACE,
+    show_default=True,
+    metavar="NAME",
+    callback=checked_namespace,
+    help="Namespace of the workloads of svc.",
 )
 
 
@@ -112,7 +121,7 @@ def diff(context: CliContext, file: str, kubeconfig: Path, namespace: str) -> No
     document = _read(file, context.names)
     with _cluster(context, kubeconfig, namespace) as cluster:
         made = reconcile.plan(cluster, document["spec"])
-        found = reconcile.show(cluster, made)
+        found = [_planned(_of_resource(cluster, document)), *reconcile.show(cluster, made)]
     _show(context, found)
     if any(each.is_change for each in found):
         sys.exit(DIFFERENT)
@@ -139,10 +148,11 @@ def apply(context: CliContext, file: str, kubeconfig: Path, namespace: str, whil
     document = _read(file, context.names)
     with _cluster(context, kubeconfig, namespace) as cluster:
         made = reconcile.plan(cluster, document["spec"])
-        _write_resource(cluster, document)
+        reconcile.require_writable(cluster, made, while_locked=while_locked)
+        written = _write_resource(cluster, document)
         result = reconcile.carry_out(cluster, made, while_locked=while_locked)
         reconcile.write_status(cluster, result.findings, made.wanted.computed)
-    _show(context, result.outcomes)
+    _show(context, [written, *result.outcomes])
     for text in result.findings.pending:
         echo(f"note: {text}", err=True)
     if problems := result.findings.problems:
@@ -174,6 +184,7 @@ def show_status(context: CliContext, file: str | None, kubeconfig: Path) -> None
             f"the cluster has no Installation {NAME!r} of {names.operator_api_version}",
             details="`svcctl crd apply --group operator` makes its definition, `svcctl installation apply` the resource",
         )
+    require_resource(present, f"GET {reconcile.path_of(names)}")
     is_same = document is None or document["spec"] == present.get("spec")
     conditions = [status.condition_of(present, kind) for kind in (status.READY, status.PROGRESSING, status.DEGRADED)]
     rows = [[each.get(name, "") for name in ("type", "status", "reason", "message")] for each in conditions if each]
@@ -191,14 +202,29 @@ def _read(file: str, names: Names) -> Json:
     return read_installation(data, source, names)
 
 
-def _write_resource(cluster: Cluster, document: Json) -> None:
+def _write_resource(cluster: Cluster, document: Json) -> Outcome:
     """Apply the resource, unless the cluster has it: a server of release 1.20 changes the revision of an equal one."""
-    present = cluster.client.get_if_served(reconcile.path_of(cluster.names)) or {}
-    before, wanted = present.get("metadata") or {}, document["metadata"]
-    kept = [(wanted.get(name) or {}).items() <= (before.get(name) or {}).items() for name in ("labels", "annotations")]
-    if present.get("spec") != document["spec"] or not all(kept):
+    found = _of_resource(cluster, document)
+    if found.is_change:
         for _ in apply_documents(cluster.client, [document], MANAGER):
             pass
+    return found
+
+
+def _of_resource(cluster: Cluster, document: Json) -> Outcome:
+    """Return what `apply` does with the resource itself."""
+    present = cluster.client.get_if_served(reconcile.path_of(cluster.names))
+    metadata = {name: (present or {}).get("metadata", {}).get(name) or {} for name in ("labels", "annotations")}
+    before = None if present is None else Resource(KIND, metadata, present.get("spec") or {})
+    merged = {name: {**given, **(document["metadata"].get(name) or {})} for name, given in metadata.items()}
+    after = Resource(KIND, merged, document["spec"])
+    if before == after:
+        return Outcome(KIND, NAME, UNCHANGED)
+    return Outcome(KIND, NAME, CREATED if before is None else UPDATED, tuple(field_changes(before, after)))
+
+
+def _planned(found: Outcome) -> Outcome:
+    return replace(found, outcome=f"would be {found.outcome}") if found.is_change else found
 
 
 def _access(kubeconfig: Path) -> dict[str, str]:

@@ -14,11 +14,11 @@ from svc.admin.output_file import require_replaceable
 from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ctl.interrupts import announced_interrupt
 from svc.ctl.path_option import PATH
-from svc.ctl.terminal import echo, visible_lines
+from svc.ctl.terminal import tell
 from svc.ctl.upgrade_text import plan_text, run_text, verified_text
 from svc.datastore.open import open_client
 from svc.model.duration import parse_duration
-from svc.model.errors import CallerError, reason_of
+from svc.model.errors import CallerError
 from svc.netconf.networklist import read_file
 
 if TYPE_CHECKING:  # its packages come with an extra
@@ -139,13 +139,14 @@ def plan(context: CliContext, /, out: Path | None, kubeconfig: Path, helm: str, 
       svcctl upgrade plan --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf
       svcctl upgrade plan --manifest new.yaml --out plan.json -o yaml
     """
-    if out is not None:
-        require_replaceable("--out", out)
-    with _engine(context, kubeconfig, {}, helm) as (engine, writer):
-        made = engine.plan(_procedure(writer, **given))
-    document = made.to_json()
-    if out is not None:
-        _write(out, document)
+    with _statuses():
+        if out is not None:
+            require_replaceable("--out", out)
+        with _engine(context, kubeconfig, {}, helm) as (engine, writer):
+            made = engine.plan(_procedure(writer, **given))
+        document = made.to_json()
+        if out is not None:
+            _write(out, document)
     context.answer([document], plan_text(made))
     if made.blockers:
         sys.exit(_BLOCKED)
@@ -183,7 +184,8 @@ def apply(
       svcctl upgrade apply --manifest new.yaml --kubeconfig /etc/kubernetes/admin.conf
       svcctl upgrade apply --manifest new.yaml --plan plan.json --ack DaemonSet/kube-system/svc-node
     """
-    options = {"acks": frozenset(acks), "timeout": _seconds(timeout), "plan": _read_plan(plan_file)}
+    with _statuses():
+        options = {"acks": frozenset(acks), "timeout": _seconds(timeout), "plan": _read_plan(plan_file)}
     with _engine(context, kubeconfig, options, helm) as (engine, writer):
         has_acted = engine.apply(_procedure(writer, **given))
     context.answer([{"outcome": "done" if has_acted else "nothing to do"}], "done" if has_acted else "nothing to do")
@@ -276,7 +278,7 @@ def _engine(context: CliContext, kubeconfig: Path, options: Json, helm: str = ""
                 yield
 
         writer = Writer(client, context.names, permit, settings, Helm(helm, str(kubeconfig)))
-        chosen = Options(context.state_dir / _FOLDER, say=lambda text: echo(text, err=True), **options)
+        chosen = Options(context.state_dir / _FOLDER, say=tell, **options)
         with writer.resources, announced_interrupt(stop.request):
             yield Engine(writer, lease, chosen, stop), writer
 
@@ -287,7 +289,7 @@ def _statuses() -> Iterator[None]:
     try:
         yield
     except CallerError as error:
-        echo(f"Error: {error.as_text()}", err=True)
+        tell(f"Error: {error.as_text()}")
         sys.exit(_USAGE)
     except Exception as error:
         status = getattr(error, "status", None)
@@ -296,7 +298,7 @@ def _statuses() -> Iterator[None]:
             raise
         lines = [f"Error: {reasons[0]}", *(f"  {text}" for text in reasons[1:])]
         details = getattr(error, "details", "")
-        click.echo(visible_lines("\n".join([*lines, *([f"  ({details})"] if details else [])])), err=True)
+        tell("\n".join([*lines, *([f"  ({details})"] if details else [])]))
         sys.exit(status)
 
 
@@ -311,7 +313,8 @@ def _write(file: Path, document: Json) -> None:
     try:
         atomic_file.replace(file, (json.dumps(document, indent=2).encode(), b"\n"), 0o644)
     except OSError as error:
-        raise CallerError(f"--out {str(file)!r} cannot be written: {reason_of(error)}", details="name another file") from None
+        msg = f"--out {str(file)!r} cannot be written: {error.strerror}"
+        raise CallerError(msg, details="name a file in a directory that exists and has space") from None
 
 
 def _read_plan(file: Path | None) -> Json | None:

@@ -21,6 +21,7 @@ from urllib3 import exceptions as failures
 from svc import __version__, deadline
 from svc.call_trace import explain
 from svc.datastore.api import StoreError
+from svc.datastore.orch.answers import objects_in, require_object
 from svc.datastore.orch.auth import ApiAuth, Credentials
 from svc.datastore.orch.broken_connections import reason_of_break
 from svc.datastore.orch.error_hints import remedy_for
@@ -166,8 +167,8 @@ class Client:
         wanted = {"limit": str(PAGE)} | params
         while True:
             answer = self._call("GET", path, params=wanted, accept=accept)
-            metadata = answer.get("metadata") or {}
-            yield Listing(answer.pop("items", None) or [], str(metadata.get("resourceVersion") or ""))
+            metadata, items = answer.get("metadata") or {}, objects_in(answer, "items", f"GET {path}")
+            yield Listing(items, str(metadata.get("resourceVersion") or ""))
             if not metadata.get("continue"):
                 return
             wanted["continue"] = metadata["continue"]
@@ -221,10 +222,9 @@ class Client:
         if answer.status >= 300:
             raise self._refusal(request, answer)
         try:
-            found: Json = orjson.loads(answer.data)
+            return require_object(orjson.loads(answer.data), str(request))
         except ValueError:
             raise ApiError(answer.status, "", "the answer is not JSON", call=str(request)) from None
-        return found
 
     def _answer(self, request: _Request) -> _Answer:
         """Return the first final answer; at the deadline, return a 429 or 503. Raise Unreachable if no answer comes."""
@@ -252,7 +252,7 @@ class Client:
                 continue
             if answer.status not in _WAIT:
                 return answer
-            delay = float(answer.retry_after) if answer.retry_after.isdigit() else backoff.next()
+            delay = float(answer.retry_after) if answer.retry_after.isdecimal() else backoff.next()
             if delay > until - time.monotonic() or self._closed.wait(delay):
                 return answer
 

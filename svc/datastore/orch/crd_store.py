@@ -23,6 +23,7 @@ from svc.datastore.api import (
     UndecodableEntry,
     Update,
 )
+from svc.datastore.orch.answers import objects_in
 from svc.datastore.orch.client import PAGE, ApiError, Client, Unreachable, segment
 from svc.datastore.orch.resource_store import Collection, ResourceStore, revision_of, updated, write_verified
 from svc.model.custom_resources import CustomResourceCodec, is_marked, kind_plural
@@ -311,7 +312,7 @@ def _given_group(names: Names, api_group: str) -> ApiGroup:
 def _served_group(client: Client, names: Names) -> ApiGroup | None:
     """Return the served API group; None if neither is. Return the plain group only if the other one is not served."""
     try:
-        groups = {str(group.get("name")) for group in client.get("/apis").get("groups") or ()}
+        groups = {str(group.get("name")) for group in objects_in(client.get("/apis"), "groups", "GET /apis")}
     except ApiError:  # only old deployments lack the right to list API groups
         return ApiGroup(names, names.crd_api_version)
     plain, backing = (version.partition("/")[0] for version in (names.api_version, names.crd_api_version))

@@ -29,7 +29,7 @@ def objects(settings: Settings) -> list[Json]:
         controllers.deployment(settings),
         controllers.disruption_budget(settings),
     ]
-    require_slots(settings, (node.INSTALL, node.AGENT, node.INSTALL_WATCH), found)
+    require_slots(settings, (node.INSTALL, node.AGENT, node.INSTALL_WATCH, node.ROUTES), found)
     copied: list[Json] = json.loads(
         json.dumps(in_order([*found, *settings.proxy]))
     )  # YAML would show shared parts as references

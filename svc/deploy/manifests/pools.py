@@ -28,7 +28,10 @@ def problems(ranges: Sequence[str]) -> Iterator[tuple[str, str]]:
     found = [(text, *each) for text in ranges for each in _problems_of(text)]
     yield from ((f"--pool {text!r} {problem}", remedy) for text, problem, remedy in found)
     if not found and len({Cidr(text).version for text in ranges}) < len(ranges):
-        yield "two pools are of one IP version", "give at most one of each; make others with `svcctl pool apply`"
+        yield (
+            f"--pool {', '.join(ranges)} has two pools of one IP version",
+            "give at most one of each; make others with `svcctl pool apply`",
+        )
 
 
 def _problems_of(text: str) -> Iterator[tuple[str, str]]:
