@@ -27,6 +27,7 @@ from svc.upgrade.run_record import DONE, PENDING, RUNNING, SKIPPED, UNDONE, WAIT
 from svc.upgrade.saved_steps import saved_steps
 from svc.upgrade.step import Between, Look, Step
 from svc.upgrade.step_runner import POLL_SECONDS, Options, StepRunner, Stop
+from svc.upgrade.undo_order import undo_order
 from svc.upgrade.writer import Writer
 from svc.values import replace
 
@@ -123,7 +124,7 @@ class Engine:
         self._record.save(replace(run, state=RUNNING))
         self._remove_pods()
         runner = StepRunner(self._record, backup, self._options, self._stop)
-        for step in reversed(self._around(middle)):
+        for step in undo_order(self._around(middle), backup.of):
             runner.undo(step)
         self._end_removal(backup)
         self._record.turn(UNDONE)

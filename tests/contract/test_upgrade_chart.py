@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,7 @@ from harness.chart_site import (
     running_chart_site,
 )
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import raced_writes, require_guards, watched_writes
 from harness.kube import ADMIN_TOKEN, Kube
 from harness.polling import wait_until
 from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at, killing, turn_round
@@ -126,6 +128,46 @@ def test_within_its_namespace_and_back(site: ChartSite) -> None:
     site.upgrades("undo")
     assert site.releases()[f"{OWN}/v5"] == "deployed"
     assert site.substance() == before
+
+
+@pytest.mark.parametrize("layout", ["old", "own"])
+def test_each_write_names_what_it_was_made_for(site: ChartSite, layout: str) -> None:
+    """By a resourceVersion, a test or a UID. A write that another program was faster than is refused, and read again.
+
+    helm makes its own writes."""
+    site.install_old_layout() if layout == "old" else site.install_own()
+    before = site.substance()
+    for verb in ("apply", "undo"):
+        with watched_writes() as found, raced_writes(site.kube) as races:
+            site.upgrades(verb, *(ACK if verb == "apply" else ()))
+        require_guards(found)
+        races.require_conflicts()
+    assert site.substance() == before
+
+
+def test_undo_gives_fields_back_to_their_managers(site: ChartSite) -> None:
+    """Their next server-side apply meets no conflict: of what the chart has changed, and of what was adopted."""
+    site.install_old_layout()
+    containers = [{"name": "controllers", "image": "svc:0.1.0"}]
+    workload = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": {"containers": containers}}}}
+    mark = {"metadata": {"annotations": {NAMESPACE_MARK: FORMER}}}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"} | mark
+
+    def apply() -> None:
+        for path, body in ((DEPLOYMENT, workload), (ROLE, role)):
+            site.kube.call("PATCH", f"{path}?fieldManager=gitops", body, "application/apply-patch+yaml")
+
+    def managers() -> list[dict[str, Any]]:
+        found = (site.kube.call("GET", path)["metadata"]["managedFields"] for path in (DEPLOYMENT, ROLE))
+        return [{each["manager"]: each["fieldsV1"] for each in entries if each["operation"] == "Apply"} for entries in found]
+
+    apply()
+    before = managers()
+    site.upgrades("apply", *ACK)
+    assert all(lost != kept for lost, kept in zip(managers(), before, strict=True))
+    site.upgrades("undo")
+    assert managers() == before
+    apply()
 
 
 @pytest.mark.parametrize("layout", ["old", "own"])

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.datastores import EtcdSite, OrchSite
-from harness.guarded_writes import require_guards, watched_writes
+from harness.guarded_writes import raced_writes, require_guards, watched_writes
 from harness.ipam import holdings, put
 from harness.ipam_check import put_endpoint
 from harness.move_procedure import STEPS, MoveProcedure, furnished
@@ -65,10 +65,13 @@ def revision(procedure: MoveProcedure) -> str:
 
 
 def test_each_write_names_what_it_was_made_for(procedure: MoveProcedure) -> None:
-    """By a resourceVersion, a test or a UID, also those to the datastore."""
-    with watched_writes() as found:
+    """By a resourceVersion, a test or a UID, also those to the datastore.
+
+    A write that another program was faster than is refused, and read again."""
+    with watched_writes() as found, raced_writes(procedure.kube) as races:
         procedure.move()
     require_guards(found)
+    races.require_conflicts()
     assert any("/pods/" in path for _, path, _ in found)
 
 
