@@ -5,6 +5,7 @@
 3. A write that finds another state than was read makes the step look again, a limited number of times.
 """
 
+import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, Final
 from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry, runs_with_secrets
 from svc.upgrade.canary import CANARY, remove
+from svc.upgrade.client_versions import older
 from svc.upgrade.datastore_procedure import is_reverse
 from svc.upgrade.node_checks import CHECK
 from svc.upgrade.object_states import digest
@@ -72,7 +74,7 @@ class Engine:
         """Return the plan if nothing is left of it. Raise Unverified with what is not as it should be."""
         with stores_blocked():
             made = self.plan(procedure)
-            reasons = [*made.blockers, *_open(made), *self._behind(made.looks), *procedure.unverified()]
+            reasons = [*made.blockers, *_open(made), *self._behind(made.looks), *_unverified(procedure)]
             if reasons:
                 raise Unverified(reasons)
             return made
@@ -224,7 +226,7 @@ class Engine:
     def _settle(self, procedure: Procedure) -> None:
         """Wait until the result is as it should be. Raise Unverified if it is not in time."""
         until = time.monotonic() + min(SETTLE_SECONDS, self._options.timeout)
-        while reasons := procedure.unverified():
+        while reasons := _unverified(procedure):
             if time.monotonic() > until:
                 raise Unverified(reasons)
             self._stop.pause(POLL_SECONDS)
@@ -249,8 +251,13 @@ class Engine:
             remove(self._writer, place)
 
     def _require_verified(self, procedure: Procedure, made: Plan) -> None:
-        if reasons := [*self._behind(made.looks), *procedure.unverified()]:
+        if reasons := [*self._behind(made.looks), *_unverified(procedure)]:
             raise Unverified(reasons)
+
+
+def _unverified(procedure: Procedure) -> list[str]:
+    """Return what is not as it should be after the last step, and the programs that do not know what has changed."""
+    return [*procedure.unverified(), *older(os.environ.get("PATH", ""))]
 
 
 def _begun(made: Plan, name: str, before: Run | None) -> Run:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from click.testing import Result
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
-from harness.guarded_writes import raced_writes, require_guards, watched_writes
+from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.kube import Kube
 from harness.mesh_site import APPS, CONFIG_MAP, MeshSite, image, manifest, template
 from harness.polling import eventually
@@ -72,7 +73,8 @@ def test_plan_apply_and_undo(mesh: MeshSite) -> None:
     assert "values" in mesh.kube.call("GET", CONFIG_MAP)["data"]
     assert len(set(mesh.restarts().values())) == 1
     assert mesh.generations() == {name: number + 1 for name, number in before.items()}
-    assert run(mesh, "apply").stdout == "nothing to do\n"
+    with nothing_written():
+        assert run(mesh, "apply").stdout == "nothing to do\n"
     assert mesh.generations() == {name: number + 1 for name, number in before.items()}
     assert run(mesh, "verify").exit_code == 0
     undone = run(mesh, "undo")
@@ -142,6 +144,18 @@ def test_cluster_without_a_mesh(site: UpgradeSite) -> None:
     assert (done.exit_code, done.stdout) == (0, "nothing to do\n"), done.output
     assert "mesh: not enabled" in site.run("plan", *PROCEDURE, documents=[manifest("0.1.1")]).stdout
     assert site.record() is None
+
+
+def test_older_svcctl_on_the_path(site: UpgradeSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts with each procedure, also if nothing else is to be done."""
+    program = tmp_path / "bin" / "svcctl"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho svcctl 0.0.9\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    failed = site.run("apply", *PROCEDURE, documents=[manifest("0.1.1")])
+    assert failed.exit_code == 6, failed.output
+    assert f"{program} is svcctl 0.0.9" in failed.stderr
 
 
 def _blocked(mesh: MeshSite, *arguments: str, version: str = "0.1.1") -> str:

@@ -1,5 +1,6 @@
 """What protects each write of svcctl from overwriting a change that it has not seen."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,6 +48,16 @@ def require_guards(found: list[tuple[str, str, str]]) -> None:
     """Require that there are writes, and that each one has a guard."""
     assert len(found) > 5
     assert [(method, path) for method, path, guard in found if not guard] == []
+
+
+@contextmanager
+def nothing_written(seconds: float = 10.0) -> Iterator[None]:
+    """Require that the block writes nothing, not even the Lease, and is over in time."""
+    began = time.monotonic()
+    with watched_writes() as found:
+        yield
+    assert found == []
+    assert time.monotonic() - began <= seconds
 
 
 class Races:
