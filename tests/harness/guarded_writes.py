@@ -9,10 +9,12 @@ from unittest.mock import patch
 from harness.installations import MERGE
 from harness.kube import Kube
 from svc.datastore.orch.client import ApiError, Client
+from svc.upgrade import step_runner
 
 Json = dict[str, Any]
 
 _CONFLICT = 409
+_ATTEMPTS = 100
 _MARK = "tests/changed-between"
 
 
@@ -101,7 +103,9 @@ class Races:
 
 @contextmanager
 def raced_writes(kube: Kube) -> Iterator[Races]:
-    """Let another program change each object just before the first write to it in the block. Leases are left out."""
+    """Let another program change each object just before the first write to it in the block. Leases are left out.
+
+    A step with many objects looks as often again."""
     found, send = Races(kube), Client._call
 
     def call(self: Client, method: str, path: str, body: Any = None, *more: Any, **options: Any) -> Any:
@@ -117,5 +121,5 @@ def raced_writes(kube: Kube) -> Iterator[Races]:
                 found.note_refusal(path, error.status)
             raise
 
-    with patch.object(Client, "_call", call):
+    with patch.object(Client, "_call", call), patch.object(step_runner, "ATTEMPTS", _ATTEMPTS):
         yield found
