@@ -25,6 +25,7 @@ from harness.chart_site import (
     INFORMATION,
     NAMESPACE_MARK,
     OWN,
+    POLICY,
     RELEASE,
     ROLE,
     ChartSite,
@@ -147,26 +148,33 @@ def test_each_write_names_what_it_was_made_for(site: ChartSite, layout: str) -> 
     assert site.substance() == before
 
 
-def test_undo_gives_fields_back_to_their_managers(site: ChartSite) -> None:
+@pytest.mark.parametrize("has_helm_failed", [False, True], ids=["done", "only adopted"])
+def test_undo_gives_fields_back_to_their_managers(site: ChartSite, *, has_helm_failed: bool) -> None:
     """Their next server-side apply meets no conflict: of what the chart has changed, and of what was adopted."""
     site.install_old_layout()
     containers = [{"name": "controllers", "image": "svc:0.1.0"}]
     workload = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": {"containers": containers}}}}
     mark = {"metadata": {"annotations": {NAMESPACE_MARK: FORMER}}}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"} | mark
+    policy = {"apiVersion": "policy/v1beta1", "kind": "PodSecurityPolicy"} | mark  # which the new chart does not have
+    bodies = {DEPLOYMENT: workload, ROLE: role, POLICY: policy}
 
     def apply() -> None:
-        for path, body in ((DEPLOYMENT, workload), (ROLE, role)):
+        for path, body in bodies.items():
             site.kube.call("PATCH", f"{path}?fieldManager=gitops", body, "application/apply-patch+yaml")
 
     def managers() -> list[dict[str, Any]]:
-        found = (site.kube.call("GET", path)["metadata"]["managedFields"] for path in (DEPLOYMENT, ROLE))
+        found = (site.kube.call("GET", path)["metadata"]["managedFields"] for path in bodies)
         return [{each["manager"]: each["fieldsV1"] for each in entries if each["operation"] == "Apply"} for entries in found]
 
     apply()
     before = managers()
-    site.upgrades("apply", *ACK)
-    assert all(lost != kept for lost, kept in zip(managers(), before, strict=True))
+    if has_helm_failed:
+        fake_helm(site, "[ -e {0} ] || {{ touch {0}; echo no luck >&2; exit 1; }}".format(site.folder / "tried"))
+    assert site.upgrade("apply", *ACK).exit_code == (3 if has_helm_failed else 0)
+    lost = managers()
+    assert [now != then for now, then in zip(lost[1:], before[1:], strict=True)] == [True, True]
+    assert (lost[0] == before[0]) == has_helm_failed
     site.upgrades("undo")
     assert managers() == before
     apply()
