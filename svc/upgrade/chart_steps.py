@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from svc.upgrade.chart_view import RELEASE_NAMESPACE, ChartView, Situation
+from svc.upgrade.field_sets import Path
+from svc.upgrade.former_managers import giving_back_at, managers_at
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.releases import FORMER_NAMESPACE, place_of
@@ -14,6 +16,7 @@ Json = dict[str, Any]
 
 ADOPT, FORMER = "adopt-objects", "former-releases"
 _ANNOTATION: Final = f"/metadata/annotations/{RELEASE_NAMESPACE.replace('/', '~1')}"
+_FIELD: Final[Path] = ("f:metadata", "f:annotations", f"f:{RELEASE_NAMESPACE}")
 
 
 class ChartStep:
@@ -72,11 +75,13 @@ class AdoptObjects(ChartStep):
         )
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the objects that the step will change."""
+        """Return the objects that the step will change, with the managers of what it changes."""
         left, known = look.content.get("left") or {}, {(*each,) for entry in saved for each in entry["objects"]}
-        objects = [_row(place, live) for place, live in left.items()]
-        new = [each for each in objects if (*each,) not in known]
-        return {"objects": new, "to": look.content["to"]} if new else None
+        new = {place: live for place, live in left.items() if (*_row(place, live),) not in known}
+        if not new:
+            return None
+        managers = {str(place): managers_at(live, [_FIELD]) for place, live in new.items()}
+        return {"objects": [_row(*each) for each in new.items()], "managers": managers, "to": look.content["to"]}
 
     def act(self, look: Look) -> None:
         """Change the annotation of each object."""
@@ -85,25 +90,28 @@ class AdoptObjects(ChartStep):
 
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Look for objects that still have the annotation which the run has given them."""
-        left, notes = {}, []
+        left, notes = dict[Place, tuple[Json, list[Json]]](), []
         for entry in saved:
             for *words, uid in entry["objects"]:
                 place = Place(*words)
-                live = self._find(place)
+                live, managers = self._find(place), _managers(entry, place)
                 if live is None or live["metadata"]["uid"] != uid:
                     notes.append(f"{place} does not exist any more")
-                elif _owner(live) == entry["to"]:
-                    left[place] = live
-        changes = tuple((f"{place}: {RELEASE_NAMESPACE}", _owner(live), FORMER_NAMESPACE) for place, live in left.items())
+                elif _owner(live) == entry["to"] or _given_back(live, managers):
+                    left[place] = live, managers
+        owners = {place: _owner(live) for place, (live, _) in left.items()}
+        changes = tuple((f"{place}: {RELEASE_NAMESPACE}", owner, FORMER_NAMESPACE) for place, owner in owners.items())
         return Look(not left, notes=tuple(dict.fromkeys(notes)), changes=changes, content={"left": left})
 
     def undo(self, look: Look) -> None:
-        """Restore the annotations."""
-        for place, live in look.content["left"].items():
-            self._set(place, live, FORMER_NAMESPACE)
+        """Restore the annotations, and give them back to their managers."""
+        for place, (live, managers) in look.content["left"].items():
+            restored = live if _owner(live) == FORMER_NAMESPACE else self._set(place, live, FORMER_NAMESPACE)
+            if operations := _given_back(restored, managers):
+                self._writer.patch(place, restored, operations)
 
-    def _set(self, place: Place, live: Json, namespace: str) -> None:
-        self._writer.patch(place, live, [{"op": "add", "path": _ANNOTATION, "value": namespace}])
+    def _set(self, place: Place, live: Json, namespace: str) -> Json:
+        return self._writer.patch(place, live, [{"op": "add", "path": _ANNOTATION, "value": namespace}])
 
 
 class FormerReleases(ChartStep):
@@ -170,6 +178,17 @@ class FormerReleases(ChartStep):
 
 def _row(place: Place, live: Json) -> list[str]:
     return [place.api_version, place.kind, place.namespace, place.name, live["metadata"]["uid"]]
+
+
+def _managers(entry: Json, place: Place) -> list[Json]:
+    """Return the former managers of the annotation; nothing of a run of a former build, which has not saved them."""
+    found: list[Json] = (entry.get("managers") or {}).get(str(place)) or []
+    return found
+
+
+def _given_back(live: Json, managers: Sequence[Json]) -> list[Json]:
+    """Return the JSON patch for the managers of an annotation that is as before."""
+    return giving_back_at(live, managers, [_FIELD]) if _owner(live) == FORMER_NAMESPACE else []
 
 
 def _owner(live: Json) -> str:

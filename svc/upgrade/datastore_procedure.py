@@ -1,5 +1,6 @@
 """Procedure `datastore`: the content of etcd moves to the Kubernetes API, or back, and the nodes follow."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -15,6 +16,7 @@ from svc.model.resource import Resource
 from svc.move import marks
 from svc.upgrade import datastore_steps as parts
 from svc.upgrade.bundle import Bundle, agent_names
+from svc.upgrade.client_versions import listed
 from svc.upgrade.datastore_nodes import Nodes
 from svc.upgrade.datastore_sites import Ends, Sites
 from svc.upgrade.network_mark import FormerNetwork, NetworkMark, UnawaitedAgent, namespaces_of_lists
@@ -64,7 +66,8 @@ class DatastoreProcedure:
     def findings(self) -> Findings:
         """Return the datastores. Raise StoreError if one of them does not answer."""
         source, target = self._sites.source, self._sites.target
-        found = {_SOURCE: source.backend.place, _TARGET: target.backend.place}
+        found: Json = {_SOURCE: source.backend.place, _TARGET: target.backend.place}
+        found["programs on PATH"] = listed(os.environ.get("PATH", ""))
         missing = (marks.not_initialised(source).msg,) if marks.present(source) is None else ()
         return Findings(NAME, found, missing, self.inputs[_SOURCE], self.inputs[_TARGET])
 

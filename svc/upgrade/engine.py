@@ -5,6 +5,7 @@
 3. A write that finds another state than was read makes the step look again, a limited number of times.
 """
 
+import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, Final
 from svc.datastore.api import StoreError
 from svc.upgrade.backup import Backup, Entry, runs_with_secrets
 from svc.upgrade.canary import CANARY, remove
+from svc.upgrade.client_versions import older
 from svc.upgrade.datastore_procedure import is_reverse
 from svc.upgrade.node_checks import CHECK
 from svc.upgrade.object_states import digest
@@ -27,6 +29,7 @@ from svc.upgrade.run_record import DONE, PENDING, RUNNING, SKIPPED, UNDONE, WAIT
 from svc.upgrade.saved_steps import saved_steps
 from svc.upgrade.step import Between, Look, Step
 from svc.upgrade.step_runner import POLL_SECONDS, Options, StepRunner, Stop
+from svc.upgrade.undo_order import undo_order
 from svc.upgrade.writer import Writer
 from svc.values import replace
 
@@ -71,7 +74,7 @@ class Engine:
         """Return the plan if nothing is left of it. Raise Unverified with what is not as it should be."""
         with stores_blocked():
             made = self.plan(procedure)
-            reasons = [*made.blockers, *_open(made), *self._behind(made.looks), *procedure.unverified()]
+            reasons = [*made.blockers, *_open(made), *self._behind(made.looks), *_unverified(procedure)]
             if reasons:
                 raise Unverified(reasons)
             return made
@@ -123,7 +126,7 @@ class Engine:
         self._record.save(replace(run, state=RUNNING))
         self._remove_pods()
         runner = StepRunner(self._record, backup, self._options, self._stop)
-        for step in reversed(self._around(middle)):
+        for step in undo_order(self._around(middle), backup.of):
             runner.undo(step)
         self._end_removal(backup)
         self._record.turn(UNDONE)
@@ -223,7 +226,7 @@ class Engine:
     def _settle(self, procedure: Procedure) -> None:
         """Wait until the result is as it should be. Raise Unverified if it is not in time."""
         until = time.monotonic() + min(SETTLE_SECONDS, self._options.timeout)
-        while reasons := procedure.unverified():
+        while reasons := _unverified(procedure):
             if time.monotonic() > until:
                 raise Unverified(reasons)
             self._stop.pause(POLL_SECONDS)
@@ -248,8 +251,13 @@ class Engine:
             remove(self._writer, place)
 
     def _require_verified(self, procedure: Procedure, made: Plan) -> None:
-        if reasons := [*self._behind(made.looks), *procedure.unverified()]:
+        if reasons := [*self._behind(made.looks), *_unverified(procedure)]:
             raise Unverified(reasons)
+
+
+def _unverified(procedure: Procedure) -> list[str]:
+    """Return what is not as it should be after the last step, and the programs that do not know what has changed."""
+    return [*procedure.unverified(), *older(os.environ.get("PATH", ""))]
 
 
 def _begun(made: Plan, name: str, before: Run | None) -> Run:

@@ -1,5 +1,6 @@
 """Procedure `host-endpoints`: automatic host endpoints take the place of those that were made by hand (specification, 9.7)."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -7,6 +8,7 @@ from svc.admin.version_order import order_of
 from svc.model.controllers_configuration import ENABLED
 from svc.upgrade.agent_pods import agent_versions
 from svc.upgrade.bundle import container_of
+from svc.upgrade.client_versions import listed
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.host_endpoint_steps import FormerEndpoints, NodeLabels, Switch, not_served
 from svc.upgrade.host_endpoint_view import HostEndpointView
@@ -49,6 +51,7 @@ class HostEndpointProcedure:
         facts: Json = {"former host endpoints": [each.name for each in found.former], "version": state.version}
         agents = list(agent_versions(self._writer))
         facts["agents of unknown version"] = sorted(node for node, version in agents if order_of(version) is None)
+        facts["programs on PATH"] = listed(os.environ.get("PATH", ""))
         problems = [*self._environment_problems(), *self._agent_problems(agents)]
         if state.is_locked:
             problems.append("the datastore is locked: `svcctl clusterinfo unlock`, if no migration is at work")

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 from svc.model.controllers_configuration import DISABLED, ENABLED, defaults
 from svc.model.controllers_configuration import KIND as CONFIGURATION
+from svc.upgrade.field_sets import Path
+from svc.upgrade.former_managers import giving_back_at, managers_at
 from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.object_states import digest
 from svc.upgrade.outcomes import Blocked
@@ -16,6 +18,7 @@ Json = dict[str, Any]
 
 LABELS, SWITCH, FORMER = "node-labels", "automatic-host-endpoints", "former-host-endpoints"
 _PATH: Final = ("controllers", "node", "hostEndpoint", "autoCreate")
+_FIELD: Final[Path] = ("f:spec", *(f"f:{name}" for name in _PATH))
 
 
 class _HostEndpointStep:
@@ -114,8 +117,10 @@ class Switch(_HostEndpointStep):
         )  # fmt: skip
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the value of before."""
-        return None if look.is_done or saved else {"value": _at(look.content["live"])}
+        """Return the value of before, and its managers."""
+        live = look.content["live"]
+        managers = managers_at(live, [_FIELD]) if live is not None else []
+        return None if look.is_done or saved else {"value": _at(live), "managers": managers}
 
     def act(self, look: Look) -> None:
         """Write the value; create a missing configuration with its defaults."""
@@ -129,30 +134,38 @@ class Switch(_HostEndpointStep):
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Look whether the value is that of before."""
         live = self._live()
-        if not saved or live is None or _at(live) != ENABLED:
+        if not saved or live is None:
             return Look(True)
-        changes = ((".".join(_PATH), ENABLED, saved[0]["value"] or DISABLED),)
-        return Look(False, changes=changes, content={"live": live, **saved[0]})
+        value, managers = saved[0]["value"] or DISABLED, saved[0].get("managers") or []  # former builds have not saved them
+        content = {"live": live, "value": value, "managers": managers}
+        if _at(live) != ENABLED:
+            return Look(_at(live) != value or not giving_back_at(live, managers, [_FIELD]), content=content)
+        return Look(False, changes=((".".join(_PATH), ENABLED, value),), content=content)
 
     def undo(self, look: Look) -> None:
-        """Write the value of before. Without one, automatic host endpoints are switched off."""
-        self._write(look.content["live"], look.content["value"] or DISABLED)
+        """Write the value of before, else switch automatic host endpoints off. Give the field back to its managers."""
+        live, value = look.content["live"], look.content["value"]
+        if _at(live) != value:
+            live = self._write(live, value)
+        place = self._view.configuration
+        if operations := giving_back_at(live, look.content["managers"], [_FIELD]):
+            assert place is not None  # it has been read
+            self._writer.patch(place, live, operations)
 
     def _live(self) -> Json | None:
         place = self._view.configuration
         return self._writer.find(place) if place is not None else None
 
-    def _write(self, live: Json | None, value: str) -> None:
+    def _write(self, live: Json | None, value: str) -> Json:
         place = self._view.configuration
         assert place is not None  # see `look`
         if live is None:
             spec = defaults()
             spec["controllers"]["node"]["hostEndpoint"]["autoCreate"] = value
             head = {"apiVersion": place.api_version, "kind": place.kind, "metadata": {"name": place.name}}
-            self._writer.create(head | {"spec": spec})
-            return
+            return self._writer.create(head | {"spec": spec})
         spec = _with(live.get("spec") or {}, value)
-        self._writer.patch(place, live, [{"op": "add", "path": "/spec", "value": spec}])
+        return self._writer.patch(place, live, [{"op": "add", "path": "/spec", "value": spec}])
 
 
 class FormerEndpoints(_HostEndpointStep):

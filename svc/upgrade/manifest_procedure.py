@@ -13,7 +13,7 @@ from svc.orch.pod_cidrs import VARIABLE as USE_POD_CIDR
 from svc.upgrade.agent_pods import OWN_VERSION
 from svc.upgrade.bundle import Bundle, agent_names, container_of, version_of
 from svc.upgrade.canary import try_pod
-from svc.upgrade.client_versions import listed, older
+from svc.upgrade.client_versions import listed
 from svc.upgrade.cluster_state import ClusterState, read_state
 from svc.upgrade.etcd_access import uses_etcd, variables_of
 from svc.upgrade.object_step import Former, ObjectStep
@@ -87,7 +87,7 @@ class ManifestProcedure:
         found = []
         if state.is_served and not wanted.match(state.version):
             found.append(f"ClusterInformation default has version {state.version!r}, which does not match {wanted.pattern}")
-        return [*found, *self._other_versions(), *older(_path())]
+        return [*found, *self._other_versions()]
 
     def prove(self, pause: Callable[[float], None]) -> list[str]:
         """Start a pod on a node of the agent, and delete it."""

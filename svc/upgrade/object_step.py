@@ -113,7 +113,7 @@ class ObjectStep:
         if not saved:
             return Look(True)
         live = self._writer.find(self.place) if self._writer.served(self.place) else None
-        now, target = digest(essence(live, self._writer.names)), _origin(saved)
+        now, target = digest(essence(live, self._writer.names)), origin(saved)
         wanted = digest(essence(target, self._writer.names))
         if live is not None and target is not None and now == wanted and self._is_half_restored(live, target):
             return Look(False, before=now, after=wanted, content={"live": live, "target": target})
@@ -251,7 +251,7 @@ class ObjectStep:
         return f"{self.name} stays: {number} objects of its kind exist" if number else ""
 
 
-def _origin(saved: Sequence[Json]) -> Json | None:
+def origin(saved: Sequence[Json]) -> Json | None:
     """Return the object before the run; before the last write, if it was changed in between."""
     known = {digest for each in saved for digest in (each["digest_after"], saved[0]["digest_before"])}
     is_whole = all(each["digest_before"] in known for each in saved)

@@ -10,7 +10,7 @@ from svc.model.installation import KIND as INSTALLATION
 from svc.model.installation import NAME as DEFAULT_NAME
 from svc.names import Names
 from svc.upgrade.bundle import Bundle, container_of, version_of
-from svc.upgrade.client_versions import listed, older
+from svc.upgrade.client_versions import listed
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.manifest_procedure import pattern_of, version_problems
 from svc.upgrade.object_step import Former, ObjectStep
@@ -79,7 +79,7 @@ class OperatorProcedure:
         operator = self._operator()
         if operator is None:
             return []
-        return [*self._operator_problems(operator), *self._version_problems(operator), *older(_path())]
+        return [*self._operator_problems(operator), *self._version_problems(operator)]
 
     def prove(self, pause: Callable[[float], None]) -> list[str]:  # noqa: ARG002
         """Return nothing: the operator reports what works."""

@@ -10,6 +10,7 @@ from svc.model.custom_resources import CustomResourceCodec
 from svc.model.object_metadata import ApiGroup
 from svc.model.pool import with_defaults
 from svc.model.resource import Resource
+from svc.upgrade.former_managers import giving_back_at, managers_at
 from svc.upgrade.object_states import Difference, differences, essence
 from svc.upgrade.places import Place
 from svc.upgrade.small_step import SmallStep
@@ -19,6 +20,8 @@ from svc.upgrade.writer import Changed, Writer
 Json = dict[str, Any]
 
 NAME: Final = "pool-labels"
+_FIELDS: Final = (("f:spec",), ("f:metadata", "f:labels"), ("f:metadata", "f:annotations"))
+"""What undoing writes. Under the names of Calico an annotation has the labels."""
 
 
 class PoolLabels(SmallStep):
@@ -49,28 +52,31 @@ class PoolLabels(SmallStep):
             self._label(name, {key: value})
 
     def look_back(self, saved: Sequence[Json]) -> Look:
-        """Look for pools that have the label from this run."""
+        """Look for pools that have the label from this run, and for those whose fields have not gone back to their managers."""
         key, value = pool_label(self._writer.names)
         pools = _saved_pools(saved)
-        found = {name: pool for name in pools if (pool := self._read(name)) and pool[1].labels.get(key) == value}
+        present = {name: pool for name in pools if (pool := self._read(name))}
+        found = {name: pool for name, pool in present.items() if pool[1].labels.get(key) == value}
         changes = [each for name, (_, live) in found.items() for each in self._changes(name, pools[name], live)]
         if changes:
             changed = dict.fromkeys(field.partition(":")[0] for field, _, _ in changes)
             return Look(False, tuple(f"{name} was changed since" for name in changed), changes=tuple(changes))
-        left = {name: pools[name] for name in found}
-        return Look(not left, changes=tuple((f"{POOL}/{name}", value, None) for name in left), content={"pools": left})
+        left = {name: pools[name] for name, (live, _) in present.items() if name in found or _given_back(live, pools[name])}
+        return Look(not left, changes=tuple((f"{POOL}/{name}", value, None) for name in found), content={"pools": left})
 
     def undo(self, look: Look) -> None:
-        """Write what was there. A pool that a user has disabled since stays disabled."""
+        """Write what was there, and give it back to its managers. A pool that a user has disabled since stays disabled."""
+        key, value = pool_label(self._writer.names)
         for name, document in look.content["pools"].items():
             place, found = self._place(name), self._read(name)
             if place is None or found is None:
                 raise Changed(f"{POOL} {name} is gone")
-            live = found[0]
-            is_disabled = {"disabled": True} if live["spec"].get("disabled") else {}
-            metadata = _merged(live["metadata"], document["metadata"])
-            head = {"apiVersion": place.api_version, "kind": POOL, "metadata": metadata}
-            self._writer.replace(live | head | {"spec": document["spec"] | is_disabled}, live)
+            live, pool = found
+            head = {"apiVersion": place.api_version, "kind": POOL}
+            if pool.labels.get(key) == value:
+                live = self._writer.replace(live | head | _restored(live, document), live)
+            if operations := _given_back(live, document):
+                self._writer.patch(place, live, operations)
 
     def _changes(self, name: str, before: Json, live: Resource) -> Iterator[Difference]:
         """Yield what was changed since the label was given. The operator only writes defaults, and users may disable a pool."""
@@ -122,6 +128,16 @@ def _deliberate(pool: Resource, label: str) -> Json:
     whole = pool.spec if cidr_of(pool) is None else with_defaults(pool).spec
     spec = {field: value for field, value in whole.items() if field != "disabled"}
     return {"spec": spec, "labels": {name: value for name, value in pool.labels.items() if name != label}}
+
+
+def _restored(live: Json, document: Json) -> Json:
+    """Return what undoing writes of a pool."""
+    is_disabled = {"disabled": True} if live["spec"].get("disabled") else {}
+    return {"metadata": _merged(live["metadata"], document["metadata"]), "spec": document["spec"] | is_disabled}
+
+
+def _given_back(live: Json, document: Json) -> list[Json]:
+    return giving_back_at(live, managers_at(document, _FIELDS), _FIELDS)
 
 
 def _merged(live: Json, encoded: Json) -> Json:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from svc.upgrade.bundle import WORKLOADS
 from svc.upgrade.chart_steps import ChartStep
 from svc.upgrade.chart_view import RELEASE_NAME, RELEASE_NAMESPACE, ChartView, Situation
+from svc.upgrade.former_managers import giving_back
 from svc.upgrade.helm import HelmFailed, shown
 from svc.upgrade.object_states import Difference, essence
 from svc.upgrade.object_states import shown as differences_shown
@@ -162,7 +163,15 @@ class HelmRelease(ChartStep):
             elif live is None:
                 self._writer.create(_body(before, None))
             else:
-                self._writer.replace(_body(before, live), live)
+                self._restore(place, live, before)
+
+    def _restore(self, place: Place, live: Json, before: Json) -> None:
+        """Write an object as it was, and give its fields back to their managers."""
+        names = self._writer.names
+        if essence(live, names) != essence(before, names):
+            live = self._writer.replace(_body(before, live), live)
+        if operations := giving_back(live, before):
+            self._writer.patch(place, live, operations)
 
     def _look_at_revision(self, entry: Json, newest: Release | None) -> Look:
         former = read_release(self._writer, _secret_of(entry))
@@ -207,7 +216,7 @@ class HelmRelease(ChartStep):
                 is_made = live is not None and _is_of(live, entry) and "deletionTimestamp" not in live["metadata"]
                 if is_made and place.kind not in _KEPT:
                     yield place, live, None
-            elif essence(live, names) != essence(before, names):
+            elif live is None or essence(live, names) != essence(before, names) or giving_back(live, before):
                 yield place, live, before
 
     def _blockers(self, found: Situation, entry: Json | None) -> tuple[str, ...]:

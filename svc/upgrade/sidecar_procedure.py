@@ -1,5 +1,6 @@
 """Procedure `sidecars`: pods of a service mesh get the sidecar of the new release (specification, 9.6)."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -7,6 +8,7 @@ from typing import Any, Final
 from svc.admin.version_order import order_of
 from svc.upgrade.agent_pods import agent_versions
 from svc.upgrade.bundle import version_of
+from svc.upgrade.client_versions import listed
 from svc.upgrade.cluster_state import read_state
 from svc.upgrade.manifest_procedure import lock_problems, pattern_of, target_problems
 from svc.upgrade.object_step import Former
@@ -50,6 +52,7 @@ class SidecarProcedure:
             "sidecar": self._image,
             "workloads with sidecars": [str(each) for each in self._pods.images],
             "pods to be started again by hand": self._pods.outdated(self._image),
+            "programs on PATH": listed(os.environ.get("PATH", "")),
         }
         return Findings(NAME, found, (*self._problems(version, target), *_downgrade(before, target)), before, target)
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from svc.names import Names
+from svc.upgrade.field_sets import Path
+from svc.upgrade.former_managers import giving_back_at, managers_at
 from svc.upgrade.object_states import digest
 from svc.upgrade.places import Place
 from svc.upgrade.rollouts import rollout_of
@@ -16,6 +18,7 @@ Json = dict[str, Any]
 
 TEMPLATE, FORMER_TEMPLATE, RESTART = "sidecar-template", "former-sidecar-template", "restart"
 _POINTER: Final = f"/data/{CONFIG}"
+_FIELD: Final[Path] = ("f:data", f"f:{CONFIG}")
 _APPS: Final = "apps/v1"
 _ON_DELETE: Final = "OnDelete"
 
@@ -46,9 +49,13 @@ class Template:
         )  # fmt: skip
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the template of the mesh, and the new one, unless that is what was saved last."""
-        entry = {"before": template_in(look.content["live"]), "after": self._template}
-        return None if look.is_done or (saved and saved[-1] == entry) else entry
+        """Return the template of the mesh with its managers, and the new one, unless that is what was saved last."""
+        if look.is_done:
+            return None
+        live = look.content["live"]
+        entry = {"before": template_in(live), "after": self._template}
+        is_known = bool(saved) and entry.items() <= saved[-1].items()
+        return None if is_known else entry | {"managers": managers_at(live, [_FIELD])}
 
     def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
         """Return nothing: the template is saved."""
@@ -92,16 +99,22 @@ class FormerTemplate(Template):
         if not saved or live is None:
             return Look(True)
         now, former = template_in(live), saved[-1]["before"]
+        managers = saved[-1].get("managers") or []  # former builds have not saved them
+        content = {"live": live, "former": former, "managers": managers}
         if now == former:
-            return Look(True)
+            return Look(not giving_back_at(live, managers, [_FIELD]), content=content)
         if now not in {each["after"] for each in saved}:
             since = ((f"data.{CONFIG}", saved[-1]["after"], now),)
             return Look(False, (f"{self.place} was changed since",), changes=since)
-        return Look(False, changes=((f"data.{CONFIG}", now, former),), content={"live": live, "former": former})
+        return Look(False, changes=((f"data.{CONFIG}", now, former),), content=content)
 
     def undo(self, look: Look) -> None:
-        """Write the former template."""
-        write_template(self._writer, self.place, look.content["live"], look.content["former"])
+        """Write the former template, and give it back to its managers."""
+        live, former = look.content["live"], look.content["former"]
+        if template_in(live) != former:
+            live = write_template(self._writer, self.place, live, former)
+        if operations := giving_back_at(live, look.content["managers"], [_FIELD]):
+            self._writer.patch(self.place, live, operations)
 
 
 class Restart:
@@ -142,11 +155,13 @@ class Restart:
         )  # fmt: skip
 
     def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the annotation of before, and the time of the restart."""
+        """Return the annotation of before with its managers, and the time of the restart."""
         if look.is_done or (saved and saved[-1]["at"] == look.content["at"]):
             return None
-        before = saved[0]["before"] if saved else _restarted(look.content["live"], self._writer.names)
-        return {"before": before, "at": look.content["at"]}
+        live, names = look.content["live"], self._writer.names
+        before = {"before": _restarted(live, names), "managers": managers_at(live, [_field(names)])}
+        known = {name: saved[0][name] for name in before if name in saved[0]} if saved else before
+        return known | {"at": look.content["at"]}
 
     def unsaved_back(self, look: Look, saved: Sequence[Json]) -> Json | None:  # noqa: ARG002
         """Return nothing: what was there is saved."""
@@ -173,17 +188,25 @@ class Restart:
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Look whether the workload has the annotation of before. A later one has made pods with the new sidecar, too."""
         self._is_undone = True
-        live = self._writer.find(self.place)
-        if live is None or not saved or (now := _restarted(live, self._writer.names)) == saved[0]["before"]:
+        live, names = self._writer.find(self.place), self._writer.names
+        if live is None or not saved:
             return Look(True)
-        changes = ((_annotation(self._writer.names), now or None, saved[0]["before"] or None),)
-        return Look(False, changes=changes, content={"live": live, "before": saved[0]["before"]})
+        now, before = _restarted(live, names), saved[0]["before"]
+        managers = saved[0].get("managers") or []  # former builds have not saved them
+        content = {"live": live, "before": before, "managers": managers}
+        if now == before:
+            return Look(not giving_back_at(live, managers, [_field(names)]), content=content)
+        return Look(False, changes=((_annotation(names), now or None, before or None),), content=content)
 
     def undo(self, look: Look) -> None:
-        """Bring the former template of the pods back: this starts them again."""
-        self._annotate(look.content["live"], look.content["before"])
+        """Bring the former template of the pods back: this starts them again. Give the field back to its managers."""
+        live, before, names = look.content["live"], look.content["before"], self._writer.names
+        if _restarted(live, names) != before:
+            live = self._annotate(live, before)
+        if operations := giving_back_at(live, look.content["managers"], [_field(names)]):
+            self._writer.patch(self.place, live, operations)
 
-    def _annotate(self, live: Json, value: str) -> None:
+    def _annotate(self, live: Json, value: str) -> Json:
         """Write the annotation; remove it if the value is empty."""
         metadata = live["spec"]["template"].get("metadata") or {}
         name, present = _annotation(self._writer.names), metadata.get("annotations") or {}
@@ -191,7 +214,7 @@ class Restart:
         annotations = kept | ({name: value} if value else {})
         pointer = "/spec/template/metadata/annotations"
         operations = [{"op": "add", "path": pointer, "value": annotations}] if annotations else []
-        self._writer.patch(self.place, live, operations or [{"op": "remove", "path": pointer}])
+        return self._writer.patch(self.place, live, operations or [{"op": "remove", "path": pointer}])
 
 
 def restart_of(writer: Writer, name: str) -> Restart | None:
@@ -212,16 +235,20 @@ def template_in(live: Json) -> str:
     return str((live.get("data") or {}).get(CONFIG) or "")
 
 
-def write_template(writer: Writer, place: Place, live: Json, template: str) -> None:
-    """Write a template into the ConfigMap as it was read. Its other entries stay."""
+def write_template(writer: Writer, place: Place, live: Json, template: str) -> Json:
+    """Write a template into the ConfigMap as it was read, and return the new one. Its other entries stay."""
     if live.get("data") is None:
         raise Changed(f"{place} has no data")
     operation = {"op": "add", "path": _POINTER, "value": template} if template else {"op": "remove", "path": _POINTER}
-    writer.patch(place, live, [operation])
+    return writer.patch(place, live, [operation])
 
 
 def _annotation(names: Names) -> str:
     return f"kubectl.{names.orch_domain}/restartedAt"
+
+
+def _field(names: Names) -> Path:
+    return "f:spec", "f:template", "f:metadata", "f:annotations", f"f:{_annotation(names)}"
 
 
 def _restarted(live: Json, names: Names) -> str:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,14 @@ from harness.chart_site import (
     INFORMATION,
     NAMESPACE_MARK,
     OWN,
+    POLICY,
     RELEASE,
     ROLE,
     ChartSite,
     running_chart_site,
 )
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.kube import ADMIN_TOKEN, Kube
 from harness.polling import wait_until
 from harness.upgrade_faults import FAULTS, PARTS, Killer, fault_at, killing, turn_round
@@ -96,7 +99,8 @@ def test_from_the_old_layout_and_back(site: ChartSite) -> None:
     require_new(site)
     assert set(site.owners()) == {"installations", "podsecuritypolicies", "deployments", "clusterroles"}
     state = site.generations()
-    assert "nothing to do" in site.upgrades("apply", *ACK)
+    with nothing_written():
+        assert "nothing to do" in site.upgrades("apply", *ACK)
     site.upgrades("verify")
     assert site.generations() == state
     site.upgrades("undo")
@@ -116,7 +120,8 @@ def test_within_its_namespace_and_back(site: ChartSite) -> None:
     site.upgrades("apply")
     assert site.releases() == {f"{OWN}/v1": "superseded", f"{OWN}/v2": "deployed"}
     state = site.generations()
-    assert "nothing to do" in site.upgrades("apply")
+    with nothing_written():
+        assert "nothing to do" in site.upgrades("apply")
     assert site.generations() == state
     site.upgrades("undo")
     assert site.releases()[f"{OWN}/v3"] == "deployed"
@@ -126,6 +131,53 @@ def test_within_its_namespace_and_back(site: ChartSite) -> None:
     site.upgrades("undo")
     assert site.releases()[f"{OWN}/v5"] == "deployed"
     assert site.substance() == before
+
+
+@pytest.mark.parametrize("layout", ["old", "own"])
+def test_each_write_names_what_it_was_made_for(site: ChartSite, layout: str) -> None:
+    """By a resourceVersion, a test or a UID. A write that another program was faster than is refused, and read again.
+
+    helm makes its own writes."""
+    site.install_old_layout() if layout == "old" else site.install_own()
+    before = site.substance()
+    for verb in ("apply", "undo"):
+        with watched_writes() as found, raced_writes(site.kube) as races:
+            site.upgrades(verb, *(ACK if verb == "apply" else ()))
+        require_guards(found)
+        races.require_conflicts()
+    assert site.substance() == before
+
+
+@pytest.mark.parametrize("has_helm_failed", [False, True], ids=["done", "only adopted"])
+def test_undo_gives_fields_back_to_their_managers(site: ChartSite, *, has_helm_failed: bool) -> None:
+    """Their next server-side apply meets no conflict: of what the chart has changed, and of what was adopted."""
+    site.install_old_layout()
+    containers = [{"name": "controllers", "image": "svc:0.1.0"}]
+    workload = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": {"containers": containers}}}}
+    mark = {"metadata": {"annotations": {NAMESPACE_MARK: FORMER}}}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"} | mark
+    policy = {"apiVersion": "policy/v1beta1", "kind": "PodSecurityPolicy"} | mark  # which the new chart does not have
+    bodies = {DEPLOYMENT: workload, ROLE: role, POLICY: policy}
+
+    def apply() -> None:
+        for path, body in bodies.items():
+            site.kube.call("PATCH", f"{path}?fieldManager=gitops", body, "application/apply-patch+yaml")
+
+    def managers() -> list[dict[str, Any]]:
+        found = (site.kube.call("GET", path)["metadata"]["managedFields"] for path in bodies)
+        return [{each["manager"]: each["fieldsV1"] for each in entries if each["operation"] == "Apply"} for entries in found]
+
+    apply()
+    before = managers()
+    if has_helm_failed:
+        fake_helm(site, "[ -e {0} ] || {{ touch {0}; echo no luck >&2; exit 1; }}".format(site.folder / "tried"))
+    assert site.upgrade("apply", *ACK).exit_code == (3 if has_helm_failed else 0)
+    lost = managers()
+    assert [now != then for now, then in zip(lost[1:], before[1:], strict=True)] == [True, True]
+    assert (lost[0] == before[0]) == has_helm_failed
+    site.upgrades("undo")
+    assert managers() == before
+    apply()
 
 
 @pytest.mark.parametrize("layout", ["old", "own"])

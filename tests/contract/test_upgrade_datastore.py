@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.datastores import EtcdSite, OrchSite
-from harness.guarded_writes import require_guards, watched_writes
+from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.ipam import holdings, put
 from harness.ipam_check import put_endpoint
 from harness.move_procedure import STEPS, MoveProcedure, furnished
@@ -52,7 +52,8 @@ def test_there_and_back(procedure: MoveProcedure) -> None:
     assert record
     assert record["state"] == "done"
     assert [name for name in record["steps"] if name in STEPS] == [*STEPS]
-    assert procedure.run("apply").stdout == "nothing to do\n"
+    with nothing_written():
+        assert procedure.run("apply").stdout == "nothing to do\n"
     procedure.succeeds("verify")
     procedure.move(back=True)
     assert contents(procedure.sites.etcd) == before
@@ -65,10 +66,13 @@ def revision(procedure: MoveProcedure) -> str:
 
 
 def test_each_write_names_what_it_was_made_for(procedure: MoveProcedure) -> None:
-    """By a resourceVersion, a test or a UID, also those to the datastore."""
-    with watched_writes() as found:
+    """By a resourceVersion, a test or a UID, also those to the datastore.
+
+    A write that another program was faster than is refused, and read again."""
+    with watched_writes() as found, raced_writes(procedure.kube) as races:
         procedure.move()
     require_guards(found)
+    races.require_conflicts()
     assert any("/pods/" in path for _, path, _ in found)
 
 

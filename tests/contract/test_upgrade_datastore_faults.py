@@ -23,6 +23,7 @@ pytestmark = pytest.mark.server
 
 QUICK = "reply lost"  # the fault that is tried with every change
 PODS = ("web", "db-0")
+BEFORE_THE_SWITCH = 12  # writes from the end of a move
 Site = Callable[[bool], AbstractContextManager[MoveProcedure]]
 
 
@@ -100,6 +101,29 @@ def test_killed_at_each_write(fresh: Site, killer: Killer, part: int, *, back: b
         killed_at(fresh, killer, number, "after", back=back)
     print(f"{len(chosen) + 1} kills at {total} writes")
     assert total > 20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stride", [5, 1], ids=["some", "all"])
+def test_undo_is_killed_at_each_write(fresh: Site, killer: Killer, stride: int) -> None:
+    """The source is unlocked, and the target empty, after the next run."""
+    total, kills = number_of_writes(fresh, killer, back=False), 0
+    for number in itertools.count(1, stride):
+        with fresh(False) as procedure:
+            place = procedure.sites.kube
+            before, empty = contents(procedure.sites.etcd), contents(place)
+            assert killer.run(*procedure.words("apply", "--timeout", "0s"), kill_at=total - BEFORE_THE_SWITCH).returncode == -9
+            assert marks.present(place) is not None
+            killed = killer.run(*procedure.words("undo"), kill_at=number, when="after")
+            resumed = killed if killed.returncode == 0 else killer.run(*procedure.words("undo"))
+            assert resumed.returncode == 0, (number, killed, resumed)
+            assert (contents(procedure.sites.etcd), contents(place), marks.present(place)) == (before, empty, None), number
+        if killed.returncode == 0:
+            break
+        assert killed.returncode == -9, (number, killed)
+        kills += 1
+    print(f"{kills} kills at {killer.writes} writes of undo")
+    assert kills > 5
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ import yaml
 
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.fake_kubelets import FakeKubelets
-from harness.guarded_writes import require_guards, watched_writes
+from harness.guarded_writes import raced_writes, require_guards, watched_writes
 from harness.kube import Kube
 from harness.polling import eventually
 from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
@@ -584,6 +584,31 @@ def test_each_write_names_what_it_was_made_for(site: UpgradeSite) -> None:
         site.succeeds("apply")
     require_guards(found)
     assert {method for method, _, _ in found} == {"POST", "PUT", "PATCH", "DELETE"}
+
+
+def test_undo_restores_settings_before_the_workload_that_reads_them(site: UpgradeSite) -> None:
+    """Its pods read them when they start. Settings that the run has created go after the pods that read those."""
+    added = config(mtu="1")
+    added["metadata"]["name"] = "svc-added"
+    place = "/api/v1/namespaces/kube-system/configmaps/svc-added"
+    done = site.run("apply", documents=[added, *new()])
+    assert done.exit_code == 0, done.output
+    with watched_writes() as found:
+        site.succeeds("undo")
+    paths = [path for method, path, _ in found if method in ("PUT", "DELETE")]
+    assert [path for path in paths if path in (CONFIG, DAEMON_SET, place)] == [CONFIG, DAEMON_SET, place]
+
+
+def test_change_between_read_and_write_is_read_again(site: UpgradeSite) -> None:
+    """The server refuses the write, and the next one is made from what was read since."""
+    before = site.state(old())
+    with raced_writes(site.kube) as races:
+        site.succeeds("apply")
+    races.require_conflicts()
+    with raced_writes(site.kube) as races:
+        site.succeeds("undo")
+    races.require_conflicts()
+    assert site.state(old()) == before
 
 
 def test_backup_is_durable_before_the_first_write(site: UpgradeSite, monkeypatch: pytest.MonkeyPatch) -> None:

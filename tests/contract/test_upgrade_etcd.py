@@ -23,6 +23,7 @@ from harness.etcd_release import (
     secret,
 )
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.kube import Kube
 from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing
 from harness.upgrade_fixtures import server_with
@@ -100,10 +101,25 @@ def test_plan_apply_and_undo(site: UpgradeSite, secured: Cluster, client: dict[s
     assert record
     assert int(record["noted"].partition(": ")[2].strip('"}')) > 1
     assert record["procedure"] == "manifests-etcd"
-    again = site.run("apply", documents=documents)
+    with nothing_written():
+        again = site.run("apply", documents=documents)
     assert again.stdout == "nothing to do\n", again.output
     undone = site.run("undo")
     assert undone.exit_code == 0, undone.output
+    assert site.state(documents) == before
+
+
+def test_each_write_names_what_it_was_made_for(site: UpgradeSite, secured: Cluster, client: dict[str, str]) -> None:
+    """By a resourceVersion, a test or a UID. A write that another program was faster than is refused, and read again."""
+    documents = newer(secured)
+    before = site.state(documents)
+    for verb in ("apply", "undo"):
+        with watched_writes() as found, raced_writes(site.kube) as races:
+            done = site.run(verb, documents=documents)
+        assert done.exit_code == 0, done.output
+        require_guards(found)
+        races.require_conflicts()
+        assert live_secret(site) == client
     assert site.state(documents) == before
 
 

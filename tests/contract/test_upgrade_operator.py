@@ -9,6 +9,7 @@ import pytest
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.installations import MERGE
 from harness.kube import Kube
 from harness.operator_site import DEPLOYMENT, INFORMATION, INSTALLATIONS, OperatorSite, release
@@ -81,11 +82,25 @@ def test_operator_and_back(site: OperatorSite) -> None:
     assert (images(site), site.version()) == ({"svc:0.1.1"}, "0.1.1")
     upgrades(site, "verify")
     state = settled(site)
-    assert "nothing to do" in upgrades(site, "apply")
+    with nothing_written():
+        assert "nothing to do" in upgrades(site, "apply")
     assert settled(site) == state
     upgrades(site, "undo")
     assert site.state(release("0.1.0")) == before
     eventually(site.version, lambda version: version == "0.1.0")
+
+
+def test_each_write_names_what_it_was_made_for(site: OperatorSite) -> None:
+    """By a resourceVersion, a test or a UID. A write that another program was faster than is refused, and read again."""
+    with watched_writes() as found, raced_writes(site.kube) as races:
+        upgrades(site, "apply")
+    require_guards(found)
+    races.require_conflicts()
+    with watched_writes() as found, raced_writes(site.kube) as races:
+        upgrades(site, "undo")
+    require_guards(found)
+    races.require_conflicts()
+    assert images(site) == {"svc:0.1.0"}
 
 
 def test_overridden_fields_are_reported(site: OperatorSite) -> None:

@@ -1,18 +1,21 @@
 """References to owners in the API group are away while a cluster is upgraded, with a real garbage collector."""
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
+from harness.guarded_writes import raced_writes, require_guards, watched_writes
 from harness.kube import Kube, Refused, running
 from harness.polling import eventually
-from harness.upgrade_faults import Killer, killing
+from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing
 from harness.upgrade_site import DAEMON_SET_STEP, UpgradeSite, old, running_site
 from svc.deploy.crds import definitions
 from svc.names import DEFAULT
@@ -243,3 +246,53 @@ def test_kill_while_references_are_away(site: UpgradeSite, killer: Killer) -> No
         assert resumed.returncode == 0, (number, resumed.stderr)
         assert references(site.kube) == [uid, uid], number
         assert site.run("verify").exit_code == 0
+
+
+Ways = tuple[Callable[[], None], Callable[[], None]]
+
+
+def ways(site: UpgradeSite, verb: str) -> Ways:
+    """Return what makes the cluster as it is before a run, and what checks its end."""
+    uid = owner(site.kube)
+    dependents(site.kube, uid)
+
+    def prepare() -> None:
+        site.clear()
+        site.install(old())
+        if verb == "undo":
+            site.succeeds("apply")
+
+    def check() -> None:
+        assert references(site.kube) == [uid, uid]
+        record = site.record()
+        assert record
+        assert record["state"] == ("done" if verb == "apply" else "undone")
+
+    return prepare, check
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_kill_at_each_write(site: UpgradeSite, killer: Killer, verb: str) -> None:
+    print(verb, kill_at_writes(killer, site.words(verb), *ways(site, verb), 1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_fault_at_each_write(site: UpgradeSite, server: Kube, verb: str) -> None:
+    """Each write gets one of the faults."""
+    with ApiProxy(server) as proxy:
+        print(verb, fail_writes(proxy, lambda: site.run(verb, server=proxy.url), *ways(site, verb), itertools.cycle(FAULTS)))
+
+
+def test_each_write_names_what_it_was_made_for(site: UpgradeSite) -> None:
+    """By a resourceVersion, a test or a UID. A write that another program was faster than is refused, and read again."""
+    prepare, _ = ways(site, "apply")
+    prepare()
+    for verb in ("apply", "undo"):
+        with watched_writes() as found, raced_writes(site.kube) as races:
+            site.succeeds(verb)
+        require_guards(found)
+        races.require_conflicts()
+        assert {f"{MAPS}/dependent", f"{RESERVATIONS}/dependent"} < races.statuses.keys()
+        assert len(references(site.kube)) == 2

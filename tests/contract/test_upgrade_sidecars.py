@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from click.testing import Result
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
-from harness.guarded_writes import require_guards, watched_writes
+from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.kube import Kube
-from harness.mesh_site import CONFIG_MAP, MeshSite, image, manifest, template
+from harness.mesh_site import APPS, CONFIG_MAP, MeshSite, image, manifest, template
+from harness.polling import eventually
 from harness.upgrade_faults import FAULTS, Killer, fail_writes, kill_at_writes, killing, turn_round
 from harness.upgrade_fixtures import kubelets, server_with
 from harness.upgrade_site import DAEMON_SET, UpgradeSite, running_site
@@ -71,7 +73,8 @@ def test_plan_apply_and_undo(mesh: MeshSite) -> None:
     assert "values" in mesh.kube.call("GET", CONFIG_MAP)["data"]
     assert len(set(mesh.restarts().values())) == 1
     assert mesh.generations() == {name: number + 1 for name, number in before.items()}
-    assert run(mesh, "apply").stdout == "nothing to do\n"
+    with nothing_written():
+        assert run(mesh, "apply").stdout == "nothing to do\n"
     assert mesh.generations() == {name: number + 1 for name, number in before.items()}
     assert run(mesh, "verify").exit_code == 0
     undone = run(mesh, "undo")
@@ -85,11 +88,44 @@ def test_plan_apply_and_undo(mesh: MeshSite) -> None:
 
 
 def test_each_write_names_what_it_was_made_for(mesh: MeshSite) -> None:
-    """By a resourceVersion, a test or a UID."""
-    with watched_writes() as found:
-        assert run(mesh, "apply").exit_code == 0
-        assert run(mesh, "undo").exit_code == 0
-    require_guards(found)
+    """By a resourceVersion, a test or a UID. A write that another program was faster than is refused, and read again."""
+    for verb in ("apply", "undo"):
+        with watched_writes() as found, raced_writes(mesh.kube) as races:
+            done = run(mesh, verb)
+        assert done.exit_code == 0, done.output
+        require_guards(found)
+        races.require_conflicts()
+
+
+def test_undo_gives_fields_back_to_their_managers(mesh: MeshSite) -> None:
+    """Their next server-side apply meets no conflict: of the template, and of a workload that was restarted before."""
+    web = f"{APPS}/deployments/web"
+    notes = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-01-02T03:04:05Z"}}}
+    bodies: dict[str, Json] = {
+        CONFIG_MAP: {"apiVersion": "v1", "kind": "ConfigMap", "data": {"config": mesh.config()}},
+        web: {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": notes}},
+    }
+
+    def apply() -> None:
+        for path, body in bodies.items():
+            mesh.kube.call("PATCH", f"{path}?fieldManager=gitops", body, "application/apply-patch+yaml")
+
+    apply()
+    eventually(lambda: mesh.is_running() and mesh.images() == {image("0.1.0")}, bool)
+    before = [managers(mesh, path) for path in bodies]
+    assert run(mesh, "apply").exit_code == 0
+    assert "gitops" not in managers(mesh, CONFIG_MAP)
+    undone = run(mesh, "undo")
+    assert undone.exit_code == 0, undone.output
+    assert [managers(mesh, path) for path in bodies] == before
+    apply()
+    assert mesh.restarts()["web"] == "2026-01-02T03:04:05Z"
+
+
+def managers(mesh: MeshSite, path: str) -> Json:
+    """Return the fields of each manager, without those of the status."""
+    found = mesh.kube.call("GET", path)["metadata"]["managedFields"]
+    return {each["manager"]: each["fieldsV1"] for each in found if "f:status" not in each["fieldsV1"]}
 
 
 def test_bare_pod_is_reported(mesh: MeshSite) -> None:
@@ -108,6 +144,18 @@ def test_cluster_without_a_mesh(site: UpgradeSite) -> None:
     assert (done.exit_code, done.stdout) == (0, "nothing to do\n"), done.output
     assert "mesh: not enabled" in site.run("plan", *PROCEDURE, documents=[manifest("0.1.1")]).stdout
     assert site.record() is None
+
+
+def test_older_svcctl_on_the_path(site: UpgradeSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts with each procedure, also if nothing else is to be done."""
+    program = tmp_path / "bin" / "svcctl"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho svcctl 0.0.9\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    failed = site.run("apply", *PROCEDURE, documents=[manifest("0.1.1")])
+    assert failed.exit_code == 6, failed.output
+    assert f"{program} is svcctl 0.0.9" in failed.stderr
 
 
 def _blocked(mesh: MeshSite, *arguments: str, version: str = "0.1.1") -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.api_proxy import ApiProxy
 from harness.fake_kubelets import FakeKubelets
-from harness.guarded_writes import require_guards, watched_writes
+from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.kube import Kube
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NODES
@@ -94,7 +94,8 @@ def test_takeover_and_undo(installed: TakeoverSite) -> None:
     assert site.kube.call("GET", CONTROLLERS)["spec"]["template"]["spec"]["containers"][0]["command"] == ["svc-controllers"]
     assert site.labels() == dict.fromkeys(NODES)
     assert site.kube.call("GET", _SVC)["status"]["numberReady"] == len(NODES)
-    assert site.succeeds("apply").stdout == "nothing to do\n"
+    with nothing_written():
+        assert site.succeeds("apply").stdout == "nothing to do\n"
     site.succeeds("undo")
     after = site.state()
     assert {name: after[name] for name in before} == before
@@ -164,11 +165,12 @@ def test_agent_of_an_operator_is_refused(installed: TakeoverSite) -> None:
 
 
 def test_each_write_names_what_it_was_made_for(installed: TakeoverSite) -> None:
-    """By a resourceVersion, a test or a UID."""
-    with watched_writes() as found:
-        installed.succeeds("apply")
-        installed.succeeds("undo")
-    require_guards(found)
+    """By a resourceVersion, a test or a UID. A write that another program was faster than is refused, and read again."""
+    for verb in ("apply", "undo"):
+        with watched_writes() as found, raced_writes(installed.kube) as races:
+            installed.succeeds(verb)
+        require_guards(found)
+        races.require_conflicts()
 
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])

@@ -13,13 +13,14 @@ from click.testing import CliRunner, Result
 from harness.api_proxy import ApiProxy
 from harness.controllers import Cluster, cluster, variables_of
 from harness.datastores import OrchSite, Site, session, set_ready
-from harness.guarded_writes import require_guards, watched_writes
+from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.ipam import put
 from harness.kube import Kube
 from harness.orch import NODES
 from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
 from svc.ctl.main import main
 from svc.model.controllers_configuration import KEY
+from svc.model.controllers_configuration import KIND as CONFIGURATION
 from svc.model.host_endpoint import ALL_INTERFACES, KIND, endpoint_name, is_automatic
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource
@@ -151,20 +152,43 @@ def test_move_and_undo(hosts: Hosts) -> None:
     assert (hosts.content(), hosts.switch()) == (before, None)
     hosts.controllers.start().await_lead()
     with hosts.never_without():
-        with watched_writes() as found:
+        with watched_writes() as found, raced_writes(hosts.site.kube) as races:
             done = hosts.run("apply")
         require_guards(found)
+        races.require_conflicts()
         assert done.exit_code == 0, done.output
         assert set(hosts.endpoints()) == {endpoint_name([host]) for host in HOSTS}
         assert all(hosts.labels(host)["role"] == "edge" for host in HOSTS)
-        assert hosts.run("apply").stdout == "nothing to do\n"
-        with watched_writes() as found:
+        with nothing_written():
+            assert hosts.run("apply").stdout == "nothing to do\n"
+        with watched_writes() as found, raced_writes(hosts.site.kube) as races:
             undone = hosts.run("undo")
         require_guards(found)
+        races.require_conflicts()
         assert undone.exit_code == 0, undone.output
     assert hosts.content() == before
     assert hosts.switch() == "Disabled"
     assert all("role" not in hosts.labels(host) for host in HOSTS)
+
+
+def test_undo_gives_the_switch_back_to_its_manager(hosts: Hosts) -> None:
+    """Its next server-side apply meets no conflict, whatever value that has."""
+    spec = {"controllers": {"node": {"hostEndpoint": {"autoCreate": "Disabled"}}}}
+    body = {"apiVersion": DEFAULT.crd_api_version, "kind": CONFIGURATION, "metadata": {"name": "default"}, "spec": spec}
+    path = f"/apis/{DEFAULT.crd_api_version}/{CONFIGURATION.lower()}s/default"
+
+    def managers() -> Any:
+        found = hosts.site.kube.call("GET", path)["metadata"]["managedFields"]
+        return {each["manager"]: each["fieldsV1"] for each in found if "f:status" not in each["fieldsV1"]}
+
+    hosts.site.kube.call("PATCH", f"{path}?fieldManager=gitops", body, "application/apply-patch+yaml")
+    before = managers()
+    hosts.controllers.start().await_lead()
+    for verb in ("apply", "undo"):
+        done = hosts.run(verb)
+        assert done.exit_code == 0, done.output
+    assert hosts.switch() == "Disabled"
+    assert managers() == before
 
 
 def test_controllers_that_do_not_run_are_named_and_nothing_is_deleted(hosts: Hosts) -> None:

@@ -150,14 +150,14 @@ def test_versions_of_agents_in_any_namespace(profile: str, name: str, found: lis
 
 
 def template(text: str) -> dict[Place, Json]:
-    return {injector_place(DEFAULT): {"data": {"config": text}}}
+    return {injector_place(DEFAULT): {"metadata": {}, "data": {"config": text}}}
 
 
 def test_former_template_is_that_before_the_last_write() -> None:
     """The template was changed by hand between two writes of the run."""
     step, saved = Template(MemoryWriter(template("by hand")), "new"), [{"before": "old", "after": "new"}]
     entry = step.unsaved(step.look(saved), saved)
-    assert entry == {"before": "by hand", "after": "new"}
+    assert entry == {"before": "by hand", "after": "new", "managers": []}
     back = FormerTemplate(MemoryWriter(template("new"))).look_back([*saved, entry])
     assert back.content["former"] == "by hand"
 
@@ -168,7 +168,7 @@ def test_lost_record_does_not_lose_the_former_template() -> None:
 
 
 def workload(at: str) -> Json:
-    return {"spec": {"template": {"metadata": {"annotations": {RESTARTED: at} if at else {}}}}}
+    return {"metadata": {}, "spec": {"template": {"metadata": {"annotations": {RESTARTED: at} if at else {}}}}}
 
 
 @pytest.mark.parametrize(("has_followed", "is_done"), [(False, True), (True, False)])
@@ -206,7 +206,7 @@ def test_datastore_of_a_run_without_a_record(tmp_path: Path, procedure: str, tex
 @pytest.mark.parametrize(("now", "is_done"), [("t0", True), ("t1", False), ("by hand", False)])
 def test_undo_restarts_pods_of_any_later_restart(now: str, *, is_done: bool) -> None:
     look = Restart(MemoryWriter({WEB: workload(now)}), WEB, "", "").look_back([{"before": "t0", "at": "t1"}])
-    assert (look.is_done, look.content.get("before")) == (is_done, None if is_done else "t0")
+    assert (look.is_done, look.content["before"]) == (is_done, "t0")
 
 
 def test_host_endpoint_that_was_changed_is_saved_again() -> None:
