@@ -177,7 +177,7 @@ def node_maker(backend: Backend, settings: Settings) -> "Callable[[], OwnNode]":
         from svc.routes.store_notes import FileNotes
 
         name = note_name(settings.names.plugin, settings.datastore)
-        same_kind = f"*kind={settings.datastore['kind']}*"  # revisions of others cannot be compared
+        same_kind = f"*kind={settings.datastore.get('kind', '')}*"  # revisions of others cannot be compared
         identity = StoreIdentity(backend.place, FileNotes(settings.state_dir), name, same_kind)
         return OwnNode(backend, settings.names, settings.node, identity)
 
