@@ -226,7 +226,7 @@ def test_installation_gets_the_names_of_the_target(cli: Cli) -> None:
         (installation(cni={"type": "AmazonVPC"}), "netconf", "spec.cni.type = 'AmazonVPC' is not served"),
         (installation(network={"hostPorts": "Maybe"}), "netconf", "spec.calicoNetwork.hostPorts = 'Maybe' is not known"),
         (installation(network={"sysctl": [1]}), "netconf", "spec.calicoNetwork.sysctl[0] = 1 is a number"),
-        (installation(network={"mtu": "big"}), "netconf", "mtu = 'big' is not a number from 0 to 65535"),
+        (installation(network={"mtu": "big"}), "netconf", "spec.calicoNetwork.mtu = 'big' is not an MTU"),
         (installation(logging={"cni": {"logFileMaxSize": "big"}}), "netconf", "logFileMaxSize = 'big' is not a size"),
         (installation(network={"ipPools": [{"cidr": "x"}]}), "pools", "spec.calicoNetwork.ipPools[0].cidr = 'x' is not a CIDR"),
         (installation(logging={"cni": "x"}), "netconf", "spec.logging.cni = 'x' is a string"),
