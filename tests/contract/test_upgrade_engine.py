@@ -265,7 +265,7 @@ def test_undo_stops_at_what_was_changed_since(site: UpgradeSite) -> None:
     assert f"{CONFIG_STEP} was changed since" in refused.stderr
     assert "data.added: 'y' -> 'by hand'" in refused.stderr
     (agent,) = site.kube.call("GET", DAEMON_SET)["spec"]["template"]["spec"]["containers"]
-    assert agent["image"] == "svc:0.1.0", "steps after that of the changed object are undone"
+    assert agent["image"] == "svc:0.1.1", "its pods would read the ConfigMap as it is"
     site.edit(CONFIG, {"data": {"added": "y"}})
     site.succeeds("undo")
     assert site.kube.call("GET", CONFIG)["data"] == {"mtu": "1500", "gone": "x"}
