@@ -26,7 +26,7 @@ _RETURN, _WHOLE = 0x06, 0xFFFFFFFF
 _ATTRIBUTE, _NESTED = (
     0xFFFFF000 + 12,
     0xFFFFF000 + 16,
-)  # SKF_AD_NLATTR: offset of attribute X from offset A on, 0 if there is none
+)  # SKF_AD_NLATTR: offset of attribute X from offset A on, else 0
 
 _KIND_AT, _BODY_AT = 4, 16  # of struct nlmsghdr
 _LINK_ATTRIBUTES_AT, _ROUTE_ATTRIBUTES_AT = _BODY_AT + 16, _BODY_AT + 12  # behind struct ifinfomsg and struct rtmsg

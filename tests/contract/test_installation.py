@@ -262,7 +262,7 @@ def test_namespace_that_does_not_exist_changes_nothing(cluster: InstalledCluster
 
 
 def test_difference_of_the_resource_alone_is_shown(cluster: InstalledCluster) -> None:
-    """What leads to no other object is a change, too: `apply` writes it."""
+    """A difference of the resource alone is a change, too: `apply` writes it."""
     before, after = document({"ipPools": [V4]}), document({"ipPools": [V4]}, controlPlaneReplicas=3)
     assert "installation/default would be created" in cluster.call("diff", before, code=3)
     assert "installation/default created" in cluster.call("apply", before)

@@ -172,7 +172,7 @@ def test_move_and_undo(hosts: Hosts) -> None:
 
 
 def test_undo_gives_the_switch_back_to_its_manager(hosts: Hosts) -> None:
-    """Its next server-side apply meets no conflict, whatever value that has."""
+    """The next server-side apply of that manager meets no conflict, with any value."""
     spec = {"controllers": {"node": {"hostEndpoint": {"autoCreate": "Disabled"}}}}
     body = {"apiVersion": DEFAULT.crd_api_version, "kind": CONFIGURATION, "metadata": {"name": "default"}, "spec": spec}
     path = f"/apis/{DEFAULT.crd_api_version}/{CONFIGURATION.lower()}s/default"
