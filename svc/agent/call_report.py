@@ -64,14 +64,19 @@ def _unix(text: str) -> float | None:
 
 def running_calls() -> list[Json]:
     """Return the calls that workers carry out now, with the seconds since their arrival."""
-    found = []
-    for thread, frame in _frames():
-        entry = _innermost(frame, _ENTRY)
-        if entry is not None:
-            call, job = entry.f_locals["self"], entry.f_locals["job"]
-            identity = {"request": call.trace.request_id, **call.trace.fields}
-            found.append({**identity, "seconds": round(job.waited() / 1000, 3), "thread": thread.name})
-    return found
+    # A variable that keeps a frame after the loop would be part of a cycle: the last frame may be of this function.
+    found = [_call_in(thread, frame) for thread, frame in _frames()]
+    return [call for call in found if call is not None]
+
+
+def _call_in(thread: threading.Thread, frame: FrameType) -> Json | None:
+    """Return the call that a thread carries out now; None if it has none."""
+    entry = _innermost(frame, _ENTRY)
+    if entry is None:
+        return None
+    call, job = entry.f_locals["self"], entry.f_locals["job"]
+    identity = {"request": call.trace.request_id, **call.trace.fields}
+    return {**identity, "seconds": round(job.waited() / 1000, 3), "thread": thread.name}
 
 
 def thread_stacks() -> list[Json]:
