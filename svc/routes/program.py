@@ -76,6 +76,7 @@ class Program:
         self._applied: Applied | None = None
         self._withholds = False  # deletions, until everything is known
         self._stays: set[Cidr] = set()  # networks whose routes stay as they are
+        self._wiped = False  # whether the datastore lacked pools at the last plan
         self._ended = threading.Event()
         self._shown = ""
         telemetry.report = Report(WAITING)
@@ -217,9 +218,9 @@ class Program:
         if is_aside:
             self._stand_aside(plan.wanted, inputs)
             return COMPARE_SECONDS
-        stays, before = self._staying(plan), self._stays
-        self._stays = stays
-        if is_full or plan.wanted != self._wanted or stays != before or self._is_due(time.monotonic()):
+        before, self._stays, self._wiped = (self._stays, self._wiped), self._staying(plan), self._is_wiped()
+        is_changed = plan.wanted != self._wanted or (self._stays, self._wiped) != before
+        if is_full or is_changed or self._is_due(time.monotonic()):
             self._apply(plan, changed_at, is_full=is_full)
         self._want_tunnels(inputs, own)
         problems = [*underlay_problems(self._settings, inputs, self._interfaces, own), *self._mtu_problems(inputs, own)]
