@@ -500,6 +500,9 @@ def test_kill_at_each_write(site: ChartSite, killer: Killer, layout: str, verb: 
         for when in ("before", "after"):
             prepare()
             killed = killer.run(*words, kill_at=number, when=when)
+            if killed.returncode == 0:  # there are fewer notes of waiting than before
+                assert number > writes - 4
+                continue
             assert killed.returncode == -9, (number, when, killed.stderr)
             resumed = killer.run(*words)
             assert resumed.returncode == 0, (number, when, resumed.stderr)
