@@ -38,7 +38,11 @@ class Discovery:
         self._kinds: dict[str, dict[str, ServedKind]] = {}
 
     def find(self, api_version: str, kind: str) -> ServedKind | None:
-        """Return a kind; None if it is not served in this version. Raise StoreError."""
+        """Return a kind; None if it is not served in this version, or the version is empty: the API has no such objects.
+
+        Raise StoreError."""
+        if not api_version:
+            return None
         if api_version not in self._kinds:
             self._kinds[api_version] = self._read(api_version)
         return self._kinds[api_version].get(kind)

@@ -24,6 +24,7 @@ from svc.ctl.commands.install import install
 from svc.ctl.commands.manifests import _version
 from svc.ctl.main import main
 from svc.deploy import rbac
+from svc.deploy.discovery import Discovery
 from svc.deploy.manifests.node import AGENT, INSTALL, INSTALL_WATCH, ROUTES, host_directories
 from svc.deploy.manifests.objects import objects
 from svc.deploy.manifests.pod_parts import certificate_paths
@@ -538,3 +539,9 @@ def test_liveness_probe_fails_only_without_an_agent(tmp_path: Path) -> None:
         environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
         done = subprocess.run([shell, flag, text], env=environment, timeout=60, check=False)
         assert done.returncode == wanted
+
+
+def test_kind_of_another_datastore_is_not_looked_for() -> None:
+    """With etcd the pools have no version in the Kubernetes API: no request is sent, so no client is needed."""
+    client: Any = None
+    assert Discovery(client).find(Settings(NETWORKING, ETCD, IMAGE, **ETCD_OPTIONS).store_api_version, "IPPool") is None
