@@ -544,4 +544,4 @@ def test_liveness_probe_fails_only_without_an_agent(tmp_path: Path) -> None:
 def test_kind_of_another_datastore_is_not_looked_for() -> None:
     """With etcd the pools have no version in the Kubernetes API: no request is sent, so no client is needed."""
     client: Any = None
-    assert Discovery(client).find(Settings(NETWORKING, ETCD, IMAGE, **ETCD_OPTIONS).store_api_version, "IPPool") is None
+    assert Discovery(client).find(settings(NETWORKING, ETCD).store_api_version, "IPPool") is None
