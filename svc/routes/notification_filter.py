@@ -23,10 +23,8 @@ _LOAD_HALF_AT, _LOAD_WORD_AT = 0x48, 0x40  # BPF_LD | BPF_IND: at X and an offse
 _SET_A, _SET_X, _MOVE_A_TO_X = 0x00, 0x01, 0x07
 _IS_EQUAL, _IS_AT_LEAST, _AND = 0x15, 0x35, 0x54
 _RETURN, _WHOLE = 0x06, 0xFFFFFFFF
-_ATTRIBUTE, _NESTED = (
-    0xFFFFF000 + 12,
-    0xFFFFF000 + 16,
-)  # SKF_AD_NLATTR: offset of attribute X from offset A on, else 0
+# SKF_AD_NLATTR, SKF_AD_NLATTR_NEST: load the offset of attribute X from offset A on, or inside the attribute at A, else 0
+_ATTRIBUTE, _NESTED = 0xFFFFF00C, 0xFFFFF010
 
 _KIND_AT, _BODY_AT = 4, 16  # of struct nlmsghdr
 _LINK_ATTRIBUTES_AT, _ROUTE_ATTRIBUTES_AT = _BODY_AT + 16, _BODY_AT + 12  # behind struct ifinfomsg and struct rtmsg
@@ -90,18 +88,14 @@ def _steps(tunnels: Collection[int], own: Collection[Cidr]) -> list[_Step]:
 def _link_steps() -> list[_Step]:
     """Drop pairs with the MAC address of the agent, see `traces.is_pod_interface`."""
     return [
-        ("link", _SET_A, _LINK_ATTRIBUTES_AT, "", ""),
-        ("", _SET_X, _IFLA_ADDRESS, "", ""),
-        ("", _LOAD_WORD, _ATTRIBUTE, "", ""),
+        *_attribute("link", _LINK_ATTRIBUTES_AT, _IFLA_ADDRESS),
         ("", _IS_EQUAL, 0, "accept", ""),
         *_of_length(len(HOST_MAC)),
         ("", _LOAD_WORD_AT, _PAYLOAD_AT, "", ""),
         ("", _IS_EQUAL, int.from_bytes(HOST_MAC[:4], "big"), "", "accept"),
         ("", _LOAD_HALF_AT, _PAYLOAD_AT + 4, "", ""),
         ("", _IS_EQUAL, int.from_bytes(HOST_MAC[4:], "big"), "", "accept"),
-        ("", _SET_A, _LINK_ATTRIBUTES_AT, "", ""),
-        ("", _SET_X, _IFLA_LINKINFO, "", ""),
-        ("", _LOAD_WORD, _ATTRIBUTE, "", ""),
+        *_attribute("", _LINK_ATTRIBUTES_AT, _IFLA_LINKINFO),
         ("", _IS_EQUAL, 0, "accept", ""),
         ("", _SET_X, _IFLA_INFO_KIND, "", ""),
         ("", _LOAD_WORD, _NESTED, "", ""),
@@ -121,9 +115,7 @@ def _route_steps(own: Collection[Cidr]) -> list[_Step]:
         ("route", _LOAD_BYTE, _TABLE_AT, "", ""),
         ("", _IS_EQUAL, rtnl.RT_TABLE_MAIN, "with table", ""),
         ("", _RETURN, 0, "", ""),
-        ("with table", _SET_A, _ROUTE_ATTRIBUTES_AT, "", ""),
-        ("", _SET_X, _RTA_DST, "", ""),
-        ("", _LOAD_WORD, _ATTRIBUTE, "", ""),
+        *_attribute("with table", _ROUTE_ATTRIBUTES_AT, _RTA_DST),
         ("", _IS_EQUAL, 0, "", "with destination"),
         ("", _RETURN, _WHOLE, "", ""),
         ("with destination", _MOVE_A_TO_X, 0, "", ""),
@@ -152,6 +144,11 @@ def _inside(block: Cidr, name: str) -> list[_Step]:
             ("", _IS_EQUAL, int.from_bytes(first[at : at + 4], "big"), "", after),
         ]
     return [*found, ("", _RETURN, 0, "", ""), (after, _AND, 0, "", "")]
+
+
+def _attribute(label: str, at: int, number: int) -> list[_Step]:
+    """Have the offset of an attribute in A, else 0."""
+    return [(label, _SET_A, at, "", ""), ("", _SET_X, number, "", ""), ("", _LOAD_WORD, _ATTRIBUTE, "", "")]
 
 
 def _of_length(size: int) -> list[_Step]:
