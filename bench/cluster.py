@@ -20,6 +20,7 @@ from bench import programs
 from bench.measurement import Figure, Goal, Missing, Sample, at_least, at_most
 from bench.memory import rss_mib
 from bench.options import AT_ONCE, VERSIONS, Options
+from bench.orch_requests import requests_of_add
 from bench.runtime import Outcome, wall_ms
 from bench.sequential import AFTER_DELETION, TURN
 from bench.server_counts import Counts, etcd_requests, orch_requests
@@ -82,8 +83,20 @@ def run_etcd(options: Options) -> Iterator[Figure]:
 def run_orch(options: Options) -> Iterator[Figure]:
     with node_stage() as stage, orch_server(stage) as server:
         found = _one_at_a_time(stage, server, options.rounds)
+        yield _orch_extra(stage, server, found, options.rounds)
         yield from _common(stage, server, found, options, trips=4, burst_calls=4, memory=80)
         yield from _concurrent_adds(stage, server)
+
+
+def _orch_extra(stage: Stage, server: Server, found: Found, rounds: int) -> Figure:
+    """Return what an ADD costs more than on the embedded store, beside the same requests without svc."""
+    pods = stage.pods(TURN)
+    server.prepare(pods)
+    paths = [f"{PODS}/{pod_name(pod)}" for pod in pods]
+    bare = Sample.of(requests_of_add(server.plugin.netconf["orch"]["kubeconfig"], DEFAULT.crd_api_version, paths, rounds))
+    embedded, orch = found.sample("embedded").p50, found.sample("orch").p50
+    note = f"ADD {orch:.2f} ms, with the embedded store {embedded:.2f} ms; GET, POST, PUT and PATCH alone {bare.p50:.2f} ms"
+    return Figure("orch_add_extra", "ms", Sample(orch - embedded), rounds, peer=bare, peer_name="four bare requests", note=note)
 
 
 def _common(
@@ -212,6 +225,10 @@ def _calls(name: str, counts: Counts, adds: int, goal: Goal | None) -> Figure:
 # servers
 
 
+def pod_name(pod: Pod) -> str:
+    return f"pod-{pod.container[:8]}"
+
+
 @contextmanager
 def node_stage() -> Iterator[Stage]:
     """Set up the stage. The thread is on the node, and so are the servers that it starts and its requests to them."""
@@ -242,8 +259,8 @@ def orch_server(stage: Stage) -> Iterator[Server]:
 
         def prepare(pods: list[Pod]) -> None:
             for pod in pods:
-                pod.args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-{pod.container[:8]}"
-                put_pod(kube, f"pod-{pod.container[:8]}", os.uname().nodename.lower())
+                pod.args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod_name(pod)}"
+                put_pod(kube, pod_name(pod), os.uname().nodename.lower())
 
         with proxy(kube.port) as delaying:
             around = folder / "kubeconfig-around"

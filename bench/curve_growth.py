@@ -14,7 +14,7 @@ from bench.options import AT_ONCE, Options
 from bench.testbed import Plugin, Pod, Stage
 from svc.agent import garbage
 
-MOST_BLOCKS = 64
+LIMIT = ("--max-blocks-per-host", "64", "--strictaffinity", "true")  # a limit of blocks needs both
 REST_SECONDS = 1.3 * garbage.SECONDS  # with a collection
 GOALS = {"embedded": 30, "etcd": 48, "orch": 60}  # MiB at 2,000 pods
 
@@ -37,7 +37,7 @@ def run(options: Options) -> Iterator[Figure]:
 def _raise_limit(stage: Stage) -> None:
     """Allow the node more blocks than a node of a cluster gets by default: 20, with 1,280 addresses."""
     file = stage.directory / "cluster.json"
-    stage.node.svcctl("--netconf", str(file), "ipam", "configure", "--max-blocks-per-host", str(MOST_BLOCKS))
+    stage.node.svcctl("--netconf", str(file), "ipam", "configure", *LIMIT)
 
 
 def _curve(kind: str, stage: Stage, plugin: Plugin, prepare: Callable[[list[Pod]], None], options: Options) -> Iterator[Figure]:

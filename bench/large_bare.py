@@ -5,30 +5,23 @@ transaction that deletes handle and endpoint and writes the block. With the Kube
 replaced, two objects are read, the block is replaced, and the handle is deleted.
 """
 
-import http.client
 import json
-import re
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import grpc
-import yaml
 
 from bench.large_nodes import WORKERS
+from bench.orch_requests import Json, Requests
 from harness.etcd import TIMEOUT_SECONDS
 from svc.datastore.etcd.messages import rpc
 
-_REVISION = re.compile(rb'"resourceVersion":"(\d+)"')
-
 BARE = "/bare"  # of all keys here
 
-Json = dict[str, Any]
 Cycle = Callable[[], None]
 Documents = Mapping[str, str]  # the texts of a handle and a block, and of an endpoint if it is a document of the datastore
 
@@ -126,34 +119,19 @@ def _compare(key: bytes, result: int) -> Any:
 
 def _orch_cycle(settings: Mapping[str, str], documents: Documents, name: str) -> Cycle:
     """Return the requests of a pod on a connection of its own. Only the revision of each answer is read."""
-    found = yaml.safe_load(Path(settings["kubeconfig"]).read_text())
-    cluster, user = found["clusters"][0]["cluster"], found["users"][0]["user"]
-    context = ssl.create_default_context(cafile=cluster["certificate-authority"])
-    host = cluster["server"].removeprefix("https://")
-    connection = http.client.HTTPSConnection(host, timeout=TIMEOUT_SECONDS, context=context)
-    headers = {"Authorization": f"Bearer {user['token']}", "Content-Type": "application/json"}
-
-    def ask(method: str, path: str, body: str = "") -> str:
-        connection.request(method, path, body or None, headers)
-        reply = connection.getresponse()
-        data = reply.read()
-        if reply.status >= 300:
-            raise RuntimeError(f"{method} {path}: {reply.status} {data[:200]!r}")
-        revision = _REVISION.search(data)
-        return revision[1].decode() if revision else ""
-
+    ask = Requests(settings["kubeconfig"]).ask
     block, handle = (_named_document(documents[kind], f"{BARE.strip('/')}-{name}") for kind in ("block", "handle"))
     blocks, handles = (f"/apis/{each['apiVersion']}/{each['kind'].lower()}s" for each in (block, handle))
-    state = {"block": ask("POST", blocks, json.dumps(block))}
+    state = {"block": ask("POST", blocks, block)}
     own_block, own_handle = (f"{root}/{block['metadata']['name']}" for root in (blocks, handles))
 
     def put_block() -> None:
         document = _counted(block)
         body = document | {"metadata": document["metadata"] | {"resourceVersion": state["block"]}}
-        state["block"] = ask("PUT", own_block, json.dumps(body))
+        state["block"] = ask("PUT", own_block, body)
 
     def cycle() -> None:
-        ask("POST", handles, json.dumps(handle))
+        ask("POST", handles, handle)
         put_block()
         for path in (own_block, own_handle):
             ask("GET", path)

@@ -49,7 +49,7 @@ class Maintenance:
         self._context.journal.refill_reserve()
         pending: dict[Store, list[Record]] = defaultdict(list)
         adding = set()
-        for record in self._context.journal.all():
+        for record in self._context.journal.unsettled():
             if record.state == ADDING:
                 adding.add(record.generation)
             if record.state == DELETING or record.generation in self._adding or is_abandoned(record):

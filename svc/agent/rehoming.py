@@ -61,7 +61,7 @@ class Rehoming:
         is_due = are_new or now >= self._retry_at
         if changes == self._seen and not (are_new or (is_due and self._stayed)):
             return
-        rows = {record.id: where for record in self._context.journal.all() if (where := self._present(record))}
+        rows = self._rows_elsewhere()
         self._seen, self._retry_at = changes, now + RETRY_SECONDS if is_due else self._retry_at
         self._left |= {old for network, old in self._networks.items() if is_elsewhere(old, networks.get(network, old))}
         self._networks = networks
@@ -73,10 +73,18 @@ class Rehoming:
                 self._in_flight.add(key)
                 self._put(Job(Lane("restore"), key.container_id, partial(self._follow, key, where)))
 
-    def _present(self, record: Record) -> SessionKey | None:
-        """Return the present datastore of the row's network if the row has to follow it."""
-        where = self._context.networks.present.get((record.profile, record.id.network))
-        return where if where and record.state != WAITING and is_elsewhere(record.session_key, where) else None
+    def _rows_elsewhere(self) -> dict[AttachmentId, SessionKey]:
+        """Return the rows that have to follow the present datastore of their network, which it is."""
+        journal = self._context.journal
+        if not any(self._present(network, own) for network, own in journal.datastores()):
+            return {}  # to decode thousands of rows takes long
+        rows = [record for record in journal.all() if record.state != WAITING]
+        return {row.id: where for row in rows if (where := self._present(row.id.network, row.session_key))}
+
+    def _present(self, network: str, own: SessionKey) -> SessionKey | None:
+        """Return the present datastore of a network if it is elsewhere."""
+        where = self._context.networks.present.get((own.profile, network))
+        return where if where and is_elsewhere(own, where) else None
 
     def _close_left(self) -> None:
         """Close the sessions with datastores that neither a row nor a network has any more."""

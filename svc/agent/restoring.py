@@ -47,18 +47,17 @@ class Restoring:
         self._put = put
         self._states: dict[SessionKey, _State] = {}
         self._seen: tuple[int, dict[tuple[str, str], SessionKey]] = -1, {}
-        self._records: Sequence[Record] = ()
         self._former: dict[SessionKey, dict[SessionKey, list[AttachmentId]]] = {}
 
     def look(self) -> None:
         """Queue one job for each datastore and node with attachments, unless the last one is still in flight."""
         seen = self._context.journal.changes, dict(self._context.networks.present)
         if seen != self._seen:
-            records = self._records = self._context.journal.all()
-            self._former = self._rows_with_former_settings(records)
-            stores = {record.session_key for record in records} | self._former.keys()
+            rows = self._context.journal.datastores()
+            self._former = self._rows_with_former_settings(rows)
+            stores = {own for _, own in rows} | self._former.keys()
             self._states = {store: self._states.get(store) or _State() for store in stores}
-            self._drop_conflicts(record.id for record in records)
+            self._drop_conflicts()
             self._seen = seen
         suspicious, self._context.suspects_loss = self._context.suspects_loss, False
         for store, state in self._states.items():
@@ -68,19 +67,25 @@ class Restoring:
                 state.in_flight = True
                 self._put(Job(Lane("restore"), "", partial(self._check, store, state)))
 
-    def _drop_conflicts(self, known: Iterable[AttachmentId]) -> None:
+    def _drop_conflicts(self) -> None:
         """Drop the conflicts of attachments that were deleted."""
-        for key in self._context.conflicts.keys() - set(known):
-            self._context.conflicts.pop(key, None)
+        if self._context.conflicts:
+            for key in self._context.conflicts.keys() - {record.id for record in self._context.journal.all()}:
+                self._context.conflicts.pop(key, None)
 
-    def _rows_with_former_settings(self, records: Iterable[Record]) -> dict[SessionKey, dict[SessionKey, list[AttachmentId]]]:
-        """Return the rows whose network configuration has changed, by the present datastore of the network and their own."""
+    def _rows_with_former_settings(
+        self, rows: Iterable[tuple[str, SessionKey]]
+    ) -> dict[SessionKey, dict[SessionKey, list[AttachmentId]]]:
+        """Return the rows whose network configuration has changed, by the present datastore of the network and their own.
+
+        `rows` has their networks and datastores."""
         found: dict[SessionKey, dict[SessionKey, list[AttachmentId]]] = {}
-        for record in records:
-            own = record.session_key
-            where = self._context.networks.present.get((own.profile, record.id.network), own)
+        for network, own in rows:
+            where = self._context.networks.present.get((own.profile, network), own)
             if where.store != own.store and where.node == own.node:
-                found.setdefault(where, {}).setdefault(own, []).append(record.id)
+                records = self._context.journal.of_network(network)
+                ids = [record.id for record in records if record.session_key == own]
+                found.setdefault(where, {}).setdefault(own, []).extend(ids)
         return found
 
     def _check(self, store: SessionKey, state: _State, _job: Job) -> None:
@@ -106,7 +111,7 @@ class Restoring:
         """Keep addresses from being assigned whose rows name a datastore with the same data by other settings."""
         if len(self._states) > 1:
             others = {each for each in self._states if each.store != store.store and each.node == store.node}
-            avoid_others(self._context, session, others, self._records)
+            avoid_others(self._context, session, others, self._context.journal.all)
 
     def _observe(self, session: DatastoreSession, state: _State) -> None:
         """Read the datastore's identity again if it may have changed."""

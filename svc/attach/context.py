@@ -106,7 +106,7 @@ class Context:
 
     def close_idle(self, seconds: float) -> None:
         """Close what no call has used for this time, but no session with attachments, because it keeps the node claim."""
-        stores = {record.session_key.store for record in self.journal.all()}
+        stores = {where.store for _, where in self.journal.datastores()}
         keep = set()
         for profile, settings in stores:
             with suppress(CallerError):  # the file of the names profile was removed, so no call uses its session

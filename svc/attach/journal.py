@@ -22,14 +22,20 @@ from svc.attach.journal_file import (
     DAMAGED,
     DATASTORES,
     INSERT,
+    MOVE,
     REMOVE,
     ROW,
     STATES,
+    UNSETTLED,
+    UPDATE_REST,
     Reserve,
+    datastore_of,
     decode,
     first_generation,
+    key_of,
     prepare,
     replace_damaged,
+    row_of,
     set_aside,
     write_back,
 )
@@ -43,10 +49,6 @@ _KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _RESTORE = f"INSERT OR IGNORE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
-_TEXT = "CAST(record AS TEXT)"
-_PLACE = ", ".join(f"'$.{name}', json_extract({_TEXT}, '$.{name}')" for name in ("settings", "node"))
-_UPDATE_REST = f"UPDATE attachments SET record = CAST(json_set(CAST(? AS TEXT), {_PLACE}) AS BLOB) WHERE {ROW}"  # noqa: S608
-_MOVE = f"UPDATE attachments SET record = CAST(json_set({_TEXT}, '$.settings', json(?), '$.node', ?) AS BLOB) WHERE {ROW}"  # noqa: S608
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class Journal:
 
         `after` is the row that it continues. Raise IntentLost if that row does not exist any more.
         """
-        statement, condition = (INSERT, ()) if after is None else (_BEGIN_AFTER, _row(after))
+        statement, condition = (INSERT, ()) if after is None else (_BEGIN_AFTER, row_of(after))
         if not self._insert(statement, record, condition, durable=durable):
             raise IntentLost(record.id)
 
@@ -97,7 +99,7 @@ class Journal:
 
         def insert() -> bool:
             generation = self._next_generation()
-            row = (*_key(record.id), record.host_name, record.to_bytes(), generation)
+            row = (*key_of(record.id), record.host_name, record.to_bytes(), generation)
             if not self._connection.execute(statement, (*row, *condition)).rowcount:
                 return False
             record.generation = generation
@@ -109,7 +111,7 @@ class Journal:
         """Write the record in its row; with `keeps_settings`, all but settings and node, which may have changed since.
 
         Raise IntentLost if the row does not exist any more; never create one."""
-        statement, parameters = _UPDATE_REST if keeps_settings else _UPDATE, (record.to_bytes(), *_row(record))
+        statement, parameters = UPDATE_REST if keeps_settings else _UPDATE, (record.to_bytes(), *row_of(record))
         if not self._write(lambda: self._connection.execute(statement, parameters).rowcount, durable=durable):
             raise IntentLost(record.id)
 
@@ -119,13 +121,13 @@ class Journal:
         On a full disk, free the reserve: the addresses must be claimed by the new settings.
         """
         record.node = node or record.node
-        parameters = orjson.dumps(settings).decode(), record.node, *_row(record)
-        self._write(lambda: self._connection.execute(_MOVE, parameters), reserved=True)
+        parameters = orjson.dumps(settings).decode(), record.node, *row_of(record)
+        self._write(lambda: self._connection.execute(MOVE, parameters), reserved=True)
         record.settings = settings
 
     def require(self, record: Record) -> None:
         """Raise IntentLost if the record's row does not exist any more."""
-        if not self._read(f"SELECT 1 FROM attachments WHERE {ROW}", _row(record)):  # noqa: S608
+        if not self._read(f"SELECT 1 FROM attachments WHERE {ROW}", row_of(record)):  # noqa: S608
             raise IntentLost(record.id)
 
     def record_pending_release(self, record: Record, reason: str = "") -> None:
@@ -147,10 +149,10 @@ class Journal:
     def remove(self, record: Record) -> None:
         """Remove the record's row if it exists. On a full disk, free the reserve because SQLite needs space for the removal."""
         if record.generation:
-            self._write(lambda: self._connection.execute(REMOVE, _row(record)), reserved=True)
+            self._write(lambda: self._connection.execute(REMOVE, row_of(record)), reserved=True)
 
     def get(self, key: AttachmentId) -> Record | None:
-        found = self._records(_KEY, _key(key))
+        found = self._records(_KEY, key_of(key))
         return found[0] if found else None
 
     def all(self) -> list[Record]:
@@ -158,7 +160,11 @@ class Journal:
 
     def pending_releases(self) -> list[Record]:
         """Return the attachments with a pending release."""
-        return [record for record in self.all() if record.state == DELETING]
+        return [record for record in self.unsettled() if record.state == DELETING]
+
+    def unsettled(self) -> list[Record]:
+        """Return the attachments of running and interrupted calls, and those with a pending release."""
+        return self._records(UNSETTLED, ())
 
     def states(self) -> list[tuple[int, str, float | None]]:
         """Return, for each readable row, generation, state, and since when (Unix time) its release is pending, if known."""
@@ -166,7 +172,8 @@ class Journal:
 
     def datastores(self) -> set[tuple[str, SessionKey]]:
         """Return the networks of all attachments, each with the keys of its datastore sessions."""
-        return {(str(network), SessionKey(*orjson.loads(text))) for network, text in self._read(DATASTORES, ())}
+        rows = [(str(network), datastore_of(text)) for network, text in self._read(DATASTORES, ())]
+        return {(network, where) for network, where in rows if where}
 
     def of_network(self, network: str) -> list[Record]:
         return self._records("network = ?", (network,))
@@ -340,11 +347,3 @@ class Journal:
         self.losses += 1
         with suppress(StoreError):
             self._write(lambda: set_aside(self._connection, row, reason))
-
-
-def _key(key: AttachmentId) -> tuple[str, str, str]:
-    return key.network, key.container_id, key.ifname
-
-
-def _row(record: Record) -> tuple[str, str, str, int]:
-    return record.id.network, record.id.container_id, record.id.ifname, record.generation

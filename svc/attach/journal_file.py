@@ -10,7 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from svc.attach.record import Record
+import orjson
+
+from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 
@@ -33,14 +35,20 @@ _SET_ASIDE = """CREATE TABLE set_aside (
 )"""
 ROW = "network = ? AND container = ? AND ifname = ? AND generation = ?"
 REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
+_TEXT = "CAST(record AS TEXT)"
+_PLACE = ", ".join(f"'$.{name}', json_extract({_TEXT}, '$.{name}')" for name in ("settings", "node"))
+UPDATE_REST = f"UPDATE attachments SET record = CAST(json_set(CAST(? AS TEXT), {_PLACE}) AS BLOB) WHERE {ROW}"  # noqa: S608
+MOVE = f"UPDATE attachments SET record = CAST(json_set({_TEXT}, '$.settings', json(?), '$.node', ?) AS BLOB) WHERE {ROW}"  # noqa: S608
 DATASTORES = """SELECT DISTINCT network, json_extract(CAST(record AS TEXT), '$.settings', '$.node', '$.profile')
     FROM attachments WHERE CASE WHEN json_valid(CAST(record AS TEXT))
     THEN json_type(CAST(record AS TEXT), '$.settings') = 'object' END"""  # faster than decoding records
-_FIELDS = "json_extract(CAST(record AS TEXT), '$.state'), json_extract(CAST(record AS TEXT), '$.pending.since')"
-STATES = f"SELECT generation, {_FIELDS} FROM attachments WHERE json_valid(CAST(record AS TEXT))"  # noqa: S608
+_FIELDS = f"json_extract({_TEXT}, '$.state'), json_extract({_TEXT}, '$.pending.since')"
+STATES = f"SELECT generation, {_FIELDS} FROM attachments WHERE json_valid({_TEXT})"  # noqa: S608
 """Generation, state, and since when a release is pending, of the rows that are JSON.
 
 For other text, SQLite raises an error that looks like that of a damaged file. So `DATASTORES` omits it too."""
+UNSETTLED = f"CASE WHEN json_valid({_TEXT}) THEN json_extract({_TEXT}, '$.state') IS NOT '{ADDED}' ELSE true END"
+"""The condition of the rows of running and interrupted calls, of pending releases, and of those that are not readable."""
 _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
@@ -52,6 +60,22 @@ DAMAGED = (
 )
 
 _log = logging.getLogger(__name__)
+
+
+def key_of(key: AttachmentId) -> Key:
+    return key.network, key.container_id, key.ifname
+
+
+def row_of(record: Record) -> tuple[str, str, str, int]:
+    """Return the parameters of `ROW`."""
+    return record.id.network, record.id.container_id, record.id.ifname, record.generation
+
+
+def datastore_of(text: str) -> SessionKey | None:
+    """Return the key from a row of `DATASTORES`; None if the row cannot be decoded either. Rows of earlier builds have null."""
+    settings, node, profile = orjson.loads(text)
+    parts = node or "", profile or "", *settings.values()
+    return SessionKey(settings, *parts[:2]) if all(isinstance(part, str) for part in parts) else None
 
 
 def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection, bool]:

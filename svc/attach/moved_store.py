@@ -5,7 +5,7 @@ clusterGUID, which the journal has for each combination of settings.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from svc import deadline
@@ -89,11 +89,15 @@ def is_alternative(context: Context, old: SessionKey, session: DatastoreSession,
     return or_unknown if known is None else known.is_or_was(session.identity.guid)
 
 
-def avoid_others(context: Context, session: DatastoreSession, others: Iterable[SessionKey], rows: Sequence[Record]) -> None:
-    """Do not assign the addresses of rows that name other datastores with the same data, for some time."""
+def avoid_others(
+    context: Context, session: DatastoreSession, others: Iterable[SessionKey], rows: Callable[[], Iterable[Record]]
+) -> None:
+    """Do not assign the addresses of rows that name other datastores with the same data, for some time.
+
+    `rows` returns all rows."""
     same = {old for old in others if is_alternative(context, old, session)}
     if same:
-        session.ipam.avoid(address for record in rows if record.session_key in same for address in record.address_list())
+        session.ipam.avoid(address for record in rows() if record.session_key in same for address in record.address_list())
 
 
 def _is_copy(context: Context, old: SessionKey, session: DatastoreSession) -> bool:

@@ -211,11 +211,10 @@ def adopt_rows(call: AddCall) -> None:
     if former is None:
         return
     session.held_seconds()  # reads the identity of the datastore
-    rows = context.journal.all()
     for old in former.own:
-        moving = [record.id for record in rows if record.session_key == old and record.id.network == network[1]]
+        moving = [record.id for record in context.journal.of_network(network[1]) if record.session_key == old]
         move_rows(context, old, moving, session)
-    avoid_others(context, session, former.others, rows)
+    avoid_others(context, session, former.others, context.journal.all)
     context.networks.settle(network)
     if session.identity.is_pending and not context.resident:
         restore_lost(call)

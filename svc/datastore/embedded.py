@@ -11,7 +11,7 @@
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from time import perf_counter
@@ -47,6 +47,7 @@ from svc.values import dataclass
 
 _GET = "SELECT path, value, revision FROM entries WHERE path = ?"
 _GET_ALL = "SELECT path, value, revision FROM entries WHERE path IN ({})"
+PAGE = 8  # documents that are decoded at a time: they take ten times as much memory then
 _LIST = "SELECT path, value, revision FROM entries WHERE path >= ? AND path < ? ORDER BY path"
 _UPDATE = "UPDATE entries SET value = ?, revision = ? WHERE path = ? AND revision = ?"
 _DELETE = "DELETE FROM entries WHERE path = ? AND revision = ?"
@@ -153,6 +154,12 @@ class EmbeddedStore(Backend):
 
     def list(self, query: Query) -> Entries:
         return self._entries(query, self._fetch(_LIST, self._span(query)))
+
+    def pages(self, query: Query) -> Iterator[Entries]:
+        """Yield the entries of a query at one moment, decoded in parts."""
+        rows = self._fetch(_LIST, self._span(query))
+        for first in range(0, len(rows), PAGE):
+            yield self._entries(query, rows[first : first + PAGE])
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         """Apply all writes or none. They share one revision."""

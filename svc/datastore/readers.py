@@ -14,7 +14,8 @@ from typing import Any, Final
 from svc.datastore import sqlite
 from svc.datastore.sqlite import Result
 
-CONNECTIONS: Final = 4  # in all; each takes some 100 KiB once it has read, and two file descriptors
+CONNECTIONS: Final = 4  # in all; each takes two file descriptors
+CACHE_KIB: Final = 256  # of pages, for each further one: what others write makes them invalid anyway
 
 Read = Callable[..., Result]  # takes a connection and arguments
 
@@ -93,6 +94,7 @@ class Readers:
         connection = sqlite.connect(self._path)
         if self._is_current():  # it was not replaced between the first look and the opening
             fail_at_once(connection)
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             return connection
         connection.close()
         return None

@@ -12,12 +12,25 @@ from svc._core.cidr import Cidr, CidrIndex
 from svc.datastore.api import Backend
 from svc.ipam import blocks
 from svc.ipam.blocks import Cooldown
+from svc.ipam.cache import read_blocks
 from svc.ipam.pools import Reserved
 from svc.model.ipam import Block
-from svc.model.keys import BlockQuery, Host
+from svc.model.keys import Host
 from svc.model.pool import Pool
+from svc.values import dataclass
 
 IDLE = timedelta(seconds=60)  # minimum age of an idle block's claim; one dated further in the future also counts (wrong clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What an index keeps of a block. A cluster has thousands of blocks, and the owners of one take up to 200 KiB."""
+
+    cidr: Cidr
+    affinity: str | None
+    sequence: int
+    is_idle: bool  # empty and not reserved, and its claim is not new
+    is_borrowable: bool  # it has a free address, and Windows does not use it
 
 
 class BlockIndex:
@@ -34,14 +47,14 @@ class BlockIndex:
         self._host = host
         self._reserved = reserved
         self._now = cooldown.now
-        self._present: CidrIndex[Block | None] = CidrIndex()
+        self._present: CidrIndex[Listed | None] = CidrIndex()
         self._without_affinity: list[Cidr] = []
         self._offers: dict[str, Iterator[Cidr]] = {}
         for cidr in owned:
             self._present.insert(cidr, None)
-        for entry in backend.list(BlockQuery(version)):
-            blocks.free_expired(entry.value, cooldown)
-            self._add(entry.value)
+        for block in read_blocks(backend, version):
+            blocks.free_expired(block, cooldown)
+            self._add(block)
 
     def next_free_range(self, pool: Pool) -> Cidr | None:
         """Return a free block of the pool that was not offered before, or None."""
@@ -53,26 +66,23 @@ class BlockIndex:
         """Return the blocks that share addresses with this CIDR."""
         return self._present.overlapping(cidr)
 
-    def idle(self, pool: Pool) -> list[Block]:
+    def idle(self, pool: Pool) -> list[Listed]:
         """Return the idle blocks of the pool that this host may reclaim, without its own."""
-        return [block for block in self._others(pool) if block.cidr.length == pool.block_size and self._is_idle(block)]
+        return [block for block in self._others(pool) if block.cidr.length == pool.block_size and block.is_idle]
 
     def borrowable(self, pool: Pool) -> list[Cidr]:
         """Return the blocks with a free address that this host may borrow from, in this host's search order."""
-        return [
-            block.cidr
-            for block in self._others(pool)
-            if block.ordinals.available(self._reserved.mask(block.cidr)) and not blocks.is_of_windows(block)
-        ]
+        return [block.cidr for block in self._others(pool) if block.is_borrowable]
 
     def _add(self, block: Block) -> None:
-        known = len(self._present)
-        self._present.insert(block.cidr, block)
-        has_free = block.ordinals.available(self._reserved.mask(block.cidr)) > 0
+        known, has_free = len(self._present), block.ordinals.available(self._reserved.mask(block.cidr)) > 0
+        is_borrowable = has_free and not blocks.is_of_windows(block)
+        listed = Listed(block.cidr, block.affinity, block.sequence, self._is_idle(block), is_borrowable)
+        self._present.insert(block.cidr, listed)
         if len(self._present) > known and has_free and block.affinity == self._host.affinity:
             self._without_affinity.append(block.cidr)
 
-    def _others(self, pool: Pool) -> Sequence[Block]:
+    def _others(self, pool: Pool) -> Sequence[Listed]:
         found = [self._present.exact(cidr) for cidr in self.overlapping(pool.cidr) if cidr in pool.cidr]
         others = [block for block in found if block is not None and block.affinity != self._host.affinity]
         start, count = self._start(pool), pool.cidr.block_count(pool.block_size)

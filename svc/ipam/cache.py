@@ -221,6 +221,6 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
 
 
 def read_blocks(backend: Backend, version: int = 0) -> Iterator[Block]:
-    """Yield the blocks of one IP version, or of both if it is 0. Skip blocks that cannot be decoded."""
-    for entry in backend.list(BlockQuery(version)):
-        yield entry.value
+    """Yield the blocks of one IP version, or of both if it is 0, from pages. Skip blocks that cannot be decoded."""
+    for page in backend.pages(BlockQuery(version)):
+        yield from (entry.value for entry in page)

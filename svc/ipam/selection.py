@@ -15,6 +15,7 @@ from contextlib import suppress
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import KeyedError, UndecodableEntry
 from svc.ipam import blocks, errors
+from svc.ipam.block_index import Listed
 from svc.ipam.claims import BlockInUse, ClaimConflict, claim, delete_unclaimed, own_block, release_affinity
 from svc.ipam.plan import RequestChanges
 from svc.ipam.settings import effective_limit
@@ -194,7 +195,7 @@ class BlockFinder:
         except (ClaimConflict, UndecodableEntry):
             return False
 
-    def _reclaims(self, block: Block) -> bool:
+    def _reclaims(self, block: Listed) -> bool:
         owner, cooldown = Host.of(block.affinity), self._plan.cooldown
         try:
             if owner is None:

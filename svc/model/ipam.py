@@ -48,7 +48,8 @@ class Attribute:
     def encoded(self) -> orjson.Fragment:
         """Return the encoded JSON, cached, because every write of a block encodes the attribute of every allocation."""
         if self._encoded is None:
-            self._encoded = orjson.Fragment(orjson.dumps(self.to_json()))
+            text = memoryview(orjson.dumps(self.to_json())).tobytes()  # a result of orjson occupies 4 KiB at least
+            self._encoded = orjson.Fragment(text)
         return self._encoded
 
     def to_json(self) -> Json:

@@ -23,6 +23,8 @@ from svc.datastore.api import (
     Update,
     Write,
 )
+from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.etcd.store import EtcdStore
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
@@ -56,6 +58,18 @@ EVERY_KIND = pytest.mark.parametrize(("key", "value", "other"), SAMPLES, ids=[ty
 
 def keys(backend: Backend, query: Query) -> list[Key]:
     return [entry.key for entry in backend.list(query)]
+
+
+def test_pages_have_every_entry(backend: Backend) -> None:
+    """Stores of bytes decode a few at a time. A query without entries has none in its pages."""
+    query = BlockQuery(4)
+    assert [entry for page in backend.pages(query) for entry in page] == []
+    for number in range(20):
+        create(backend, BlockKey(Cidr(f"10.0.0.{4 * number}/30")), block(f"10.0.0.{4 * number}/30"))
+    found = list(backend.pages(query))
+    assert sorted((entry for page in found for entry in page), key=str) == sorted(backend.list(query), key=str)
+    if isinstance(backend, EmbeddedStore | EtcdStore):
+        assert max(map(len, found)) < 20
 
 
 @EVERY_KIND

@@ -1,6 +1,7 @@
 """One block: the order of its addresses, their owners, and its sequence numbers."""
 
 import json
+import tracemalloc
 from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,23 @@ def test_new_block_equals_the_captured_one() -> None:
     secondary = captured["attributes"][0]["secondary"]
     blocks.assign(block, Attribute("net1.c1", secondary))
     assert json.dumps(write(block).to_json()) == json.dumps(captured)
+
+
+def test_encoded_owners_take_little_memory() -> None:
+    """A result of the encoder occupies 4 KiB or more, and a node keeps one for each of its addresses."""
+    owners = [owner(f"net1.c{number}", node="node1", pod=f"pod{number}") for number in range(100)]
+    for each in owners:
+        each.encoded()  # what is made once is not counted
+    tracemalloc.start()
+    try:
+        owners = [owner(f"net1.c{number}", node="node1", pod=f"pod{number}") for number in range(100)]
+        before, _ = tracemalloc.get_traced_memory()
+        for each in owners:
+            each.encoded()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 100 * 400
 
 
 def test_released_block_equals_the_captured_one() -> None:

@@ -257,6 +257,17 @@ def test_pending_release_is_recorded_without_a_row(journal: Journal) -> None:
     assert journal.pending_releases() == [record(state=DELETING)]
 
 
+def test_settled_rows_are_left_out(journal: Journal, path: Path) -> None:
+    """Among thousands of rows, few are of calls that run or were interrupted. A row that cannot be read is set aside."""
+    rows = [record(AttachmentId("net", state, "eth0"), state) for state in (ADDING, ADDED, DELETING, "bad")]
+    for each in rows:
+        journal.begin(each)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE attachments SET record = 'not JSON' WHERE container = 'bad'")
+    assert [each.state for each in journal.unsettled()] == [ADDING, DELETING]
+    assert journal.losses == 2  # the new file, and the bad row
+
+
 # versions of the file
 
 

@@ -171,6 +171,26 @@ def test_datastores_are_read_beside_a_bad_row(journal: Journal, path: Path, bad:
     assert list(path.parent.glob("*.damaged-*")) == []
 
 
+@pytest.mark.parametrize(("path_in_row", "value"), [("$.node", '["n"]'), ("$.profile", "7"), ("$.settings.kind", '{"a": 1}')])
+def test_datastore_with_wrong_types_is_left_out(journal: Journal, path: Path, path_in_row: str, value: str) -> None:
+    other = record(AttachmentId("other", "c3", "eth0"))
+    for each in (record(), other):
+        journal.begin(each)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE attachments SET record = CAST(json_set(CAST(record AS TEXT), ?, json(?)) AS BLOB) WHERE container = 'c1'",
+            (path_in_row, value),
+        )
+    assert journal.datastores() == {("other", other.session_key)}
+
+
+def test_row_of_an_earlier_build_has_its_datastore(journal: Journal, path: Path) -> None:
+    journal.begin(record())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE attachments SET record = CAST(json_remove(CAST(record AS TEXT), '$.profile') AS BLOB)")
+    assert journal.datastores() == {("net", record().session_key)}
+
+
 def test_fields_of_a_newer_release_are_ignored(journal: Journal, path: Path) -> None:
     journal.begin(record())
     newer = record().to_bytes().replace(b"{", b'{"invented_later":[1],', 1)

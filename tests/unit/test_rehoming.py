@@ -11,6 +11,7 @@ import pytest
 from svc._core.cidr import Address
 from svc.agent.queue import Job
 from svc.agent.rehoming import Rehoming
+from svc.agent.restoring import Restoring
 from svc.attach import rehoming
 from svc.attach.context import Context
 from svc.attach.journal import Journal
@@ -72,6 +73,11 @@ def add_row(journal: Journal, state: str, where: SessionKey = ETCD, container: s
 
 def session_of(context: Context, where: SessionKey) -> DatastoreSession:
     return context.session(where)
+
+
+def with_conflicts(context: Context) -> Context:
+    """Return the context with what `Restoring` needs of it in addition."""
+    return cast(Context, SimpleNamespace(**vars(context), conflicts={}, suspects_loss=False))
 
 
 def look(moved: Rehoming, jobs: list[Job]) -> int:
@@ -186,3 +192,30 @@ def test_call_by_a_former_configuration_goes_to_the_successor(
 
     monkeypatch.setattr(rehoming, "why_no_successor", fails)
     assert rehoming.datastore_of_call(context, "net", ETCD) == ETCD
+
+
+def test_rows_that_need_not_move_are_not_decoded(context: Context, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy node has thousands of them, and its journal changes all the time."""
+    for container in ("c1", "c2"):
+        add_row(journal, ADDED, KUBE, container)
+    context.networks.present[NET] = KUBE
+    jobs: list[Job] = []
+    moved, restoring = Rehoming(context, jobs.append), Restoring(with_conflicts(context), jobs.append)
+    monkeypatch.setattr(journal, "_records", lambda *_: pytest.fail("rows are decoded"))
+    moved.look()
+    restoring.look()
+    assert len(jobs) == 1  # the check of the datastore that the rows name
+
+
+def test_rows_with_former_settings_are_found(context: Context, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the network whose kubeconfig was moved, and no others."""
+    former, elsewhere = SessionKey({"kind": "orch", "kubeconfig": "/former"}, "n1"), AttachmentId("other", "c3", "eth0")
+    add_row(journal, ADDED, former, "c1")
+    add_row(journal, ADDED, KUBE, "c2")
+    journal.begin(Record.of(elsewhere, Workload("c3", "", ""), former, DEFAULT, "boot"))
+    context.networks.present[NET] = KUBE
+    jobs: list[Job] = []
+    restoring = Restoring(with_conflicts(context), jobs.append)
+    restoring.look()
+    assert restoring._former == {KUBE: {former: [AttachmentId("net", "c1", "eth0")]}}
+    assert len(jobs) == 2
