@@ -65,6 +65,7 @@ class IpamCache:
         self._own: dict[int, tuple[Cidr, ...]] = {}
         self._unconfirmed: set[Cidr] = set()
         self._in_cooldown: set[Cidr] = set()
+        self._full: set[Cidr] = set()
         self.unresolved: dict[str, frozenset[Cidr]] = {}
         self._selected: _Selection = _Selection(PoolSet(()), {})
 
@@ -120,6 +121,10 @@ class IpamCache:
         """Return whether the affinity was not confirmed when it was read: its claim or its release is incomplete."""
         return cidr in self._unconfirmed
 
+    def is_full(self, cidr: Cidr) -> bool:
+        """Return whether the block, as it is cached, has neither a free address nor one in cooldown. A busy node has many."""
+        return cidr in self._full and cidr not in self._unconfirmed
+
     def has_cooldown(self, block: Block) -> bool:
         """Return whether addresses of the block may be in cooldown."""
         return block.cidr in self._in_cooldown if block.cidr in self._blocks else blocks.has_cooldown(block)
@@ -140,13 +145,12 @@ class IpamCache:
         """Cache a block that was just read or written, if it has this host's affinity. Otherwise remove it from the cache."""
         cidr = entry.value.cidr
         if entry.value.affinity != self._host.affinity:
-            self._blocks.pop(cidr, None)
+            self.invalidate_block(cidr)
             return
         self._blocks[cidr] = entry
-        if blocks.has_cooldown(entry.value):
-            self._in_cooldown.add(cidr)
-        else:
-            self._in_cooldown.discard(cidr)
+        has_cooldown = blocks.has_cooldown(entry.value)
+        _set(self._in_cooldown, cidr, has_cooldown)
+        _set(self._full, cidr, not (has_cooldown or entry.value.ordinals.available(None)))
 
     def add_own(self, entry: Entry[Block]) -> None:
         """Cache a block whose claim is confirmed, and add it to the host's blocks."""
@@ -157,7 +161,7 @@ class IpamCache:
 
     def remove_own(self, cidr: Cidr) -> None:
         """Remove a block from the cache and from the host's blocks: it has another affinity or none."""
-        self._blocks.pop(cidr, None)
+        self.invalidate_block(cidr)
         self._own[cidr.version] = tuple(own for own in self.own_blocks(cidr.version) if own != cidr)
 
     def newest(self, read: Mapping[Cidr, Block]) -> dict[Cidr, Block]:
@@ -168,10 +172,12 @@ class IpamCache:
 
     def invalidate_block(self, cidr: Cidr) -> None:
         self._blocks.pop(cidr, None)
+        self._full.discard(cidr)
 
     def invalidate_blocks(self) -> None:
         """Invalidate all blocks and affinities, after a conflict."""
         self._blocks.clear()
+        self._full.clear()
         self._own.clear()
         self._unconfirmed.clear()
 
@@ -179,6 +185,14 @@ class IpamCache:
         for cached in self._values:
             cached.invalidate()
         self.invalidate_blocks()
+
+
+def _set(cidrs: set[Cidr], cidr: Cidr, is_member: bool) -> None:
+    """Add a member, or remove it."""
+    if is_member:
+        cidrs.add(cidr)
+    else:
+        cidrs.discard(cidr)
 
 
 class _Selection:

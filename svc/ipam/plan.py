@@ -214,6 +214,10 @@ class RequestChanges:
             self.blocks[cidr] = self.plan.block(cidr).copy()
         return self.blocks[cidr]
 
+    def has_changed(self, cidr: Cidr) -> bool:
+        """Return whether the block has changes, of this request or of one before it in the plan."""
+        return cidr in self.blocks or self.plan.changes_block(cidr)
+
     def peek(self, cidr: Cidr) -> Block:
         """Return a block that the caller must not change. Raise as `Plan.block`."""
         return self.blocks.get(cidr) or self.plan.block(cidr)

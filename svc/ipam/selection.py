@@ -116,6 +116,8 @@ class BlockFinder:
         """Yield the host's blocks with a free address: those of the pools' sizes, or those of other sizes."""
         for pool in pools:
             for cidr in self._own(pool):
+                if self._cache.is_full(cidr) and not self._changes.has_changed(cidr):
+                    continue
                 if (cidr.length != pool.block_size) is of_other_size and self._has_free(cidr):
                     yield cidr
 

@@ -54,3 +54,16 @@ def test_assignments_since_the_reading_are_seen(ipam: IpamService) -> None:
     for handle in ("net.c2", "net.c3"):
         take(ipam, handle, versions=(4,))
     assert used(ipam.own_blocks(read)) == [2]
+
+
+@pytest.mark.parametrize("releaser", ["this session", "another process"])
+def test_full_block_serves_again_after_a_release(backend: Backend, ipam: IpamService, releaser: str) -> None:
+    """Full blocks are passed over. A released address of the first one comes before the free ones of the others."""
+    put_pool(backend, "small", "10.66.0.0/28", blockSize=30)
+    full = [take(ipam, f"net.c{number}", pools={4: ("small",)})[0] for number in range(9)]
+    first = min(map(Address, full))
+    other = IpamService(backend, NODE)
+    (other if releaser == "another process" else ipam).release_addresses([ReleaseTarget(first)])
+    taken = [Address(take(ipam, f"net.d{number}", pools={4: ("small",)})[0]) for number in range(8)]
+    assert first in taken
+    assert releaser == "another process" or taken[0] == first
