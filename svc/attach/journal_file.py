@@ -63,6 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 def key_of(key: AttachmentId) -> Key:
+    """Return the primary key of a row."""
     return key.network, key.container_id, key.ifname
 
 
