@@ -31,7 +31,7 @@ from svc.names import Names
 PAGE = 2000  # entries per request; a block of 64 addresses has 1 to 10 KB
 SMALL_PAGE = 500  # the same if the caller reads page by page to save memory
 BLOCK_PAGE = 200  # the same for blocks, which are the largest documents
-DECODED_PAGE = 16  # of these, decoded at a time: they take ten times as much memory then
+DECODED_BLOCKS = 16  # of these, decoded at a time: they take ten times as much memory then
 
 _log = logging.getLogger(__name__)
 
@@ -141,11 +141,11 @@ class EtcdStore(Backend):
 
     def _numbered_pages(self, query: Query) -> Iterator[tuple[int, Entries]]:
         """Yield a revision, and the entries of a query at it in parts. The caller may take long between them."""
-        limit = BLOCK_PAGE if isinstance(query, BlockQuery) else SMALL_PAGE
+        limit, size = (BLOCK_PAGE, DECODED_BLOCKS) if isinstance(query, BlockQuery) else (SMALL_PAGE, SMALL_PAGE)
         for revision, kvs in self._ranges(query, limit, self._connection.budget):
-            for first in range(0, len(kvs) or 1, DECODED_PAGE):  # also one without entries, for its revision
+            for first in range(0, len(kvs) or 1, size):  # also one without entries, for its revision
                 entries = Entries()
-                self._gather(query, kvs[first : first + DECODED_PAGE], entries)
+                self._gather(query, kvs[first : first + size], entries)
                 yield revision, entries
 
     def _ranges(self, query: Query, limit: int, budget: Callable[[], RetryBudget]) -> Iterator[tuple[int, Any]]:
