@@ -5,7 +5,6 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +48,10 @@ class Requests:
         self._connection.close()
 
 
-def requests_of_add(settings: Mapping[str, str], api_version: str, pods: list[str], rounds: int) -> list[float]:
+def requests_of_add(kubeconfig: str, api_version: str, pods: list[str], rounds: int) -> list[float]:
     """Return the milliseconds of the four requests, one after the other, that an ADD cannot avoid: GET and PATCH of its pod,
     POST of a handle, and PUT of a block. `pods` are the paths of pods, in turns."""
-    requests = Requests(settings["kubeconfig"])
+    requests = Requests(kubeconfig)
     root = f"/apis/{api_version}"
     try:
         block = _bare_block(requests, root)
