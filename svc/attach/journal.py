@@ -20,17 +20,12 @@ import orjson
 from svc.attach.journal_file import (
     COLUMNS,
     DAMAGED,
-    DATASTORES,
     INSERT,
     MOVE,
     REMOVE,
     ROW,
-    STATES,
-    UNSETTLED,
     UPDATE_REST,
     Reserve,
-    datastore_of,
-    decode,
     first_generation,
     key_of,
     prepare,
@@ -39,13 +34,13 @@ from svc.attach.journal_file import (
     set_aside,
     write_back,
 )
-from svc.attach.record import DELETING, AttachmentId, IntentLost, Record, SessionKey
+from svc.attach.journal_rows import JournalRows
+from svc.attach.record import DELETING, IntentLost, Record
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import WalCheckpointer
 from svc.datastore.readers import Readers, fetch
 
-_KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _RESTORE = f"INSERT OR IGNORE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
@@ -53,7 +48,7 @@ _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
 _log = logging.getLogger(__name__)
 
 
-class Journal:
+class Journal(JournalRows):
     """A small SQLite file, safe for several threads and processes. Methods raise StoreError if it cannot be used.
 
     Each row has a generation that is unique in the life of the file. A record refers to the row of its generation. A row that
@@ -151,45 +146,6 @@ class Journal:
         if record.generation:
             self._write(lambda: self._connection.execute(REMOVE, row_of(record)), reserved=True)
 
-    def get(self, key: AttachmentId) -> Record | None:
-        found = self._records(_KEY, key_of(key))
-        return found[0] if found else None
-
-    def all(self) -> list[Record]:
-        return self._records("true", ())
-
-    def pending_releases(self) -> list[Record]:
-        """Return the attachments with a pending release."""
-        return [record for record in self.unsettled() if record.state == DELETING]
-
-    def unsettled(self) -> list[Record]:
-        """Return the attachments of running and interrupted calls, and those with a pending release."""
-        return self._records(UNSETTLED, ())
-
-    def states(self) -> list[tuple[int, str, float | None]]:
-        """Return, for each readable row, generation, state, and since when (Unix time) its release is pending, if known."""
-        return self._read(STATES, ())
-
-    def datastores(self) -> set[tuple[str, SessionKey]]:
-        """Return the networks of all attachments, each with the keys of its datastore sessions."""
-        rows = [(str(network), datastore_of(text)) for network, text in self._read(DATASTORES, ())]
-        return {(network, where) for network, where in rows if where}
-
-    def of_network(self, network: str) -> list[Record]:
-        return self._records("network = ?", (network,))
-
-    def of_container(self, network: str, container_id: str, *, except_for: str = "") -> list[Record]:
-        """Return the container's attachments to the network, without that of the interface `except_for`."""
-        return self._records("network = ? AND container = ? AND ifname <> ?", (network, container_id, except_for))
-
-    def of_interface(self, container_id: str, ifname: str) -> list[Record]:
-        """Return the attachments of the interface, in every network."""
-        return self._records("container = ? AND ifname = ?", (container_id, ifname))
-
-    def with_host_name(self, host_name: str) -> list[Record]:
-        """Return the attachments whose host interface has, or had, this name."""
-        return self._records("host_name = ?", (host_name,))
-
     def note_loss(self) -> None:
         """Count a loss of rows that another program has caused in the open file."""
         self.losses += 1
@@ -222,15 +178,6 @@ class Journal:
     def changes(self) -> int:
         """The number of rows that this process has written."""
         return self._changes + self._connection.total_changes
-
-    def note(self, name: str) -> str:
-        """Return the text that `put_note` stored under a name, or an empty string."""
-        rows = self._read("SELECT value, 0 FROM about WHERE name = ?", (name,))
-        return str(rows[0][0]) if rows else ""
-
-    def notes(self, pattern: str) -> dict[str, str]:
-        """Return the texts that `put_note` stored under the names that match the GLOB pattern, by name."""
-        return dict(self._read("SELECT name, value FROM about WHERE name GLOB ?", (pattern,)))
 
     def put_note(self, name: str, text: str) -> None:
         """Store a text under a name, outside of the attachment rows."""
@@ -319,16 +266,6 @@ class Journal:
         """Return a generation for a new row. The caller holds the lock."""
         self._generation = (self._generation or first_generation(self._connection)) + 1
         return self._generation
-
-    def _records(self, where: str, parameters: Sequence[str]) -> list[Record]:
-        statement = f"SELECT network, container, ifname, record, generation FROM attachments WHERE {where}"  # noqa: S608
-        found = []
-        for network, container, ifname, data, generation in self._read(statement, parameters):
-            try:
-                found.append(decode((network, container, ifname), data, generation))
-            except ValueError as error:
-                self._set_aside((network, container, ifname, generation), str(error))
-        return found
 
     def _read(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
         """Return all rows. For speed, the first attempt skips the handling of locked and damaged files."""

@@ -49,6 +49,9 @@ STATES = f"SELECT generation, {_FIELDS} FROM attachments WHERE json_valid({_TEXT
 For other text, SQLite raises an error that looks like that of a damaged file. So `DATASTORES` omits it too."""
 UNSETTLED = f"CASE WHEN json_valid({_TEXT}) THEN json_extract({_TEXT}, '$.state') IS NOT '{ADDED}' ELSE true END"
 """The condition of the rows of running and interrupted calls, of pending releases, and of those that are not readable."""
+INTERFACES = f"""SELECT host_name, CASE json_extract({_TEXT}, '$.state') WHEN '{ADDED}'
+    THEN ifnull(json_extract({_TEXT}, '$.host_index'), 0) ELSE 0 END
+    FROM attachments WHERE json_valid({_TEXT}) AND json_extract({_TEXT}, '$.boot_id') = ?"""  # noqa: S608
 _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"

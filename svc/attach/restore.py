@@ -168,9 +168,11 @@ def unknown_links(context: Context, names: Names) -> dict[str, Link]:
     links = {link["name"]: link for link in context.kernel.host_sides() if link["name"].startswith(names.interface_prefix)}
     if not links:
         return links
-    rows = [record for record in context.journal.all() if record.boot_id == context.boot_id]
-    known = {(record.host_name, record.host_index if record.state == ADDED else 0) for record in rows}
-    return {name: link for name, link in links.items() if known.isdisjoint({(name, link["index"]), (name, 0)})}
+    known = context.journal.interfaces(context.boot_id)
+    unknown = {name: link for name, link in links.items() if known.isdisjoint({(name, link["index"]), (name, 0)})}
+    if unknown:
+        context.journal.all()  # sets rows aside that cannot be decoded: others can take their place then
+    return unknown
 
 
 def _records(

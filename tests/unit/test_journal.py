@@ -421,3 +421,14 @@ def test_release_that_another_call_has_completed_is_not_recorded_again(journal: 
     journal.remove(first)
     journal.record_pending_release(second)
     assert journal.all() == []
+
+
+def test_interfaces_are_those_of_the_boot(journal: Journal, path: Path) -> None:
+    """An attachment whose pair is being made has its name, and no index yet. Rows of earlier boots and bad rows have none."""
+    for name, state, boot in (("a", ADDED, "boot"), ("b", ADDING, "boot"), ("c", ADDED, "earlier"), ("d", ADDED, "boot")):
+        row = record(AttachmentId("net", name, "eth0"), state, host_name=f"svc{name}")
+        row.boot_id = boot
+        journal.begin(row)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE attachments SET record = 'not JSON' WHERE container = 'd'")
+    assert journal.interfaces("boot") == {("svca", 7), ("svcb", 0)}
