@@ -17,7 +17,7 @@ from bench.growth_law import fit
 from bench.large_limit import limit
 from bench.large_nodes import Fleet, Order, Tally, fleet
 from bench.large_site import BLOCK_SIZE, GrownCluster, LargeSite, large_site
-from bench.large_wave import QUIET_SECONDS, Wave, wave
+from bench.large_wave import ASKING_SECONDS, QUIET_SECONDS, Wave, wave
 from bench.measurement import Figure, Sample
 from bench.options import VERSIONS, Options
 from bench.server_counts import Counts
@@ -179,7 +179,8 @@ def _thinned(values: list[float]) -> Sample:
 
 def _of_wave(done: Wave) -> str:
     return (
-        f"{done.nodes} nodes with {done.pods} pods, {QUIET_SECONDS:g} s of observation in place of 10 minutes included; "
+        f"{done.nodes} nodes with {done.pods} pods; {QUIET_SECONDS:g} s of observation in place of 10 minutes, and looks "
+        f"{ASKING_SECONDS:g} s apart in place of 60, are included; "
         f"processor time of svc-controllers {done.processor_seconds:.1f} s"
     )
 

@@ -15,11 +15,12 @@ from harness.large_cluster import uproot_all
 from svc.model.keys import AffinityKey, AffinityQuery, HandleKey, HandleQuery
 
 QUIET_SECONDS = 1.0  # in place of 10 minutes, after which a node whose claim does not move is gone
+ASKING_SECONDS = 5.0  # in place of a minute, between two questions whether a lost node is gone
 TIMES = (
     f"svc.controllers.gone_nodes:QUIET_SECONDS={QUIET_SECONDS}",
-    "svc.controllers.node.addresses.part:_LOST_SECONDS=0.5",
-    "svc.controllers.node.addresses.part:_LOOK_SECONDS=0.5",
+    f"svc.controllers.node.addresses.part:_LOST_SECONDS={ASKING_SECONDS}",
 )
+PERIOD = "10s"  # of the rounds in place of 5 minutes; each looks at the whole cluster
 MOST_SECONDS = 240.0
 PARTS, ROUNDS = ("Addresses", "IpamHosts"), 2  # that must have ended before the loss
 POLL_SECONDS = 0.05
@@ -46,7 +47,7 @@ def wave(site: LargeSite, grown: GrownCluster, lost: range) -> Wave:
         where = {"ETCD_ENDPOINTS": site.settings["etcd_endpoints"]} if site.kind == "etcd" else {"DATASTORE_TYPE": "kubernetes"}
         folder = site.folder / f"wave{grown.nodes}"
         folder.mkdir()
-        quiet = {"HEALTH_ENABLED": "disabled", "RECONCILER_PERIOD": "2s", "ENABLED_CONTROLLERS": "node"}
+        quiet = {"HEALTH_ENABLED": "disabled", "RECONCILER_PERIOD": PERIOD, "ENABLED_CONTROLLERS": "node"}
         controllers = stack.enter_context(cluster(site.kube, folder, where | quiet))
         program = (sys.executable, short_times.__file__, ",".join(TIMES), "svc.controllers.main", "run")
         process = controllers.start(program=program, LOG_LEVEL="debug")
