@@ -18,7 +18,9 @@ from typing import Any
 
 from bench.testbed import Failed
 from harness.large_cluster import CREATED, LargeCluster
+from svc import deadline
 from svc._core.cidr import Address
+from svc.agent.call import EXPECTED_SECONDS
 from svc.attach.datastore_ready import KEY as READY
 from svc.datastore.api import Backend, Create, Delete, Entry, StoreError
 from svc.datastore.etcd.store import EtcdStore
@@ -179,7 +181,8 @@ class _Worker:
         }
         began = time.perf_counter()
         try:
-            result = service.assign(Assign(handle, owner, extra_write=extra, max_blocks=1))
+            with deadline.limit(EXPECTED_SECONDS):
+                result = service.assign(Assign(handle, owner, extra_write=extra, max_blocks=1))
             tally.addresses[node, number] = str(result.addresses[0])
         except NoAddress:
             tally.refused.append((node, number))
