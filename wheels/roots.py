@@ -22,7 +22,7 @@ _KEYRING_PACKAGE: Final = Package(
 _KEYRING: Final = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _SYSTEM: Final = ("base-files", "base-passwd", "dash", "coreutils", "grep", "sed", "util-linux", "mount", "libc-bin")
-_PROGRAMS: Final = ("iproute2", "iputils-ping", "procps", "openssl", "nftables", "iptables", "libstdc++6", "musl")
+_PROGRAMS: Final = ("bash", "iproute2", "iputils-ping", "procps", "openssl", "nftables", "iptables", "libstdc++6", "musl")
 _KEPT: Final = ("PIP_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT")  # variables
 _OF_HOST: Final = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "ssl/certs/ca-certificates.crt")
 

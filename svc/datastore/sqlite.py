@@ -90,8 +90,13 @@ def _is_truncated(path: Path, error: sqlite3.Error) -> bool:
     """Return whether the file or its WAL file was truncated. SQLite reports an I/O error if its index lists missing pages."""
     if "disk I/O" not in str(error):
         return False
+    if is_damage(error):
+        return True
+    names = [path]
+    if not hasattr(error, "sqlite_errorname"):  # before Python 3.11, which tells that a file was too short
+        names.append(path.with_name(f"{path.name}-wal"))
     with suppress(OSError):
-        return is_damage(error) or path.stat().st_size == 0
+        return any(name.stat().st_size == 0 for name in names)
     return False
 
 

@@ -45,7 +45,8 @@ class Netns:
 
     def ip(self, *arguments: str) -> Any:
         """Return the decoded output of `ip -j ARGUMENTS` inside."""
-        return json.loads(run("ip", "-n", self.name, "-j", *arguments).stdout or "[]")
+        text = run("ip", "-n", self.name, "-j", *arguments).stdout
+        return json.loads(text.replace("fan-map ", "") or "[]")  # a word that Ubuntu adds in iproute2 5.15
 
     def links(self) -> list[str]:
         """Return the names of the interfaces except the loopback."""
