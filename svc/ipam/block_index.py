@@ -89,8 +89,10 @@ class BlockIndex:
         return sorted(others, key=lambda block: (_numbers(pool, block.cidr)[0] - start) % count)
 
     def _is_idle(self, block: Block) -> bool:
+        if not blocks.is_empty(block):  # most are not, and all are asked
+            return False
         claimed = blocks.parse_time(block.claimed_at) or datetime.min.replace(tzinfo=timezone.utc)
-        return blocks.is_empty(block) and abs(self._now - claimed) > IDLE and not self._reserved.covers(block.cidr)
+        return abs(self._now - claimed) > IDLE and not self._reserved.covers(block.cidr)
 
     def _start(self, pool: Pool) -> int:
         return zlib.crc32(self._host.name.encode()) % pool.cidr.block_count(pool.block_size)

@@ -149,8 +149,8 @@ class IpamCache:
             return
         self._blocks[cidr] = entry
         has_cooldown = blocks.has_cooldown(entry.value)
-        _set(self._in_cooldown, cidr, has_cooldown)
-        _set(self._full, cidr, not (has_cooldown or entry.value.ordinals.available(None)))
+        _set_member(self._in_cooldown, cidr, has_cooldown)
+        _set_member(self._full, cidr, not (has_cooldown or entry.value.ordinals.available(None)))
 
     def add_own(self, entry: Entry[Block]) -> None:
         """Cache a block whose claim is confirmed, and add it to the host's blocks."""
@@ -187,7 +187,7 @@ class IpamCache:
         self.invalidate_blocks()
 
 
-def _set(cidrs: set[Cidr], cidr: Cidr, is_member: bool) -> None:
+def _set_member(cidrs: set[Cidr], cidr: Cidr, is_member: bool) -> None:
     """Add a member, or remove it."""
     if is_member:
         cidrs.add(cidr)
