@@ -165,6 +165,16 @@ def test_current_cooldown_applies(backend: Backend, ipam: IpamService) -> None:
     assert {each.released_at for each in block_of(backend, "10.65.0.0").attributes or ()} == {None}
 
 
+def test_address_after_its_cooldown_comes_before_another_block(backend: Backend, ipam: IpamService) -> None:
+    """A block without a free address is passed over, but not one whose cooldown may be over."""
+    put_settings(backend, cooldown_seconds=1000)
+    put_pool(backend, "wide", "10.66.0.0/29", blockSize=30)
+    got = [take(ipam, f"net.c{number}", pools={4: ("wide",)}) for number in range(4)]
+    free(ipam, "net.c1")
+    put_settings(backend, cooldown_seconds=0)
+    assert take(ipam, "net.late", pools={4: ("wide",)}) == got[1]
+
+
 def test_block_with_cooling_addresses_is_not_empty(backend: Backend, ipam: IpamService) -> None:
     """It is neither reclaimed nor released before the cooldown of all its addresses has passed."""
     put_settings(backend, cooldown_seconds=60)
