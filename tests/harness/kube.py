@@ -38,10 +38,11 @@ _RARE_APIS = (
 )  # fmt: skip
 _UNUSED_APIS = (*_RARE_APIS, "policy/v1beta1")
 """Without them the server starts faster, and takes a fifth of the processor time while no test uses it."""
-_OTHER_VERSIONS = (  # of groups that are served in v1 as well
+_OTHER_VERSIONS = (  # of groups that are served in v1 as well, or are switched off
     "admissionregistration.k8s.io/v1beta1", "apiextensions.k8s.io/v1beta1", "apiregistration.k8s.io/v1beta1",
     "authentication.k8s.io/v1beta1", "authorization.k8s.io/v1beta1", "coordination.k8s.io/v1beta1", "events.k8s.io/v1beta1",
-    "node.k8s.io/v1beta1", "rbac.authorization.k8s.io/v1beta1", "scheduling.k8s.io/v1beta1", "storage.k8s.io/v1beta1",
+    "flowcontrol.apiserver.k8s.io/v1beta1", "node.k8s.io/v1beta1", "rbac.authorization.k8s.io/v1beta1",
+    "scheduling.k8s.io/v1beta1", "storage.k8s.io/v1beta1",
 )  # fmt: skip
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
