@@ -13,7 +13,7 @@ from harness.guarded_writes import nothing_written, raced_writes, require_guards
 from harness.kube import Kube
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NODES
-from harness.polling import wait_until
+from harness.polling import SERVED_SECONDS, wait_until
 from harness.takeover_site import CALICO, CONTROLLERS, POLICY_AGENT, TakeoverSite, manifest
 from harness.upgrade_faults import PARTS, Killer, killing
 from harness.upgrade_fixtures import server_with
@@ -65,8 +65,8 @@ def proxy(server: Kube) -> Iterator[ApiProxy]:
 
 
 def wait_for_product(site: TakeoverSite) -> None:
-    wait_until(lambda: site.kube.call("GET", POLICY_AGENT)["status"].get("numberAvailable") == len(NODES))
-    wait_until(lambda: site.kube.call("GET", CONTROLLERS)["status"].get("availableReplicas") == 1)
+    wait_until(lambda: site.kube.call("GET", POLICY_AGENT)["status"].get("numberAvailable") == len(NODES), SERVED_SECONDS)
+    wait_until(lambda: site.kube.call("GET", CONTROLLERS)["status"].get("availableReplicas") == 1, SERVED_SECONDS)
 
 
 def prepare(site: TakeoverSite) -> None:

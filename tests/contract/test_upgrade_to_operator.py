@@ -12,11 +12,12 @@ from harness.controllers import cluster
 from harness.fake_kubelets import FakeKubelets
 from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.installations import MERGE
-from harness.kube import Kube, running
+from harness.kube import Kube
 from harness.move_faults import fault_each, kill_each, kill_on_and_on, turn_move_round
 from harness.operator_move_site import NEW, NODES, POOL, OperatorMoveSite, agents, controllers
-from harness.polling import wait_until
+from harness.polling import SERVED_SECONDS, wait_until
 from harness.upgrade_faults import PARTS, Killer, killing
+from harness.upgrade_fixtures import server_with
 from harness.upgrade_site import SYSTEM
 from svc.deploy.manifests.settings import OVERLAY
 from svc.upgrade.step import Step
@@ -25,14 +26,8 @@ from svc.upgrade.writer import MANAGER
 
 pytestmark = pytest.mark.server
 
-_CONTROLLERS = ("daemonset", "deployment", "replicaset", "disruption", "garbagecollector")
+server = server_with("daemonset", "deployment", "replicaset", "disruption", "garbagecollector")
 _ENVIRONMENT = {"ENABLED_CONTROLLERS": "operator", "DATASTORE_TYPE": "orch", "OPERATOR_NAMESPACE": NEW}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*_CONTROLLERS):
-        yield kube
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,7 @@ def proxy(server: Kube) -> Iterator[ApiProxy]:
 
 
 def wait_for_agents(site: OperatorMoveSite) -> None:
-    wait_until(lambda: site.agents_of_nodes() == dict.fromkeys(NODES, 1))
+    wait_until(lambda: site.agents_of_nodes() == dict.fromkeys(NODES, 1), SERVED_SECONDS)
 
 
 def test_move_and_undo(installed: OperatorMoveSite) -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import re
+import select
 import socket
 import ssl
 import threading
@@ -53,6 +54,7 @@ class ApiProxy:
         self._lock = threading.Lock()
         self._orders: list[Order] = []
         self._sockets: set[socket.socket] = set()
+        self._context = ssl.create_default_context(cafile=str(kube.authority))
         self.calls: list[str] = []
         self.forbidden: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
@@ -105,17 +107,19 @@ class ApiProxy:
         return None
 
     def connect(self) -> http.client.HTTPSConnection:
-        context = ssl.create_default_context(cafile=str(self._kube.authority))
-        return http.client.HTTPSConnection("127.0.0.1", self._kube.port, context=context, timeout=60)
+        return http.client.HTTPSConnection("127.0.0.1", self._kube.port, context=self._context, timeout=60)
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """A connection of a client. It has one to the API server, which it keeps: handshakes would take most of the time."""
+
     proxy: ApiProxy
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
         super().setup()
+        self.upstream = self.proxy.connect()
         self.proxy.hold(self.connection, kept=True)
 
     def handle(self) -> None:
@@ -124,6 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         self.proxy.hold(self.connection, kept=False)
+        self.upstream.close()
         with suppress(OSError):
             super().finish()
 
@@ -133,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         order = self.proxy.note(self.command, self.path)
-        with suppress(OSError, http.client.HTTPException):
+        try:
             if order is None:
                 self._pass_on(body)
             elif order.fate is Fate.ANSWERED:
@@ -145,43 +150,39 @@ class _Handler(BaseHTTPRequestHandler):
                     self._carry_out(body)
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
+        except (OSError, http.client.HTTPException):
+            self.upstream.close()  # it may have a reply that was not read to its end
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815 as the parent finds them
 
     def _carry_out(self, body: bytes) -> None:
-        connection = self.proxy.connect()
-        try:
-            self._forward(connection, body).read()
-        finally:
-            connection.close()
+        self._forward(body).read()
 
     def _pass_on(self, body: bytes, late_seconds: float = 0.0) -> None:
-        connection = self.proxy.connect()
-        try:
-            reply = self._forward(connection, body)
-            time.sleep(late_seconds)
-            if "watch=true" in self.path:
-                self._stream(connection, reply)
-            else:
-                self._answer(reply.status, {"Content-Type": reply.headers["Content-Type"]}, reply.read())
-        finally:
-            connection.close()
+        reply = self._forward(body)
+        time.sleep(late_seconds)
+        if "watch=true" in self.path:
+            self._stream(reply)
+        else:
+            self._answer(reply.status, {"Content-Type": reply.headers["Content-Type"]}, reply.read())
 
-    def _forward(self, connection: http.client.HTTPSConnection, body: bytes) -> http.client.HTTPResponse:
+    def _forward(self, body: bytes) -> http.client.HTTPResponse:
         headers = {
             name: text for name, text in self.headers.items() if name not in ("Host", "Content-Length", "Accept-Encoding")
         }
         if self.proxy.token:
             headers["Authorization"] = f"Bearer {self.proxy.token}"
-        connection.request(self.command, self.path, body or None, headers)
-        reply = connection.getresponse()
+        if self.upstream.sock is not None and select.select([self.upstream.sock], [], [], 0)[0]:
+            self.upstream.close()  # the API server has closed it; the next request opens it again
+        self.upstream.request(self.command, self.path, body or None, headers)
+        reply = self.upstream.getresponse()
         if reply.status == HTTPStatus.FORBIDDEN:
             self.proxy.forbidden.append(f"{self.command} {self.path}")
         return reply
 
-    def _stream(self, connection: http.client.HTTPSConnection, reply: http.client.HTTPResponse) -> None:
-        assert connection.sock is not None
-        upstream = connection.sock
+    def _stream(self, reply: http.client.HTTPResponse) -> None:
+        assert self.upstream.sock is not None
+        upstream = self.upstream.sock
         self.proxy.hold(upstream, kept=True)
         self.send_response(reply.status)
         self.send_header("Transfer-Encoding", "chunked")

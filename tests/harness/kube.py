@@ -31,10 +31,18 @@ ADMIN, ADMIN_TOKEN = "admin", "token-of-admin"
 NODES = "nodes"  # the user of the nodes of tests
 NODE_ADDRESS = "192.0.2.1"  # of the uplink of every node: the pods of a node reach a forwarded port there
 CACHE = Path(os.environ.get("SVC_TESTCACHE", "/var/cache/svc-tests")) / "kube"
-_UNUSED_APIS = (  # without them the server starts faster, and takes a fifth of the processor time while no test uses it
+_RARE_APIS = (
     "autoscaling/v1", "autoscaling/v2beta1", "autoscaling/v2beta2", "batch/v1", "batch/v1beta1",
     "certificates.k8s.io/v1", "certificates.k8s.io/v1beta1", "discovery.k8s.io/v1beta1", "extensions/v1beta1",
-    "networking.k8s.io/v1beta1", "policy/v1beta1",
+    "networking.k8s.io/v1beta1",
+)  # fmt: skip
+_UNUSED_APIS = (*_RARE_APIS, "policy/v1beta1")
+"""Without them the server starts faster, and takes a fifth of the processor time while no test uses it."""
+_OTHER_VERSIONS = (  # of groups that are served in v1 as well, or are switched off
+    "admissionregistration.k8s.io/v1beta1", "apiextensions.k8s.io/v1beta1", "apiregistration.k8s.io/v1beta1",
+    "authentication.k8s.io/v1beta1", "authorization.k8s.io/v1beta1", "coordination.k8s.io/v1beta1", "events.k8s.io/v1beta1",
+    "flowcontrol.apiserver.k8s.io/v1beta1", "node.k8s.io/v1beta1", "rbac.authorization.k8s.io/v1beta1",
+    "scheduling.k8s.io/v1beta1", "storage.k8s.io/v1beta1",
 )  # fmt: skip
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
@@ -54,7 +62,8 @@ class Kube:
     """A running API server. `tokens` are known users. The administrator's user has all rights, that of nodes those which
     `orch.install` has given, and the others none.
 
-    With `has_workloads` it also serves the API groups that tests seldom need, such as that of DaemonSets. With `audits` it logs
+    With `has_workloads` it also serves the API groups that tests seldom need, such as that of DaemonSets; with `is_small` as
+    well, only those that workloads need, because upgrades read the kinds of all groups again and again. With `audits` it logs
     the requests of service accounts and of nodes. `provoked` are those of them that tests let the server deny on purpose.
     """
 
@@ -63,6 +72,7 @@ class Kube:
     etcd_port: int
     has_workloads: bool = False
     audits: bool = False
+    is_small: bool = False
     provoked: set[str] = field(default_factory=set)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -96,7 +106,7 @@ class Kube:
 
     def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Json:
         """Send a request of the administrator over a persistent connection. Raise Refused unless it succeeds."""
-        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": content_type}
+        headers = self.authorization | {"Content-Type": content_type}
         with self._lock:
             try:
                 status, text = self._ask(method, path, body, headers)
@@ -110,17 +120,28 @@ class Kube:
     @contextmanager
     def watching(self, path: str) -> Iterator[Iterator[Json]]:
         """Yield the events of a list over a separate connection: first the existing objects, then every change."""
+        with self.connected() as connection:
+            connection.request("GET", f"{path}?watch=1", headers=self.authorization)
+            yield map(json.loads, connection.getresponse())
+
+    @contextmanager
+    def connected(self) -> Iterator[http.client.HTTPSConnection]:
+        """Open a separate connection for the block."""
         connection = self._connected()
         try:
-            connection.request("GET", f"{path}?watch=1", None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})
-            yield map(json.loads, connection.getresponse())
+            yield connection
         finally:
             connection.close()
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header of requests of the administrator."""
+        return {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 
     def text(self, path: str) -> str:
         """Return a reply to the administrator that is not JSON."""
         with self._lock:
-            return self._ask("GET", path, None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})[1]
+            return self._ask("GET", path, None, self.authorization)[1]
 
     def lists(self) -> Counter[str]:
         """Return how many lists the server was asked for, by resource. A list in pages counts once for each page.
@@ -233,7 +254,7 @@ class Kube:
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=IPv6DualStack=true",
-            *([] if self.has_workloads else [f"--runtime-config={','.join(f'{group}=false' for group in _UNUSED_APIS)}"]),
+            *([f"--runtime-config={','.join(f'{each}=false' for each in without)}"] if (without := self._without()) else []),
             *([f"--audit-policy-file={self._audit_policy()}", f"--audit-log-path={self.audit_log}"] if self.audits else []),
             "--enable-priority-and-fairness=false",
             "--endpoint-reconciler-type=none",
@@ -243,6 +264,12 @@ class Kube:
         self._run("kube-apiserver", [str(CACHE / "bin" / "kube-apiserver"), *arguments])
         self._await(lambda: self.call("GET", "/api/v1/namespaces/default"))
         self._await(lambda: self.text("/readyz") == "ok")  # custom resources are served somewhat later
+
+    def _without(self) -> Sequence[str]:
+        """Return the API versions that the server does not serve."""
+        if not self.has_workloads:
+            return _UNUSED_APIS
+        return (*_RARE_APIS, *_OTHER_VERSIONS) if self.is_small else ()
 
     @property
     def audit_log(self) -> Path:
@@ -385,12 +412,12 @@ def why_not_running() -> str:
 
 
 @contextmanager
-def running(folder: Path, *, has_workloads: bool = False, audits: bool = False) -> Iterator[Kube]:
+def running(folder: Path, *, has_workloads: bool = False, audits: bool = False, is_small: bool = False) -> Iterator[Kube]:
     """Run an empty API server. Skip the test if its programs are missing."""
     if reason := why_not_running():
         pytest.skip(reason)
     port, etcd_port = free_ports(2)
-    kube = Kube(folder, port, etcd_port, has_workloads, audits)
+    kube = Kube(folder, port, etcd_port, has_workloads, audits, is_small)
     try:
         kube.start()
         yield kube

@@ -16,7 +16,8 @@ def server_with(*controllers: str) -> Any:
 
     @pytest.fixture(scope="module")
     def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-        with running(tmp_path_factory.mktemp("server"), has_workloads=True) as kube, kube.controllers(*controllers):
+        folder = tmp_path_factory.mktemp("server")
+        with running(folder, has_workloads=True, is_small=True) as kube, kube.controllers(*controllers):
             yield kube
 
     return server

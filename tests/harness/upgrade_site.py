@@ -12,7 +12,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from harness.kube import Kube, Refused
-from harness.polling import eventually
+from harness.polling import SERVED_SECONDS, eventually
 from svc.ctl.main import main
 
 Json = dict[str, Any]
@@ -154,7 +154,9 @@ class UpgradeSite:
         probe["metadata"]["name"] = f"probe-{next(_numbers)}"
         self.kube.call("POST", path_of(probe), probe)
         path = f"{path_of(probe)}/{probe['metadata']['name']}"
-        eventually(lambda: self.kube.call("GET", path)["status"], lambda status: status.get("observedGeneration"))
+        eventually(
+            lambda: self.kube.call("GET", path)["status"], lambda status: status.get("observedGeneration"), SERVED_SECONDS
+        )
 
     def _forget_workloads(self) -> None:
         has_replicas = bool(self.kube.call("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/replicasets")["items"])
@@ -181,6 +183,7 @@ class UpgradeSite:
             )
         )
         self.kube.forget("clusterroles/svc-", "clusterrolebindings/svc-")
+        self.kube.forget(f"events/{SYSTEM}/")  # each run lists the objects of all kinds
         self.kube.uproot(f"configmaps/{SYSTEM}/cni-config")
 
 
