@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
+from svc.attach.record import ADDED, ADDING, DELETING, WAITING, AttachmentId, Record, SessionKey
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 
@@ -39,19 +39,21 @@ _TEXT = "CAST(record AS TEXT)"
 _PLACE = ", ".join(f"'$.{name}', json_extract({_TEXT}, '$.{name}')" for name in ("settings", "node"))
 UPDATE_REST = f"UPDATE attachments SET record = CAST(json_set(CAST(? AS TEXT), {_PLACE}) AS BLOB) WHERE {ROW}"  # noqa: S608
 MOVE = f"UPDATE attachments SET record = CAST(json_set({_TEXT}, '$.settings', json(?), '$.node', ?) AS BLOB) WHERE {ROW}"  # noqa: S608
-DATASTORES = """SELECT DISTINCT network, json_extract(CAST(record AS TEXT), '$.settings', '$.node', '$.profile')
-    FROM attachments WHERE CASE WHEN json_valid(CAST(record AS TEXT))
-    THEN json_type(CAST(record AS TEXT), '$.settings') = 'object' END"""  # faster than decoding records
-_FIELDS = f"json_extract({_TEXT}, '$.state'), json_extract({_TEXT}, '$.pending.since')"
-STATES = f"SELECT generation, {_FIELDS} FROM attachments WHERE json_valid({_TEXT})"  # noqa: S608
+_JSON = f"json_valid({_TEXT})"
+DATASTORES = f"""SELECT DISTINCT network, CAST(json_extract({_TEXT}, '$.settings', '$.node', '$.profile') AS BLOB)
+    FROM attachments WHERE CASE WHEN {_JSON} THEN json_type({_TEXT}, '$.settings') = 'object' END"""  # noqa: S608
+_STATE = f"json_extract({_TEXT}, '$.state')"
+_IS_READABLE = f"CASE WHEN {_JSON} THEN {_STATE} IN {(WAITING, ADDING, ADDED, DELETING)} END"
+STATES = f"SELECT generation, {_STATE}, json_extract({_TEXT}, '$.pending.since') + 0 FROM attachments WHERE {_IS_READABLE}"  # noqa: S608
 """Generation, state, and since when a release is pending, of the rows that are JSON.
 
-For other text, SQLite raises an error that looks like that of a damaged file. So `DATASTORES` omits it too."""
-UNSETTLED = f"CASE WHEN json_valid({_TEXT}) THEN json_extract({_TEXT}, '$.state') IS NOT '{ADDED}' ELSE true END"
+For other text, SQLite raises an error that looks like that of a damaged file; for a result that is text and no UTF-8, Python
+raises one. So `DATASTORES` omits such text too, and returns bytes."""
+UNSETTLED = f"CASE WHEN {_JSON} THEN {_STATE} IS NOT '{ADDED}' ELSE true END"
 """The condition of the rows of running and interrupted calls, of pending releases, and of those that are not readable."""
-INTERFACES = f"""SELECT host_name, CASE json_extract({_TEXT}, '$.state') WHEN '{ADDED}'
-    THEN ifnull(json_extract({_TEXT}, '$.host_index'), 0) ELSE 0 END
-    FROM attachments WHERE json_valid({_TEXT}) AND json_extract({_TEXT}, '$.boot_id') = ?"""  # noqa: S608
+_INDEX = f"ifnull(json_extract({_TEXT}, '$.host_index') + 0, 0)"
+INTERFACES = f"""SELECT host_name, CASE {_STATE} WHEN '{ADDED}' THEN {_INDEX} ELSE 0 END
+    FROM attachments WHERE CASE WHEN {_JSON} THEN json_extract({_TEXT}, '$.boot_id') = ? END"""  # noqa: S608
 _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
@@ -75,11 +77,13 @@ def row_of(record: Record) -> tuple[str, str, str, int]:
     return record.id.network, record.id.container_id, record.id.ifname, record.generation
 
 
-def datastore_of(text: str) -> SessionKey | None:
+def datastore_of(text: bytes) -> SessionKey | None:
     """Return the key from a row of `DATASTORES`; None if the row cannot be decoded either. Rows of earlier builds have null."""
-    settings, node, profile = orjson.loads(text)
-    parts = node or "", profile or "", *settings.values()
-    return SessionKey(settings, *parts[:2]) if all(isinstance(part, str) for part in parts) else None
+    with suppress(ValueError):
+        settings, node, profile = orjson.loads(text)
+        parts = node or "", profile or "", *settings.values()
+        return SessionKey(settings, *parts[:2]) if all(isinstance(part, str) for part in parts) else None
+    return None
 
 
 def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection, bool]:
