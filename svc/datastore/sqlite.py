@@ -42,6 +42,7 @@ RESTORE = (  # the fix for a damaged embedded store
     "it is damaged: stop svc-agent, and run `svcctl store restore FILE` with a copy that `svcctl store backup FILE` made; "
     "without a copy, move it away with the files beside it: a new store is created in its place, without pools and attachments"
 )
+_DAMAGES = ("not a database", "malformed", "no such table", "Could not decode to UTF-8")  # the last is of a damaged key
 _REMEDIES = (  # part of SQLite's message, and the fix
     ("is full", "free space on its file system"),
     ("readonly", "make the file and its directory writable for this user"),
@@ -123,7 +124,7 @@ def _lock_holder(path: Path, wanted: str, start: str) -> str:
 def is_damage(error: sqlite3.Error) -> bool:
     """Return whether the error means that the content of the file is damaged."""
     is_short = getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHORT_READ"  # since Python 3.11
-    return is_short or any(text in str(error) for text in ("not a database", "malformed", "no such table"))
+    return is_short or any(text in str(error) for text in _DAMAGES)
 
 
 def _has_no_index_space(path: Path) -> bool:

@@ -100,6 +100,19 @@ def test_damage_of_an_open_file_is_repaired(journal: Journal, path: Path) -> Non
     assert journal.losses
 
 
+@pytest.mark.parametrize("column", ["network", "container", "ifname", "host_name"])
+def test_row_with_a_damaged_key_is_left_out(journal: Journal, path: Path, column: str) -> None:
+    """No text is like it, so no statement can remove that row alone. Its attachment is restored as after other losses."""
+    rows = [record(AttachmentId("net", f"c{number}", "eth0"), host_name=f"svc{number}") for number in range(5)]
+    for row in rows:
+        journal.begin(row)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE attachments SET {column} = CAST(X'63ff' AS TEXT) WHERE container = 'c2'")
+    journal.interfaces("boot")
+    assert journal.all() == rows[:2] + rows[3:]
+    assert journal.losses == 2  # the new file, and this one
+
+
 def test_notes_survive_damage_of_the_rows(path: Path) -> None:
     with closing(Journal(path)) as journal:
         journal.put_note("datastore svc kind=embedded", "known")
