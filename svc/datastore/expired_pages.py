@@ -1,4 +1,4 @@
-"""Repetition of what is read in pages, if the API server discards the revision of the pages meanwhile."""
+"""Repetition of what is read in pages, if the server discards the revision of the pages meanwhile."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -6,9 +6,13 @@ from typing import Final, TypeVar
 from svc.datastore.api import StoreError
 
 ATTEMPTS: Final = 5
-_EXPIRED: Final = 410  # status of a page whose revision the API server has discarded
+_EXPIRED: Final = 410  # status of the API server for a page whose revision it has discarded
 
 Result = TypeVar("Result")
+
+
+class Expired(StoreError):
+    """Failure because the server has discarded the requested revision."""
 
 
 def repeated(step: Callable[[], Result]) -> Result:
@@ -17,6 +21,6 @@ def repeated(step: Callable[[], Result]) -> Result:
         try:
             return step()
         except StoreError as error:
-            if getattr(error, "status", 0) != _EXPIRED:
+            if not isinstance(error, Expired) and getattr(error, "status", 0) != _EXPIRED:
                 raise
     return step()
