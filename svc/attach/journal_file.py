@@ -45,9 +45,9 @@ DATASTORES = f"""SELECT DISTINCT network, CAST(json_extract({_TEXT}, '$.settings
 _STATE = f"json_extract({_TEXT}, '$.state')"
 _IS_READABLE = f"CASE WHEN {_JSON} THEN {_STATE} IN {(WAITING, ADDING, ADDED, DELETING)} END"
 STATES = f"SELECT generation, {_STATE}, json_extract({_TEXT}, '$.pending.since') + 0 FROM attachments WHERE {_IS_READABLE}"  # noqa: S608
-"""Generation, state, and since when a release is pending, of the rows that are JSON.
+"""Generation, state, and since when a release is pending, of the rows that are JSON with a state.
 
-For other text, SQLite raises an error that looks like that of a damaged file; for a result that is text and no UTF-8, Python
+For other text, SQLite raises an error that looks like that of a damaged file; for a result that is text and not UTF-8, Python
 raises one. So `DATASTORES` omits such text too, and returns bytes."""
 UNSETTLED = f"CASE WHEN {_JSON} THEN {_STATE} IS NOT '{ADDED}' ELSE true END"
 """The condition of the rows of running and interrupted calls, of pending releases, and of those that are not readable."""

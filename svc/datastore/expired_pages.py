@@ -1,4 +1,4 @@
-"""Repetition of what is read in pages, if the server discards the revision of the pages meanwhile."""
+"""Repetition of what is read in pages, if the server discards their revision before the last one is read."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar

@@ -72,7 +72,7 @@ def test_full_block_serves_again_after_a_release(backend: Backend, ipam: IpamSer
 
 
 def test_addresses_to_avoid_are_noted_beside_each_other(backend: Backend, ipam: IpamService) -> None:
-    """They may be read from the journal. Those that another thread notes meanwhile are kept."""
+    """They may be read from the journal. Those that another thread notes at that time are kept."""
     put_pool(backend, "small", "10.66.0.0/30", blockSize=30)
 
     def read() -> Iterator[Address]:

@@ -1,4 +1,4 @@
-"""Full blocks on every datastore: each address that becomes free is found by a later request, whoever releases it."""
+"""Full blocks on every datastore: a later request finds each address that becomes free, also if another process releases it."""
 
 from collections.abc import Callable
 from functools import partial
