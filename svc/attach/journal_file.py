@@ -1,11 +1,12 @@
 """The file of the journal: its tables, the migration from earlier builds, and the replacement of a damaged file."""
 
+import fcntl
 import logging
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -95,31 +96,66 @@ def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection,
     present = path.exists()
     if not present:
         sqlite.create(path, _create)
+    damaged = sqlite.identities(path)[0]
     try:
         return _opened(path, exclusive=exclusive), not present
     except sqlite3.DatabaseError as error:
         if not sqlite.is_damage(error):
             raise
-        return replace_damaged(path, str(error)), True
+        return replace_damaged(path, damaged, str(error)), True
 
 
-def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
-    """Move a damaged file aside, and open a new one with its readable rows and notes.
+def replace_damaged(path: Path, damaged: object, reason: str) -> sqlite3.Connection:
+    """Move a damaged file, of which the identity is given, aside, and open a new one with its readable rows and notes.
 
-    Raise sqlite3.Error or OSError if that fails.
+    If another process has done so, open its new file. Raise as `prepare`.
     """
+    with _excluding_others(path.parent):
+        if sqlite.identities(path)[0] == damaged:
+            return _rebuilt(path, reason)
+    return prepare(path)[0]
+
+
+@contextmanager
+def _excluding_others(directory: Path) -> Iterator[None]:
+    """Lock a directory against other processes that replace a damaged file in it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _rebuilt(path: Path, reason: str) -> sqlite3.Connection:
+    """Move the file aside, and open a new one with its readable rows and notes. On failure, move it back for the next use."""
     kept = _move_aside(path, reason)
+    try:
+        return _with_rows_of(kept, path)
+    except BaseException:
+        if not path.exists():
+            _rename(kept, path)
+        raise
+
+
+def _with_rows_of(kept: Path, path: Path) -> sqlite3.Connection:
     numbered = [(*row, number) for number, row in enumerate(_salvage(kept), 1)]
     notes = list(_readable(kept, "SELECT name, value FROM about"))
-    sqlite.create(path, _create)
-    connection = _opened(path)
 
-    def insert() -> None:
+    def insert(connection: sqlite3.Connection) -> None:
         connection.executemany(INSERT, numbered)
         connection.executemany("INSERT OR IGNORE INTO about VALUES (?, ?)", notes)  # the epoch and the release are new
         connection.executemany("REPLACE INTO about VALUES (?, ?)", ((DAMAGED_NOTE, kept.name), (SALVAGED_NOTE, len(numbered))))
 
-    sqlite.in_transaction(connection, insert)
+    def fill(connection: sqlite3.Connection) -> None:
+        _create(connection)
+        insert(connection)
+
+    sqlite.create(path, fill)
+    connection = _opened(path)
+    found = connection.execute("SELECT 1 FROM about WHERE name = ? AND value = ?", (DAMAGED_NOTE, kept.name)).fetchone()
+    if not found:  # another process has created the file since the damaged one was moved
+        sqlite.in_transaction(connection, lambda: insert(connection))
     return connection
 
 
@@ -249,12 +285,16 @@ def _move_aside(path: Path, reason: str) -> Path:
     """Rename a damaged file with its log and index. Return the new path. Raise OSError if that fails."""
     date = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     kept = path.with_name(f"{path.name}.damaged-{date}")
+    _rename(path, kept)
+    _log.error("journal %s is damaged (%s): it is kept as %s, and a new one is in its place", path, reason, kept)
+    return kept
+
+
+def _rename(path: Path, to: Path) -> None:
     for suffix in ("-wal", "-shm", ""):  # the file last, so that a new file never has the log of the old one
         present = path.with_name(path.name + suffix)
         if present.exists() or present.is_symlink():
-            present.rename(kept.with_name(kept.name + suffix))
-    _log.error("journal %s is damaged (%s): it is kept as %s, and a new one is in its place", path, reason, kept)
-    return kept
+            present.rename(to.with_name(to.name + suffix))
 
 
 def _salvage(kept: Path) -> list[tuple[str, str, str, str, bytes]]:

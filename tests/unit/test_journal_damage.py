@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from errno import ENOSPC
 from pathlib import Path
 from random import Random
 
@@ -122,6 +123,46 @@ def test_notes_survive_damage_of_the_rows(path: Path) -> None:
     with closing(Journal(path)) as journal:
         assert journal.losses
         assert journal.note("datastore svc kind=embedded") == "known"
+
+
+def damage_row_2(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE attachments SET container = CAST(X'63ff' AS TEXT) WHERE container = 'c2'")
+
+
+def test_file_that_another_process_has_rebuilt_is_opened(journal: Journal, path: Path) -> None:
+    """Each process that finds the damage rebuilt the file again, without the rows that the others had begun since."""
+    for number in range(5):
+        journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
+    with closing(Journal(path)) as other:
+        damage_row_2(path)
+        assert len(other.all()) == 4
+        other.begin(record(AttachmentId("net", "new", "eth0")))
+        assert journal.all() == other.all()
+        assert len(journal.all()) == 5
+    assert len(list(path.parent.glob("journal.db.damaged-*Z"))) == 1
+
+
+@pytest.mark.parametrize("step", ["create", "in_transaction"])
+def test_failed_repair_is_repeated(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The disk is full at that moment. No row is lost, and the open journal works again."""
+
+    def full(*_: object) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    for number in range(5):
+        journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
+    damage_row_2(path)
+    changes = journal.changes
+    monkeypatch.setattr(sqlite, step, full)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="No space left"):
+            journal.all()
+        assert journal.changes == changes
+    monkeypatch.undo()
+    journal.begin(record())
+    assert len(journal.all()) == 4
+    assert len(list(path.parent.glob("journal.db.damaged-*Z"))) == 1
 
 
 def test_failed_repair_raises_the_cause(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
