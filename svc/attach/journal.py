@@ -177,7 +177,7 @@ class Journal(JournalRows):
     @property
     def changes(self) -> int:
         """The number of rows that this process has written."""
-        return self._changes + self._connection.total_changes
+        return self._changes + (0 if self._lacks_file else self._connection.total_changes)
 
     def put_note(self, name: str, text: str) -> None:
         """Store a text under a name, outside of the attachment rows."""
@@ -235,6 +235,7 @@ class Journal(JournalRows):
 
     def _use(self, connection: sqlite3.Connection) -> None:
         path, self._connection, self._file = self._path, connection, (file := sqlite.identities(self._path))
+        self._lacks_file = False
         self._readers = Readers(path, connection, self._lock, lambda: not self.is_exclusive and sqlite.identities(path) == file)
 
     def _with_connection(self, work: Callable[..., sqlite.Result], *arguments: object) -> sqlite.Result:
@@ -243,16 +244,19 @@ class Journal(JournalRows):
             try:
                 return work(*arguments)
             except sqlite3.DatabaseError as error:
-                if not sqlite.is_damage(error):
+                if not (self._lacks_file or sqlite.is_damage(error)):
                     raise
                 self._replace_damaged(str(error))
             return work(*arguments)
 
     def _replace_damaged(self, reason: str) -> None:
-        self._changes += self._connection.total_changes
-        self._readers.close()
-        self._connection.close()
-        self._use(replace_damaged(self._path, reason))
+        """Replace the file, or continue an attempt that has failed: until then, the connection stays closed."""
+        if not self._lacks_file:
+            self._changes += self._connection.total_changes
+            self._readers.close()
+            self._connection.close()
+            self._lacks_file = True
+        self._use(replace_damaged(self._path, self._file[0], reason))
         self._generation, self.losses = 0, self.losses + 1
 
     def _durably(self, work: Callable[[], sqlite.Result]) -> sqlite.Result:

@@ -1,18 +1,19 @@
 """The file of the journal: its tables, the migration from earlier builds, and the replacement of a damaged file."""
 
+import fcntl
 import logging
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
+from svc.attach.record import ADDED, ADDING, DELETING, WAITING, AttachmentId, Record, SessionKey
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 
@@ -39,19 +40,21 @@ _TEXT = "CAST(record AS TEXT)"
 _PLACE = ", ".join(f"'$.{name}', json_extract({_TEXT}, '$.{name}')" for name in ("settings", "node"))
 UPDATE_REST = f"UPDATE attachments SET record = CAST(json_set(CAST(? AS TEXT), {_PLACE}) AS BLOB) WHERE {ROW}"  # noqa: S608
 MOVE = f"UPDATE attachments SET record = CAST(json_set({_TEXT}, '$.settings', json(?), '$.node', ?) AS BLOB) WHERE {ROW}"  # noqa: S608
-DATASTORES = """SELECT DISTINCT network, json_extract(CAST(record AS TEXT), '$.settings', '$.node', '$.profile')
-    FROM attachments WHERE CASE WHEN json_valid(CAST(record AS TEXT))
-    THEN json_type(CAST(record AS TEXT), '$.settings') = 'object' END"""  # faster than decoding records
-_FIELDS = f"json_extract({_TEXT}, '$.state'), json_extract({_TEXT}, '$.pending.since')"
-STATES = f"SELECT generation, {_FIELDS} FROM attachments WHERE json_valid({_TEXT})"  # noqa: S608
-"""Generation, state, and since when a release is pending, of the rows that are JSON.
+_JSON = f"json_valid({_TEXT})"
+DATASTORES = f"""SELECT DISTINCT network, CAST(json_extract({_TEXT}, '$.settings', '$.node', '$.profile') AS BLOB)
+    FROM attachments WHERE CASE WHEN {_JSON} THEN json_type({_TEXT}, '$.settings') = 'object' END"""  # noqa: S608
+_STATE = f"json_extract({_TEXT}, '$.state')"
+_IS_READABLE = f"CASE WHEN {_JSON} THEN {_STATE} IN {(WAITING, ADDING, ADDED, DELETING)} END"
+STATES = f"SELECT generation, {_STATE}, json_extract({_TEXT}, '$.pending.since') + 0 FROM attachments WHERE {_IS_READABLE}"  # noqa: S608
+"""Generation, state, and since when a release is pending, of the rows that are JSON with a state.
 
-For other text, SQLite raises an error that looks like that of a damaged file. So `DATASTORES` omits it too."""
-UNSETTLED = f"CASE WHEN json_valid({_TEXT}) THEN json_extract({_TEXT}, '$.state') IS NOT '{ADDED}' ELSE true END"
+For other text, SQLite raises an error that looks like that of a damaged file; for a result that is text and not UTF-8, Python
+raises one. So `DATASTORES` omits such text too, and returns bytes."""
+UNSETTLED = f"CASE WHEN {_JSON} THEN {_STATE} IS NOT '{ADDED}' ELSE true END"
 """The condition of the rows of running and interrupted calls, of pending releases, and of those that are not readable."""
-INTERFACES = f"""SELECT host_name, CASE json_extract({_TEXT}, '$.state') WHEN '{ADDED}'
-    THEN ifnull(json_extract({_TEXT}, '$.host_index'), 0) ELSE 0 END
-    FROM attachments WHERE json_valid({_TEXT}) AND json_extract({_TEXT}, '$.boot_id') = ?"""  # noqa: S608
+_INDEX = f"ifnull(json_extract({_TEXT}, '$.host_index') + 0, 0)"
+INTERFACES = f"""SELECT host_name, CASE {_STATE} WHEN '{ADDED}' THEN {_INDEX} ELSE 0 END
+    FROM attachments WHERE CASE WHEN {_JSON} THEN json_extract({_TEXT}, '$.boot_id') = ? END"""  # noqa: S608
 _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
@@ -75,11 +78,13 @@ def row_of(record: Record) -> tuple[str, str, str, int]:
     return record.id.network, record.id.container_id, record.id.ifname, record.generation
 
 
-def datastore_of(text: str) -> SessionKey | None:
+def datastore_of(text: bytes) -> SessionKey | None:
     """Return the key from a row of `DATASTORES`; None if the row cannot be decoded either. Rows of earlier builds have null."""
-    settings, node, profile = orjson.loads(text)
-    parts = node or "", profile or "", *settings.values()
-    return SessionKey(settings, *parts[:2]) if all(isinstance(part, str) for part in parts) else None
+    with suppress(ValueError):
+        settings, node, profile = orjson.loads(text)
+        parts = node or "", profile or "", *settings.values()
+        return SessionKey(settings, *parts[:2]) if all(isinstance(part, str) for part in parts) else None
+    return None
 
 
 def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection, bool]:
@@ -91,31 +96,66 @@ def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection,
     present = path.exists()
     if not present:
         sqlite.create(path, _create)
+    damaged = sqlite.identities(path)[0]
     try:
         return _opened(path, exclusive=exclusive), not present
     except sqlite3.DatabaseError as error:
         if not sqlite.is_damage(error):
             raise
-        return replace_damaged(path, str(error)), True
+        return replace_damaged(path, damaged, str(error)), True
 
 
-def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
-    """Move a damaged file aside, and open a new one with its readable rows and notes.
+def replace_damaged(path: Path, damaged: object, reason: str) -> sqlite3.Connection:
+    """Move a damaged file, of which the identity is given, aside, and open a new one with its readable rows and notes.
 
-    Raise sqlite3.Error or OSError if that fails.
+    If another process has done so, open its new file. Raise as `prepare`.
     """
+    with _excluding_others(path.parent):
+        if sqlite.identities(path)[0] == damaged:
+            return _rebuilt(path, reason)
+    return prepare(path)[0]
+
+
+@contextmanager
+def _excluding_others(directory: Path) -> Iterator[None]:
+    """Lock a directory against other processes that replace a damaged file in it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _rebuilt(path: Path, reason: str) -> sqlite3.Connection:
+    """Move the file aside, and open a new one with its readable rows and notes. On failure, move it back for the next use."""
     kept = _move_aside(path, reason)
+    try:
+        return _with_rows_of(kept, path)
+    except BaseException:
+        if not path.exists():
+            _rename(kept, path)
+        raise
+
+
+def _with_rows_of(kept: Path, path: Path) -> sqlite3.Connection:
     numbered = [(*row, number) for number, row in enumerate(_salvage(kept), 1)]
     notes = list(_readable(kept, "SELECT name, value FROM about"))
-    sqlite.create(path, _create)
-    connection = _opened(path)
 
-    def insert() -> None:
+    def insert(connection: sqlite3.Connection) -> None:
         connection.executemany(INSERT, numbered)
         connection.executemany("INSERT OR IGNORE INTO about VALUES (?, ?)", notes)  # the epoch and the release are new
         connection.executemany("REPLACE INTO about VALUES (?, ?)", ((DAMAGED_NOTE, kept.name), (SALVAGED_NOTE, len(numbered))))
 
-    sqlite.in_transaction(connection, insert)
+    def fill(connection: sqlite3.Connection) -> None:
+        _create(connection)
+        insert(connection)
+
+    sqlite.create(path, fill)
+    connection = _opened(path)
+    found = connection.execute("SELECT 1 FROM about WHERE name = ? AND value = ?", (DAMAGED_NOTE, kept.name)).fetchone()
+    if not found:  # another process has created the file since the damaged one was moved
+        sqlite.in_transaction(connection, lambda: insert(connection))
     return connection
 
 
@@ -245,12 +285,16 @@ def _move_aside(path: Path, reason: str) -> Path:
     """Rename a damaged file with its log and index. Return the new path. Raise OSError if that fails."""
     date = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     kept = path.with_name(f"{path.name}.damaged-{date}")
+    _rename(path, kept)
+    _log.error("journal %s is damaged (%s): it is kept as %s, and a new one is in its place", path, reason, kept)
+    return kept
+
+
+def _rename(path: Path, to: Path) -> None:
     for suffix in ("-wal", "-shm", ""):  # the file last, so that a new file never has the log of the old one
         present = path.with_name(path.name + suffix)
         if present.exists() or present.is_symlink():
-            present.rename(kept.with_name(kept.name + suffix))
-    _log.error("journal %s is damaged (%s): it is kept as %s, and a new one is in its place", path, reason, kept)
-    return kept
+            present.rename(to.with_name(to.name + suffix))
 
 
 def _salvage(kept: Path) -> list[tuple[str, str, str, str, bytes]]:

@@ -33,6 +33,7 @@ INDEX_BYTES = 32 * 1024  # size of the smallest index of a WAL file
 
 _FILES = 4  # SQLite opens as many for one connection: database, WAL file, its index and the directory
 _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's WAL index format)
+_PAGES = slice(16, 20)  # of the file -shm: the number of pages in the WAL file (SQLite's WAL index format)
 _OPEN_LOCK = "1073741826"  # the first byte that an open connection locks in the database file (SQLite's file locks)
 _PRESENT_SECONDS = 2.0  # limit of the wait for the files beside a database, which an agent that runs puts back in a second
 
@@ -42,6 +43,7 @@ RESTORE = (  # the fix for a damaged embedded store
     "it is damaged: stop svc-agent, and run `svcctl store restore FILE` with a copy that `svcctl store backup FILE` made; "
     "without a copy, move it away with the files beside it: a new store is created in its place, without pools and attachments"
 )
+_DAMAGES = ("not a database", "malformed", "no such table", "Could not decode to UTF-8")  # the last is of a damaged key
 _REMEDIES = (  # part of SQLite's message, and the fix
     ("is full", "free space on its file system"),
     ("readonly", "make the file and its directory writable for this user"),
@@ -92,12 +94,18 @@ def _is_truncated(path: Path, error: sqlite3.Error) -> bool:
         return False
     if is_damage(error):
         return True
-    names = [path]
-    if not hasattr(error, "sqlite_errorname"):  # before Python 3.11, which tells that a file was too short
-        names.append(path.with_name(f"{path.name}-wal"))
+    log = path.with_name(f"{path.name}-wal")
     with suppress(OSError):
-        return any(name.stat().st_size == 0 for name in names)
+        if path.stat().st_size == 0:
+            return True
+        if not hasattr(error, "sqlite_errorname"):  # Python 3.11 tells that a file is too short
+            return log.stat().st_size == 0 and _lists_pages(path.with_name(f"{path.name}-shm"))
     return False
+
+
+def _lists_pages(index: Path) -> bool:
+    """Return whether the index of a WAL file lists pages. That of an empty one lists none, unless the file was truncated."""
+    return any(index.read_bytes()[_PAGES])
 
 
 def _writer_of(path: Path) -> str:
@@ -123,7 +131,7 @@ def _lock_holder(path: Path, wanted: str, start: str) -> str:
 def is_damage(error: sqlite3.Error) -> bool:
     """Return whether the error means that the content of the file is damaged."""
     is_short = getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHORT_READ"  # since Python 3.11
-    return is_short or any(text in str(error) for text in ("not a database", "malformed", "no such table"))
+    return is_short or any(text in str(error) for text in _DAMAGES)
 
 
 def _has_no_index_space(path: Path) -> bool:

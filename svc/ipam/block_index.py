@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 from svc._core.cidr import Cidr, CidrIndex
 from svc.datastore.api import Backend
+from svc.datastore.expired_pages import repeated
 from svc.ipam import blocks
 from svc.ipam.blocks import Cooldown
 from svc.ipam.cache import read_blocks
@@ -47,14 +48,8 @@ class BlockIndex:
         self._host = host
         self._reserved = reserved
         self._now = cooldown.now
-        self._present: CidrIndex[Listed | None] = CidrIndex()
-        self._without_affinity: list[Cidr] = []
         self._offers: dict[str, Iterator[Cidr]] = {}
-        for cidr in owned:
-            self._present.insert(cidr, None)
-        for block in read_blocks(backend, version):
-            blocks.free_expired(block, cooldown)
-            self._add(block)
+        repeated(lambda: self._fill(backend, version, owned, cooldown))
 
     def next_free_range(self, pool: Pool) -> Cidr | None:
         """Return a free block of the pool that was not offered before, or None."""
@@ -73,6 +68,15 @@ class BlockIndex:
     def borrowable(self, pool: Pool) -> list[Cidr]:
         """Return the blocks with a free address that this host may borrow from, in this host's search order."""
         return [block.cidr for block in self._others(pool) if block.is_borrowable]
+
+    def _fill(self, backend: Backend, version: int, owned: Collection[Cidr], cooldown: Cooldown) -> None:
+        self._present: CidrIndex[Listed | None] = CidrIndex()
+        self._without_affinity: list[Cidr] = []
+        for cidr in owned:
+            self._present.insert(cidr, None)
+        for block in read_blocks(backend, version):
+            blocks.free_expired(block, cooldown)
+            self._add(block)
 
     def _add(self, block: Block) -> None:
         known, has_free = len(self._present), block.ordinals.available(self._reserved.mask(block.cidr)) > 0

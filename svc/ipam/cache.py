@@ -4,6 +4,7 @@ The cache is a hint: a stale choice fails its compare-and-swap. Before a request
 (`invalidate_all`) and reloaded.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -61,6 +62,7 @@ class IpamCache:
         self._values: tuple[_CachedValue[Any], ...] = (self.pools, self.node_labels, self.settings, self._reserved)
         self._kinds = tuple(cached.kind for cached in self._values)
         self._avoided: dict[Address, float] = {}  # until this time of the monotonic clock, in seconds
+        self._avoiding = threading.Lock()  # for changes of it
         self._blocks: dict[Cidr, Entry[Block]] = {}
         self._own: dict[int, tuple[Cidr, ...]] = {}
         self._unconfirmed: set[Cidr] = set()
@@ -80,13 +82,15 @@ class IpamCache:
         if not self._avoided:
             return reserved
         now = time.monotonic()
-        self._avoided = {address: until for address, until in self._avoided.items() if until > now}
+        with self._avoiding:
+            self._avoided = {address: until for address, until in self._avoided.items() if until > now}
         return reserved.beside(address.host() for address in self._avoided)
 
     def avoid(self, addresses: Iterable[Address]) -> None:
         """Do not assign these addresses automatically for `AVOID_SECONDS`. Thread-safe."""
-        until = time.monotonic() + AVOID_SECONDS
-        self._avoided = self._avoided | dict.fromkeys(addresses, until)
+        further = dict.fromkeys(addresses, time.monotonic() + AVOID_SECONDS)  # may read them from the journal
+        with self._avoiding:
+            self._avoided = self._avoided | further
 
     def errors(self) -> tuple[str, ...]:
         """Return the error of each unreadable pool and reservation. Requests skip these."""

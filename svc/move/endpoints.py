@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from svc._core.cidr import Address, Cidr
 from svc.admin.ipam_check.observation import Place
 from svc.datastore.api import Entry
+from svc.datastore.expired_pages import repeated
 from svc.datastore.orch.parallel import ParallelWriter
 from svc.model.endpoint import KIND, PRIMARY_INTERFACE
 from svc.model.ipam import Block
@@ -14,7 +15,6 @@ from svc.model.kv_codec import Value
 from svc.model.pod_endpoint import attachments_of, cleared_annotations, endpoints_of, pod_interface, wired_annotations
 from svc.model.resource import Resource
 from svc.move.convert import Form
-from svc.move.snapshot import repeated
 from svc.move.writing import CONNECTIONS, Writer
 from svc.names import Names
 from svc.values import dataclass, field, replace

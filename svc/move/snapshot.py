@@ -1,11 +1,12 @@
 """All documents of a datastore at one revision, in the form of a key-value store."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol, runtime_checkable
 
 from svc.admin.ipam_check.observation import Place
 from svc.datastore.api import Entries, Entry, StoreError, UndecodableEntry
+from svc.datastore.expired_pages import repeated
 from svc.model.custom_resources import CORE
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.keys import (
@@ -25,11 +26,8 @@ from svc.names import Names
 from svc.values import dataclass
 
 ATTEMPTS: Final = 5  # to read a datastore while other programs write to it or discard its history
-_EXPIRED: Final = 410  # status of a page whose revision the API server has discarded
 _PREFIXES: Final = ("ipam/", "resources/")  # below the key root: claims belong to sessions, and do not move
 _IN_KUBERNETES: Final = ("Node", ENDPOINT)  # those of the kinds of Kubernetes that its API can read as resources
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +131,6 @@ def _entries(place: Place) -> _Read:
 def entries(place: Place, query: Query) -> list[Entry]:
     """Return the entries of a query, read in pages. Raise UndecodableEntry, StoreError."""
     return repeated(lambda: [entry for page in place.backend.pages(query) for entry in _decodable(page)])
-
-
-def repeated(step: Callable[[], Result]) -> Result:
-    """Return the result of a step that reads in pages. Repeat it if the server discards the revision of the pages."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return step()
-        except StoreError as error:
-            if getattr(error, "status", 0) != _EXPIRED:
-                raise
-    return step()
 
 
 def queries(place: Place) -> list[Query]:

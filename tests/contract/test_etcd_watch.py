@@ -5,16 +5,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.etcd import TIMEOUT_SECONDS, Cluster, cluster
 from harness.etcd_sessions import HANDLES, create, handle, session, update
-from harness.ipam import wait_for_stable_generations
+from harness.ipam import put_block, put_node, put_pool, take, wait_for_stable_generations
 from harness.proxy import Proxy, proxy
+from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Create, Delete, Event, StoreError, Watch
+from svc.datastore.etcd import store as etcd_store
 from svc.datastore.etcd.store import EtcdStore
-from svc.model.keys import HandleKey, HandleQuery, ResourceKey, ResourceQuery
+from svc.ipam.service import IpamService
+from svc.model.keys import BlockQuery, HandleKey, HandleQuery, Query, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 
 pytestmark = pytest.mark.server
@@ -110,6 +114,28 @@ def test_watch_lists_all_keys_after_a_compaction(store: EtcdStore, writer: EtcdS
         assert [events.get(timeout=TIMEOUT_SECONDS) for _ in range(3)] == expected
         last = create(writer, "last")
         assert events.get(timeout=TIMEOUT_SECONDS) == Event(last.key, last)
+
+
+def test_compacted_pages_restart_the_search_for_a_block(
+    writer: EtcdStore, server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ADD claims the only free block, of the third page."""
+    monkeypatch.setattr(etcd_store, "BLOCK_PAGE", 1)
+    put_node(writer)
+    put_pool(writer, "pool4", "10.65.0.0/28", blockSize=30)
+    for cidr in ("10.65.0.0/30", "10.65.0.4/30", "10.65.0.12/30"):
+        put_block(writer, cidr, "host:node2", ["net.far"])
+    decode, compactions = writer._gather, list[str]()
+
+    def compact_once(query: Query, *page: Any) -> None:
+        if isinstance(query, BlockQuery) and not compactions:
+            compactions.append(create(writer, "new").revision)
+            server.compact(int(compactions[0]))
+        decode(query, *page)
+
+    monkeypatch.setattr(writer, "_gather", compact_once)
+    (address,) = take(IpamService(writer, "node1"), "net.c1")
+    assert (Address(address) in Cidr("10.65.0.8/30"), len(compactions)) == (True, 1)
 
 
 def test_watch_continues_after_a_restart_of_the_server(server: Cluster, writer: EtcdStore) -> None:

@@ -1,5 +1,7 @@
 """The blocks of a host, read for metrics and findings, on every datastore."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from harness.ipam import NODE, affinities, put_node, put_pool, take
@@ -67,3 +69,15 @@ def test_full_block_serves_again_after_a_release(backend: Backend, ipam: IpamSer
     taken = [Address(take(ipam, f"net.d{number}", pools={4: ("small",)})[0]) for number in range(8)]
     assert first in taken
     assert releaser == "another process" or taken[0] == first
+
+
+def test_addresses_to_avoid_are_noted_beside_each_other(backend: Backend, ipam: IpamService) -> None:
+    """They may be read from the journal. Those that another thread notes at that time are kept."""
+    put_pool(backend, "small", "10.66.0.0/30", blockSize=30)
+
+    def read() -> Iterator[Address]:
+        ipam.avoid([Address("10.66.0.1")])
+        yield Address("10.66.0.0")
+
+    ipam.avoid(read())
+    assert {take(ipam, handle, pools={4: ("small",)}) for handle in ("net.c1", "net.c2")} == {("10.66.0.2",), ("10.66.0.3",)}

@@ -10,14 +10,16 @@ import pytest
 
 from contract.samples import block, handle, pool, without_server_fields
 from harness.api_proxy import ApiProxy, Fate, Order
-from harness.ipam import in_threads, wait_for_stable_generations
+from harness.ipam import handles, in_threads, put_block, put_pool, take, wait_for_stable_generations
 from harness.kube import ADMIN_TOKEN, Kube, Refused, running
 from harness.orch import install, put_core_node, put_pod
 from harness.polling import wait_until
 from svc._core.cidr import Cidr
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write
 from svc.datastore.orch import client
+from svc.datastore.orch.crd_store import CrdStore
 from svc.datastore.orch.store import OrchStore
+from svc.ipam.service import IpamService
 from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Handle, IpamConfig
 from svc.model.keys import (
@@ -39,6 +41,7 @@ from svc.names import DEFAULT
 pytestmark = pytest.mark.server
 
 KEY = HandleKey("net1.c1")
+EXPIRED = b'{"kind":"Status","status":"Failure","reason":"Expired","message":"too old","code":410}'
 PATH = f"/apis/{DEFAULT.crd_api_version}"
 SAMPLES: list[tuple[Key, Value, Value]] = [
     (BlockKey(Cidr("10.0.0.0/30")), block(), block(holder="net1.c2")),
@@ -215,9 +218,27 @@ def test_expired_page_restarts_the_list(store: OrchStore, proxy: ApiProxy, monke
     monkeypatch.setattr(client, "PAGE", 2)
     wanted = [HandleKey(f"net1.c{number}") for number in range(5)]
     store.write([Create(key, handle(1)) for key in wanted])
-    expired = b'{"kind":"Status","status":"Failure","reason":"Expired","message":"too old","code":410}'
-    proxy.arm(Order(Fate.ANSWERED, "^GET .*continue=", status=410, body=expired))
+    proxy.arm(Order(Fate.ANSWERED, "^GET .*continue=", status=410, body=EXPIRED))
     assert [entry.key for entry in store.list(HandleQuery())] == wanted
+
+
+@pytest.mark.parametrize("times", [1, 4, 5])
+def test_expired_page_restarts_the_search_for_a_block(
+    store: OrchStore, proxy: ApiProxy, clean_kube: Kube, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The ADD claims the only free block. A server that keeps no revision as long as a page takes ends it."""
+    monkeypatch.setattr(CrdStore, "page_objects", 2)
+    put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
+    put_core_node(clean_kube, "node1")
+    for cidr in ("10.65.0.0/30", "10.65.0.4/30", "10.65.0.12/30"):
+        put_block(store, cidr, "host:node2", ["net.far"])
+    proxy.arm(Order(Fate.ANSWERED, "^GET .*blocks.*continue=", times=times, status=410, body=EXPIRED))
+    ipam = IpamService(store, "node1")
+    if times == 5:
+        with pytest.raises(StoreError, match="410 too old"):
+            take(ipam, "net.c1")
+        assert handles(store) == {}
+    assert take(ipam, "net.c1") == ("10.65.0.8",)
 
 
 def test_a_group_stops_at_its_first_failure(store: OrchStore, proxy: ApiProxy) -> None:

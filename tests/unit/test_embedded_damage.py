@@ -14,6 +14,7 @@ from harness.embedded_fixtures import path, store
 from svc import __version__
 from svc.datastore.api import Create, Entry, StoreError
 from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.sqlite import store_error
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, HandleQuery, ResourceKey
 
@@ -192,3 +193,16 @@ def test_log_truncated_under_an_open_store_is_damage(path: Path) -> None:
         with pytest.raises(StoreError, match="it was truncated") as raised:
             EmbeddedStore(path).get(CLUSTER)
     assert "svcctl store restore" in raised.value.details
+
+
+@pytest.mark.parametrize("wrote", [True, False], ids=["truncated", "empty"])
+def test_log_is_truncated_only_if_the_index_lists_pages(path: Path, wrote: bool) -> None:
+    """Errors of SQLite have no name before Python 3.11. An empty log is also beside an index that the disk has no space for."""
+    with closing(EmbeddedStore(path)) as store:
+        if wrote:
+            write_one(store)
+        else:
+            store.get_all([])
+        os.truncate(f"{path}-wal", 0)
+        error = store_error(path, sqlite3.OperationalError("disk I/O error"))
+    assert ("it was truncated" in error.msg, "kernel log" in error.details) == (wrote, not wrote)

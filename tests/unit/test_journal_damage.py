@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from errno import ENOSPC
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from harness.journal_rows import ID, record
 from svc.attach.journal import Journal
-from svc.attach.record import AttachmentId
+from svc.attach.record import ADDED, ADDING, DELETING, WAITING, AttachmentId
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.embedded import EmbeddedStore
@@ -99,6 +101,19 @@ def test_damage_of_an_open_file_is_repaired(journal: Journal, path: Path) -> Non
     assert journal.losses
 
 
+@pytest.mark.parametrize("column", ["network", "container", "ifname", "host_name"])
+def test_row_with_a_damaged_key_is_left_out(journal: Journal, path: Path, column: str) -> None:
+    """No text is like it, so no statement can remove that row alone. Its attachment is restored as after other losses."""
+    rows = [record(AttachmentId("net", f"c{number}", "eth0"), host_name=f"svc{number}") for number in range(5)]
+    for row in rows:
+        journal.begin(row)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE attachments SET {column} = CAST(X'63ff' AS TEXT) WHERE container = 'c2'")
+    journal.interfaces("boot")
+    assert journal.all() == rows[:2] + rows[3:]
+    assert journal.losses == 2  # the new file, and this one
+
+
 def test_notes_survive_damage_of_the_rows(path: Path) -> None:
     with closing(Journal(path)) as journal:
         journal.put_note("datastore svc kind=embedded", "known")
@@ -108,6 +123,46 @@ def test_notes_survive_damage_of_the_rows(path: Path) -> None:
     with closing(Journal(path)) as journal:
         assert journal.losses
         assert journal.note("datastore svc kind=embedded") == "known"
+
+
+def damage_row_2(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE attachments SET container = CAST(X'63ff' AS TEXT) WHERE container = 'c2'")
+
+
+def test_file_that_another_process_has_rebuilt_is_opened(journal: Journal, path: Path) -> None:
+    """Each process that finds the damage rebuilt the file again, without the rows that the others had begun since."""
+    for number in range(5):
+        journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
+    with closing(Journal(path)) as other:
+        damage_row_2(path)
+        assert len(other.all()) == 4
+        other.begin(record(AttachmentId("net", "new", "eth0")))
+        assert journal.all() == other.all()
+        assert len(journal.all()) == 5
+    assert len(list(path.parent.glob("journal.db.damaged-*Z"))) == 1
+
+
+@pytest.mark.parametrize("step", ["create", "in_transaction"])
+def test_failed_repair_is_repeated(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The disk is full at that moment. No row is lost, and the open journal works again."""
+
+    def full(*_: object) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    for number in range(5):
+        journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
+    damage_row_2(path)
+    changes = journal.changes
+    monkeypatch.setattr(sqlite, step, full)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="No space left"):
+            journal.all()
+        assert journal.changes == changes
+    monkeypatch.undo()
+    journal.begin(record())
+    assert len(journal.all()) == 4
+    assert len(list(path.parent.glob("journal.db.damaged-*Z"))) == 1
 
 
 def test_failed_repair_raises_the_cause(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +188,10 @@ BAD_ROWS = {
     "an unknown state": record().to_bytes().replace(b'"added"', b'"frozen"'),
     "another attachment's": record(AttachmentId("net", "c2", "eth0")).to_bytes(),
     "not bytes": 7,
+    "settings that are not UTF-8": record().to_bytes().replace(b'"embedded"', b'"embed\xffed"'),
+    "settings that no text has": record().to_bytes().replace(b'"embedded"', b'"\\ud800"'),
+    "a state that is not UTF-8": record().to_bytes().replace(b'"added"', b'"add\xffed"'),
+    "an index that is not UTF-8": record().to_bytes().replace(b'"host_index":7', b'"host_index":"\xff"'),
 }
 
 
@@ -160,15 +219,43 @@ def test_row_that_cannot_be_decoded_is_set_aside(
 
 
 @pytest.mark.parametrize("bad", BAD_ROWS.values(), ids=BAD_ROWS.keys())
-def test_datastores_are_read_beside_a_bad_row(journal: Journal, path: Path, bad: object) -> None:
-    """SQLite's error for text that is not JSON looks like that of a damaged file."""
+def test_what_tasks_ask_for_is_read_beside_a_bad_row(journal: Journal, path: Path, bad: object) -> None:
+    """SQLite's error for text that is not JSON looks like that of a damaged file. Python raises one for a bad text."""
     other = record(AttachmentId("other", "c3", "eth0"))
     for each in (record(), other):
         journal.begin(each)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE attachments SET record = ? WHERE container = 'c1'", (bad,))
     assert ("other", other.session_key) in journal.datastores()
+    assert (other.host_name, other.host_index) in journal.interfaces("boot")
+    assert (other.generation, ADDED, None) in journal.states()
+    assert other not in journal.unsettled()
     assert list(path.parent.glob("*.damaged-*")) == []
+
+
+def test_selected_rows_are_those_of_a_full_decode(journal: Journal, path: Path) -> None:
+    """Of rows with a changed byte, a query may return more only until they are set aside."""
+    random = Random(17)
+    for number in range(300):
+        journal.begin(record(AttachmentId("net", f"c{number}", "eth0"), random.choice((WAITING, ADDING, ADDED, DELETING))))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for key, data in connection.execute("SELECT container, record FROM attachments").fetchall():
+            changed = bytearray(data)
+            changed[random.randrange(len(data.rstrip()))] = random.randrange(256)
+            connection.execute("UPDATE attachments SET record = ? WHERE container = ?", (bytes(changed), key))
+
+    def selected() -> tuple[set[object], ...]:
+        return {*journal.datastores()}, {*journal.interfaces("boot")}, {number for number, _, _ in journal.states()}
+
+    early, unsettled = selected(), journal.unsettled()
+    rows = journal.all()
+    assert 0 < len(rows) < 300
+    of_boot = {(row.host_name, row.host_index if row.state == ADDED else 0) for row in rows if row.boot_id == "boot"}
+    stores, generations = {("net", row.session_key) for row in rows}, {row.generation for row in rows}
+    full: tuple[set[object], ...] = {*stores}, {*of_boot}, {*generations}
+    assert all(found >= wanted for found, wanted in zip(early, full, strict=True))
+    assert selected() == full
+    assert unsettled == [row for row in rows if row.state != ADDED]
 
 
 @pytest.mark.parametrize(("path_in_row", "value"), [("$.node", '["n"]'), ("$.profile", "7"), ("$.settings.kind", '{"a": 1}')])

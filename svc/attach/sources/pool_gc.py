@@ -15,6 +15,7 @@ from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import Valid
 from svc.call_trace import CallTrace
 from svc.datastore.api import Conflict, Delete, Entry, NotFound
+from svc.datastore.expired_pages import repeated
 from svc.ipam.blocks import allocations
 from svc.ipam.cache import read_blocks
 from svc.ipam.requests import Release
@@ -51,7 +52,7 @@ def _unknown(context: Context, session: DatastoreSession, network: str, valid: V
     """Yield the deletions of endpoints, then the releases of addresses, then the corrections of handles."""
     containers = {container for container, _ in valid}
     stored = _endpoints(session)  # read these before the journal: an ADD writes its row first
-    shown = _shown(session, handle_of(session.names, network, ""))
+    shown = repeated(lambda: _shown(session, handle_of(session.names, network, "")))
     without = {} if session.backend.atomic else _without_addresses(session, shown)
     records = context.journal.all()
     journalled = {record.handle for record in records}

@@ -19,6 +19,7 @@ from svc.datastore.etcd.error_hints import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import Cluster, Endpoint, Tls
 from svc.datastore.etcd.sync_grpc import grpc
+from svc.datastore.expired_pages import Expired
 from svc.metrics import GET, LIST, WRITE, StoreMeter
 from svc.model.errors import Code, SvcError
 from svc.model.shortage import shortage_remedy
@@ -60,7 +61,7 @@ class NoResponse(StoreError):
     unreachable = False  # whether the connection could not be opened
 
 
-class Compacted(StoreError):
+class Compacted(Expired):
     """Failure because etcd has compacted the requested revision."""
 
 
