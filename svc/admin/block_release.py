@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Delete, Forbidden, NotFound
+from svc.datastore.expired_pages import repeated
 from svc.ipam import claims, errors
 from svc.ipam.blocks import Cooldown, count_windows_reserved, free_expired
 from svc.ipam.cache import read_blocks
@@ -144,7 +145,7 @@ def _no_cooldown() -> Cooldown:
 
 
 def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_empty: bool) -> int:
-    owners = ((block.cidr, Host.of(block.affinity)) for block in read_blocks(backend))
+    owners = repeated(lambda: [(block.cidr, Host.of(block.affinity)) for block in read_blocks(backend)])
     # affinities that blocks name may not exist
     named = (owner.affinity_key(cidr) for cidr, owner in owners if owner and owner.kind in HOST_KINDS)
     wanted = [key for key in dict.fromkeys([*affinities(backend), *named]) if is_wanted(key)]

@@ -1,6 +1,6 @@
 """IP pools: check, admit and delete."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from svc._core.cidr import Cidr
@@ -10,6 +10,7 @@ from svc.admin.ipam_check.reading import block_at
 from svc.admin.kind import Check
 from svc.admin.resources import POOL
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
+from svc.datastore.expired_pages import repeated
 from svc.ipam.cache import read_blocks
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import display
@@ -70,8 +71,8 @@ def check(backend: Backend, resources: Sequence[Resource], leaving: Sequence[Res
     """Raise CallerError if `apply` would, once the pools `leaving` and their blocks are deleted."""
     names, ranges = {pool.name for pool in leaving}, [cidr for pool in leaving if (cidr := cidr_of(pool))]
     present = {name: entry for name, entry in _present(backend).items() if name not in names}
-    blocks = [block.cidr for block in read_blocks(backend)]
-    found = _check(resources, present, [block for block in blocks if not any(block.overlaps(cidr) for cidr in ranges)])
+    blocks = [block for block in _blocks(backend) if not any(block.overlaps(cidr) for cidr in ranges)]
+    found = _check(resources, present, blocks)
     stored.check(POOL, resources, lambda each: found(each, None))
 
 
@@ -79,7 +80,13 @@ def count_taken(backend: Backend, cidr: Cidr | None) -> int:
     """Return how many addresses of a range are taken."""
     if cidr is None:
         return 0
-    return sum(block_release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
+    return sum(repeated(lambda: [*_counts(backend, cidr)]))
+
+
+def _counts(backend: Backend, cidr: Cidr) -> Iterator[int]:
+    for block in read_blocks(backend, cidr.version):
+        if block.cidr.overlaps(cidr):
+            yield block_release.count_used(block)
 
 
 def format_taken(count: int) -> str:
@@ -115,13 +122,17 @@ def _draft(write: Create) -> Create:
     return Create(write.key, Resource(POOL, dict(resource.metadata), resource.spec | {"disabled": True}, resource.status))
 
 
+def _blocks(backend: Backend, version: int = 0) -> list[Cidr]:
+    return repeated(lambda: [block.cidr for block in read_blocks(backend, version)])
+
+
 def _present(backend: Backend) -> dict[str, Entry]:
     return {entry.value.name: entry for entry in backend.list(ResourceQuery(POOL))}
 
 
 def checker(backend: Backend, resources: Sequence[Resource]) -> Check:
     """Return the check of pools that are applied together, against the stored pools and blocks."""
-    return _check(resources, _present(backend), [block.cidr for block in read_blocks(backend)])
+    return _check(resources, _present(backend), _blocks(backend))
 
 
 def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: Sequence[Cidr]) -> Check:
@@ -155,7 +166,7 @@ def remove_blocks(backend: Backend, cidr: Cidr) -> int:
     claims = [key for key in block_release.affinities(backend) if key.cidr.overlaps(cidr)]
     for key in claims:
         block_release.end_affinity(backend, key)
-    unclaimed = [block.cidr for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr)]
+    unclaimed = [block for block in _blocks(backend, cidr.version) if block.overlaps(cidr)]
     for block in unclaimed:
         block_release.delete_unclaimed(backend, block)
     return len(claims) + len(unclaimed)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from svc.admin import block_release
 from svc.datastore.api import Backend, Conflict, Delete, Entry, NotFound, StoreError, entry_of
+from svc.datastore.expired_pages import repeated
 from svc.ipam.cache import read_blocks
 from svc.ipam.errors import shortened
 from svc.ipam.pools import RESERVATION, read_entries
@@ -162,7 +163,9 @@ def delete_node(backend: Backend, name: str) -> None:
 
 def require_unused_node(backend: Backend, name: str) -> None:
     """Raise CallerError if workloads of the node hold addresses."""
-    used = [address for block in read_blocks(backend) for address in block_release.addresses_of_node(block, name)]
+    used = repeated(
+        lambda: [address for block in read_blocks(backend) for address in block_release.addresses_of_node(block, name)]
+    )
     if used:
         details = f"delete the workloads of {', '.join(shortened(used))} first"
         raise CallerError(f"node {name!r} is in use: {len(used)} addresses are held there", details=details)

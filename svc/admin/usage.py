@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
+from svc.datastore.expired_pages import repeated
 from svc.ipam import blocks, errors
 from svc.ipam.blocks import Cooldown
 from svc.ipam.cache import read_blocks
@@ -52,7 +53,8 @@ def usage(backend: Backend, names: Sequence[str] = ()) -> tuple[Usage, ...]:
 
     With `names`, or CIDRs, return one for each of those pools. Raise CallerError if such a pool does not exist."""
     pools, reserved = read_pools(backend).all, read_reserved(backend)
-    present = _present(backend, reserved, cooldown_of(read_settings(backend)))
+    cooldown = cooldown_of(read_settings(backend))
+    present = repeated(lambda: _present(backend, reserved, cooldown))
     rows = [_of_pool(pool, [block for block in present if block.cidr in pool.cidr], reserved) for pool in pools]
     if not names:
         return (*rows, *_orphans([block for block in present if not any(block.cidr in pool.cidr for pool in pools)]))
@@ -65,6 +67,10 @@ def usage(backend: Backend, names: Sequence[str] = ()) -> tuple[Usage, ...]:
 
 def read_borrowed(backend: Backend) -> tuple[list[Borrowed], int]:
     """Return all borrowed addresses, and how many allocations do not name their node."""
+    return repeated(lambda: _read_borrowed(backend))
+
+
+def _read_borrowed(backend: Backend) -> tuple[list[Borrowed], int]:
     found, unknown = [], 0
     for block in read_blocks(backend):
         host = Host.of(block.affinity)

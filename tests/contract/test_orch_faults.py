@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from harness.kube import ADMIN_TOKEN, Kube, Refused, running
 from harness.orch import install, put_core_node, put_pod
 from harness.polling import wait_until
 from svc._core.cidr import Cidr
+from svc.admin import block_release, pools, resources, usage
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write
 from svc.datastore.orch import client
 from svc.datastore.orch.crd_store import CrdStore
@@ -239,6 +241,33 @@ def test_expired_page_restarts_the_search_for_a_block(
             take(ipam, "net.c1")
         assert handles(store) == {}
     assert take(ipam, "net.c1") == ("10.65.0.8",)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        usage.usage,
+        usage.read_borrowed,
+        lambda store: pools.count_taken(store, Cidr("10.65.0.0/28")),
+        lambda store: pools.check(store, [], []),
+        lambda store: pools.remove_blocks(store, Cidr("10.65.0.0/28")),
+        lambda store: resources.require_unused_node(store, "node9"),
+        lambda store: block_release.release_host(store, "node9"),
+    ],
+)
+def test_expired_page_restarts_a_question_about_all_blocks(
+    store: OrchStore, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch, ask: Callable[[OrchStore], Any]
+) -> None:
+    """Its answer is that of pages that do not expire."""
+    monkeypatch.setattr(CrdStore, "page_objects", 2)
+    put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
+    for cidr in ("10.65.0.0/30", "10.65.0.4/30", "10.65.0.12/30"):
+        put_block(store, cidr, "host:node2", ["net.far"])
+    wanted = ask(store)
+    order = Order(Fate.ANSWERED, "^GET .*blocks.*continue=", status=410, body=EXPIRED)
+    proxy.arm(order)
+    assert ask(store) == wanted
+    assert not order.times
 
 
 def test_a_group_stops_at_its_first_failure(store: OrchStore, proxy: ApiProxy) -> None:
