@@ -17,6 +17,11 @@ COMMANDS = {"run": "runs", "compare": "compare", "plots": "plots", "page": "page
 def main() -> int:
     """Run the command. Import it alone: the libraries of the others may be missing."""
     name, *rest = sys.argv[1:] or ["run"]
+    if name in ("-h", "--help"):
+        print(__doc__)
+    elif name not in COMMANDS and not name.startswith("-"):
+        print(f"python -m bench: {name!r} is no command: name one of {', '.join(COMMANDS)}, or only options", file=sys.stderr)
+        return 2
     if name not in COMMANDS:
         name, rest = "run", sys.argv[1:]
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed svc has its bytecode: a start must not compile it each time

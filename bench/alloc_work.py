@@ -27,6 +27,7 @@ from bench.ipam_load import (
     site_of,
 )
 from bench.measurement import Figure, Missing, Sample
+from bench.signals import tear_down_at_signals
 from svc.ipam.requests import Assign, Release
 
 RELEASES = ("lifo", "fifo", "random", "none")
@@ -171,6 +172,7 @@ VIEWS: dict[str, Callable[[Work, Path], Iterator[Figure]]] = {
 def main() -> None:
     """Write a JSON line for each figure to a descriptor. The arguments are view, descriptor, folder and load."""
     view, descriptor, folder, load = sys.argv[1:]
+    tear_down_at_signals()
     with os.fdopen(int(descriptor), "w") as sink:
         try:
             with work_on(Load(**json.loads(load))) as work:

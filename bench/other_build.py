@@ -22,7 +22,7 @@ def built(revision: str) -> Path:
         [*git, "rev-parse", "--verify", f"{revision}^{{commit}}"], capture_output=True, text=True, check=False
     )
     if named.returncode:
-        raise SystemExit(f"{revision} is not a commit of this repository: {named.stderr.strip()}")
+        raise SystemExit(f"{revision!r} is not a commit of this repository: {named.stderr.strip()}")
     folder = FOLDER / named.stdout.strip()
     programs = folder / "venv" / "bin"
     if not (folder / "complete").exists():

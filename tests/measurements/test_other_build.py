@@ -43,5 +43,5 @@ def test_lines_of_the_core_are_profiled(bench: Any, tmp_path: Path) -> None:
 
 
 def test_unknown_commit_is_refused(bench: Any) -> None:
-    with pytest.raises(SystemExit, match="no-such-commit is not a commit"):
+    with pytest.raises(SystemExit, match="'no-such-commit' is not a commit"):
         bench("other_build").built("no-such-commit")
