@@ -36,7 +36,7 @@ def test_help_lists_the_commands() -> None:
 def test_unknown_command_is_refused_with_the_known_ones() -> None:
     done = run("cmpare", "a", "b")
     assert done.returncode == 2
-    assert "'cmpare' is no command: name one of run, compare, plots, page, alloc" in done.stderr
+    assert "'cmpare' is not a command: name one of run, compare, plots, page, alloc" in done.stderr
 
 
 @pytest.mark.parametrize(
