@@ -20,7 +20,9 @@ def main() -> int:
     if name in ("-h", "--help"):
         print(__doc__)
     elif name not in COMMANDS and not name.startswith("-"):
-        print(f"python -m bench: {name!r} is no command: name one of {', '.join(COMMANDS)}, or only options", file=sys.stderr)
+        print(
+            f"python -m bench: {name!r} is not a command: name one of {', '.join(COMMANDS)}, or only options", file=sys.stderr
+        )
         return 2
     if name not in COMMANDS:
         name, rest = "run", sys.argv[1:]

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench import ROOT
 from bench.arguments import number, whole
 from bench.environment import environment, words
-from bench.ipam_load import POOL_LENGTH, STORES
+from bench.ipam_load import STORES
 from bench.measurement import Figure, cell
 from bench.other_build import with_line_tracing, with_symbols
 from bench.results import Json, create, write_line
@@ -106,12 +106,11 @@ def _error(load: object) -> str:
     from bench.alloc_work import Load
 
     assert isinstance(load, Load)
-    size, room = 1 << (32 - load.block_size), 1 << (load.block_size - POOL_LENGTH)
-    if load.nodes + load.blocks > room:
-        return f"a pool has {room} blocks of this size: fewer --nodes and --blocks, or smaller blocks"
-    if load.release == "none" and load.rounds * load.threads > (room - load.nodes - load.blocks) * size:
+    if load.nodes + load.blocks > load.blocks_of_pool:
+        return f"a pool has {load.blocks_of_pool} blocks of this size: fewer --nodes and --blocks, or smaller blocks"
+    if load.release == "none" and load.rounds * load.threads > load.room:
         return "without releases the pool is exhausted: fewer --rounds or --threads"
-    if load.threads * (load.held + 10) > (room - load.nodes - load.blocks) * size:
+    if load.threads * (load.held + 10) > load.free:
         return "the threads hold more addresses than the pool has: fewer --held or --threads"
     if load.store == "embedded" and load.nodes > 1:
         return "the embedded store is of one node: set --nodes 1, or another --store"

@@ -30,6 +30,16 @@ def test_release_patterns(bench: Any, release: str, left: int) -> None:
         assert sum(map(len, running._held)) == left
 
 
+def test_work_for_a_time_does_not_exhaust_the_pool(bench: Any) -> None:
+    """Such as that for a flame graph, whose seconds are more than the addresses of a pool."""
+    work = bench("alloc_work")
+    with work.work_on(work.Load(release="none", blocks=510)) as running:
+        assert running.load.room == 64 + 32
+        while len(running.meter.times("assign")) < 150:
+            running.run_for(0.1)
+            assert sum(map(len, running._held)) <= 96
+
+
 def test_phases_add_up_to_the_calls(bench: Any) -> None:
     work = bench("alloc_work")
     with work.work_on(work.Load(pools=3, blocks=2, fill=0.25, rounds=40)) as running:
