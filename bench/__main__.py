@@ -27,7 +27,11 @@ def main() -> int:
     if name not in COMMANDS:
         name, rest = "run", sys.argv[1:]
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed svc has its bytecode: a start must not compile it each time
-    status: int = import_module(f"bench.{COMMANDS[name]}").main(rest)
+    try:
+        status: int = import_module(f"bench.{COMMANDS[name]}").main(rest)
+    except KeyboardInterrupt:
+        print("interrupted: a file of results has what was measured before", file=sys.stderr)
+        return 130
     return status
 
 

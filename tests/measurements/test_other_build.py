@@ -51,4 +51,4 @@ def test_sources_that_cannot_be_built_are_named(bench: Any, tmp_path: Path, capf
     (tmp_path / "source").mkdir()
     with pytest.raises(SystemExit, match=f"{tmp_path}/source cannot be built with the packages of this environment"):
         bench("other_build")._build(tmp_path, tmp_path / "source")
-    assert "does not appear to be a Python project" in capfd.readouterr().err
+    assert "ERROR: " in capfd.readouterr().err
