@@ -1,6 +1,7 @@
 """The matrix of wheels, and how they are put together."""
 
 import argparse
+import errno
 import importlib
 import os
 import subprocess
@@ -203,6 +204,17 @@ def test_compressed_files_are_kept_for_the_next_build(wheels: Any, tmp_path: Pat
     again = wheels("deflation").Kept(tmp_path / "kept", deflate)
     assert [zlib.decompress(again(data)) for data in (b"one", b"other", b"new")] == [b"one", b"other", b"new"]
     assert asked[2:] == [b"new"]
+
+
+def test_full_disk_keeps_nothing(wheels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path, data: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match="No space left"):
+        wheels("deflation").Kept(tmp_path, lambda data: data)(b"one")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_interrupted_compression_keeps_nothing(wheels: Any, tmp_path: Path) -> None:
