@@ -16,5 +16,9 @@ def tear_down_at_signals() -> None:
 
 def _end(number: int, _: object) -> None:
     for each in _ENDING:
-        signal.signal(each, signal.SIG_IGN)
+        signal.signal(each, _ignore)  # not SIG_IGN, which the programs of a teardown would inherit
     sys.exit(128 + number)
+
+
+def _ignore(*_: object) -> None:
+    pass
