@@ -60,7 +60,7 @@ def draw_all(run: Run, folder: Path) -> None:
 def join(files: Sequence[Path], target: Path) -> None:
     """Write the results of several runs as one. Its environment is that of the first run, and has the commits of all."""
     runs = [read(file) for file in files]
-    commits = sorted({run.environment["commit"] for run in runs})
+    commits = sorted({each for run in runs for each in run.environment.get("joined", [run.environment["commit"]])})
     lines = [{"environment": {**runs[0].environment, "joined": commits}}, *(line for run in runs for line in run.lines)]
     target.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 

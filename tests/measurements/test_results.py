@@ -84,6 +84,18 @@ def test_file_that_cannot_be_written_ends_a_run_before_it_measures(bench: Any) -
         bench("runs").run_cases(["verbs"], bench("options").Options(), 0.0, Path("/proc/no"))
 
 
+def test_joined_runs_are_joined_again_with_all_their_commits(bench: Any, tmp_path: Path) -> None:
+    """The page's results are drawn again from their own file."""
+    machine = bench("environment").environment()
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(json.dumps({"environment": {**machine, "commit": name}}) + "\n")
+    plots, results = bench("plots"), bench("results")
+    plots.join([tmp_path / "b", tmp_path / "a"], tmp_path / "joined")
+    plots.join([tmp_path / "joined"], tmp_path / "again")
+    environment = results.read(tmp_path / "again").environment
+    assert (environment["commit"], environment["joined"]) == ("b", ["a", "b"])
+
+
 def test_folder_without_results_is_refused(bench: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no results"):
         bench("results").read_all(tmp_path)
