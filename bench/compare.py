@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _require_common(options: argparse.Namespace, one: Sequence[Run], other: Sequence[Run]) -> None:
-    """Raise ValueError if there is nothing to compare."""
+    """Raise ValueError unless a figure is in both."""
     if not _by_key(one).keys() & _by_key(other).keys():
         remedy = "compare runs of the same cases; the results of --against are ratios already"
         raise ValueError(f"{options.a} and {options.b} have no figure in common: {remedy}")
