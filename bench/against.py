@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from bench import verdict
+from bench.arguments import whole
 from bench.environment import environment, words
 from bench.idle_wait import BUSY, busy_share, wait_until_quiet
 from bench.memory import rss_mib
 from bench.options import AT_ONCE
 from bench.other_build import built
-from bench.results import new_file, write_line
+from bench.results import create, write_line
 from bench.runtime import wall_ms
 from bench.table import text_table
 from bench.testbed import Stage
@@ -109,7 +110,7 @@ def cpu_ms(stage: Stage) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("programs", type=Path, help="directory of the other build's svcctl and svc-agent")
-    parser.add_argument("--repetitions", type=int, default=20, metavar="N")
+    parser.add_argument("--repetitions", type=whole(1), default=20, metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the ratios there, and not to bench-results/")
     options = parser.parse_args()
     if os.geteuid():
@@ -135,18 +136,17 @@ def compare(kinds: tuple[type[Node], type[Node]], repetitions: int, title: str, 
     `title` says what is compared.
     """
     found = environment()
-    file = file or new_file(found)
     ratios: dict[str, list[float]] = {}
-    busy = busy_share()
-    for number in range(repetitions):
-        for name, ratio in repetition(kinds if number % 2 == 0 else (kinds[1], kinds[0])):
-            ratios.setdefault(name, []).append(ratio if number % 2 == 0 else 1 / ratio)
-    with file.open("w") as sink:
+    with create(file, found) as sink:
+        busy = busy_share()
+        for number in range(repetitions):
+            for name, ratio in repetition(kinds if number % 2 == 0 else (kinds[1], kinds[0])):
+                ratios.setdefault(name, []).append(ratio if number % 2 == 0 else 1 / ratio)
         write_line([sink], {"environment": found, "title": title})
         for name, values in ratios.items():
             write_line([sink], {"against": name, "ratios": values})
     print(f"{words(found)}\n{title}, {repetitions} agents of each\n\n{report(ratios)}\n")
-    print(f"results: {file}")
+    print(f"results: {sink.name}")
     if busy > BUSY:
         print(f"DOUBTFUL: processors {busy:.0%} busy before")
     return 0

@@ -9,6 +9,7 @@ lines        each line of the compiled core, which is built once more, with line
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench import ROOT
+from bench.arguments import number, whole
 from bench.environment import environment, words
-from bench.ipam_load import POOL_LENGTH, STORES
+from bench.ipam_load import STORES
 from bench.measurement import Figure, cell
 from bench.other_build import with_line_tracing, with_symbols
-from bench.results import Json, new_file, write_line
+from bench.results import Json, create, write_line
 from bench.table import text_table
 
 FOLDER = ROOT / "build" / "alloc"
@@ -40,13 +42,16 @@ def main(arguments: Sequence[str]) -> int:
         )
         for store in options.store
     ]  # fmt: skip
-    if error := _error(loads[0]):
-        _parser(Load()).error(error)
-    options.output.mkdir(parents=True, exist_ok=True)
+    if wrong := next(filter(None, map(_error, loads)), ""):
+        _parser(Load()).error(wrong)
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _parser(Load()).error(f"argument --output: {error}: name a folder that can be written")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the parts are torn down
     found, figures, missing = environment(), list[Figure](), list[str]()
-    file = options.json or new_file(found)
-    print(words(found))
-    with file.open("w") as sink:
+    with create(options.json, found) as sink:
+        print(words(found))
         write_line([sink], {"environment": found})
         for load in loads:
             for part in options.parts:
@@ -56,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
                         missing += line.values()
                     else:
                         figures.append(Figure.of_json(line))
-    print(f"\n{_table(figures)}\n\nresults: {file}; pictures and lists: {options.output}")
+    print(f"\n{_table(figures)}\n\nresults: {sink.name}; pictures and lists: {options.output}")
     for text in missing:
         print(f"left out: {text}", file=sys.stderr)
     return 1 if missing else 0
@@ -101,11 +106,12 @@ def _error(load: object) -> str:
     from bench.alloc_work import Load
 
     assert isinstance(load, Load)
-    size, room = 1 << (32 - load.block_size), 1 << (load.block_size - POOL_LENGTH)
-    if load.nodes + load.blocks > room:
-        return f"a pool has {room} blocks of this size: fewer --nodes and --blocks, or smaller blocks"
-    if load.release == "none" and load.rounds * load.threads > (room - load.nodes - load.blocks) * size:
+    if load.nodes + load.blocks > load.blocks_of_pool:
+        return f"a pool has {load.blocks_of_pool} blocks of this size: fewer --nodes and --blocks, or smaller blocks"
+    if load.release == "none" and load.rounds * load.threads > load.room:
         return "without releases the pool is exhausted: fewer --rounds or --threads"
+    if load.threads * (load.held + 10) > load.free:
+        return "the threads hold more addresses than the pool has: fewer --held or --threads"
     if load.store == "embedded" and load.nodes > 1:
         return "the embedded store is of one node: set --nodes 1, or another --store"
     return ""
@@ -120,19 +126,19 @@ def _parser(default: object) -> argparse.ArgumentParser:
     )
     parser.add_argument("--store", nargs="+", choices=STORES, default=STORES, help="(all)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:3], help="(all but lines)")
-    parser.add_argument("--pools", type=int, default=default.pools, help="at most 512 (%(default)s)")
-    parser.add_argument("--blocks", type=int, default=default.blocks, help="of other nodes, in each pool (%(default)s)")
-    length = parser.add_argument(
-        "--block-size", type=int, default=default.block_size, help="prefix length, 20 to 30 (%(default)s)"
+    parser.add_argument("--pools", type=whole(1, 512), default=default.pools, help="at most 512 (%(default)s)")
+    parser.add_argument("--blocks", type=whole(0), default=default.blocks, help="of other nodes, in each pool (%(default)s)")
+    length = "prefix length, 20 to 30 (%(default)s)"
+    parser.add_argument("--block-size", type=whole(20, 30), default=default.block_size, metavar="LENGTH", help=length)
+    parser.add_argument(
+        "--fill", type=number(0, 1), default=default.fill, help="used share of the node's block, 0 to 1 (%(default)s)"
     )
-    length.choices, length.metavar = range(20, 31), "LENGTH"
-    parser.add_argument("--fill", type=float, default=default.fill, help="used share of the node's block, 0 to 1 (%(default)s)")
-    parser.add_argument("--threads", type=int, default=default.threads, help="that allocate at once (%(default)s)")
-    parser.add_argument("--nodes", type=int, default=default.nodes, help="on which they do (%(default)s)")
+    parser.add_argument("--threads", type=whole(1), default=default.threads, help="that allocate at once (%(default)s)")
+    parser.add_argument("--nodes", type=whole(1), default=default.nodes, help="on which they do (%(default)s)")
     which = "which address a thread releases after an allocation: its newest, its oldest, any, none (%(default)s)"
     parser.add_argument("--release", choices=RELEASES, default=default.release, help=which)
-    parser.add_argument("--held", type=int, default=default.held, help="addresses that a thread keeps (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=default.rounds, help="allocations of each thread (%(default)s)")
+    parser.add_argument("--held", type=whole(0), default=default.held, help="addresses that a thread keeps (%(default)s)")
+    parser.add_argument("--rounds", type=whole(1), default=default.rounds, help="allocations of each thread (%(default)s)")
     parser.add_argument("--output", type=Path, default=FOLDER, metavar="FOLDER", help="(build/alloc)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, and not to bench-results/")
     return parser

@@ -27,6 +27,7 @@ from bench.ipam_load import (
     site_of,
 )
 from bench.measurement import Figure, Missing, Sample
+from bench.signals import tear_down_at_signals
 from svc.ipam.requests import Assign, Release
 
 RELEASES = ("lifo", "fifo", "random", "none")
@@ -51,6 +52,22 @@ class Load:
     release: str = "lifo"
     held: int = 4
     rounds: int = 500
+
+    @property
+    def blocks_of_pool(self) -> int:
+        """Return how many blocks a pool has."""
+        return 1 << (self.block_size - POOL_LENGTH)
+
+    @property
+    def free(self) -> int:
+        """Return how many addresses a pool has that are not used at the beginning."""
+        size = 1 << (32 - self.block_size)
+        return self.blocks_of_pool * size - self.nodes * int(size * self.fill)
+
+    @property
+    def room(self) -> int:
+        """Return how many of them are not in blocks of other nodes, from which the nodes would borrow."""
+        return self.free - self.blocks * (1 << (32 - self.block_size))
 
     def parameters(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rounds"}
@@ -85,6 +102,14 @@ class Work:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.run(20)
+            if self.load.release == "none" and sum(map(len, self._held)) * 2 > self.load.room:
+                self._release_all()  # the pool would be exhausted before the time is over
+
+    def _release_all(self) -> None:
+        for held in self._held:
+            while held:
+                service, handle = held.popleft()
+                service.release(Release(handle))
 
     def _guarded(self, number: int, rounds: int) -> None:
         try:
@@ -171,6 +196,7 @@ VIEWS: dict[str, Callable[[Work, Path], Iterator[Figure]]] = {
 def main() -> None:
     """Write a JSON line for each figure to a descriptor. The arguments are view, descriptor, folder and load."""
     view, descriptor, folder, load = sys.argv[1:]
+    tear_down_at_signals()
     with os.fdopen(int(descriptor), "w") as sink:
         try:
             with work_on(Load(**json.loads(load))) as work:

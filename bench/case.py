@@ -2,19 +2,19 @@
 
 import json
 import os
-import signal
 import sys
 
 from bench.cases import CASES
 from bench.measurement import Missing
 from bench.options import Options
+from bench.signals import tear_down_at_signals
 from bench.testbed import Failed
 
 
 def main() -> None:
     """Write a JSON line for each figure to a descriptor. The arguments are the name, the descriptor, and the options."""
     name, descriptor, options = sys.argv[1:]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is torn down
+    tear_down_at_signals()
     with open(int(descriptor), "w") as sink:
         try:
             _require_root(name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import verdict
+from bench.arguments import number
 from bench.environment import differences, words
 from bench.measurement import Figure
 from bench.results import Run, read_all
@@ -38,10 +39,18 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         sides = read_all(options.a), read_all(options.b)
+        _require_common(options, *sides)
     except (OSError, ValueError) as error:
         _parser().error(str(error))
     print(report(*sides, options.noise, ignores_load=options.ignore_load))
     return 0
+
+
+def _require_common(options: argparse.Namespace, one: Sequence[Run], other: Sequence[Run]) -> None:
+    """Raise ValueError unless a figure is in both."""
+    if not _by_key(one).keys() & _by_key(other).keys():
+        remedy = "compare runs of the same cases; the results of --against are ratios already"
+        raise ValueError(f"{options.a} and {options.b} have no figure in common: {remedy}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("a", type=Path, metavar="A", help="file of results, or folder of such files")
     parser.add_argument("b", type=Path, metavar="B")
-    parser.add_argument("--noise", type=float, help=f"smallest ratio that counts ({NOISE}, or 0 with 5 runs of each side)")
+    parser.add_argument(
+        "--noise", type=number(0, 1), help=f"smallest ratio that counts ({NOISE}, or 0 with 5 runs of each side)"
+    )
     parser.add_argument("--ignore-load", action="store_true", help="judge figures of a busy machine like others")
     return parser
 

@@ -22,7 +22,7 @@ def built(revision: str) -> Path:
         [*git, "rev-parse", "--verify", f"{revision}^{{commit}}"], capture_output=True, text=True, check=False
     )
     if named.returncode:
-        raise SystemExit(f"{revision} is not a commit of this repository: {named.stderr.strip()}")
+        raise SystemExit(f"{revision!r} is not a commit of this repository: {named.stderr.strip()}")
     folder = FOLDER / named.stdout.strip()
     programs = folder / "venv" / "bin"
     if not (folder / "complete").exists():
@@ -63,7 +63,8 @@ def _build(folder: Path, source: Path, *settings: str) -> None:
     shutil.rmtree(wheels, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     options = ["--no-build-isolation", "--no-deps", "--wheel-dir", str(wheels), *(f"-C{setting}" for setting in settings)]
-    subprocess.run([*pip, "wheel", *options, str(source)], check=True)
+    if subprocess.run([*pip, "wheel", *options, str(source)], check=False).returncode:
+        raise SystemExit(f"{source} cannot be built with the packages of this environment: the reason is above")
     venv.create(folder / "venv", clear=True)
     python = folder / "venv" / "bin" / "python"
     (wheel,) = wheels.glob("*.whl")

@@ -51,7 +51,10 @@ GOALS = (
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench page", description=__doc__)
     parser.add_argument("results", nargs="?", type=Path, default=RESULTS, help=f"file of results ({RESULTS.relative_to(ROOT)})")
-    write(parser.parse_args(arguments).results)
+    try:
+        write(parser.parse_args(arguments).results)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     return 0
 
 

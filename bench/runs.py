@@ -11,18 +11,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from bench.arguments import number, whole
 from bench.cases import ALL, CASES
 from bench.environment import environment, words
 from bench.idle_wait import BUSY, busy_share, wait_until_idle, wait_until_quiet
 from bench.measurement import Figure, table
 from bench.options import Options
-from bench.results import Json, new_file, write_line
+from bench.results import Json, create, write_line
 
+_PODS_OF_A_NODE = 60
 END_SECONDS = 120.0  # for the teardown of a measurement that is interrupted
 
 
@@ -33,6 +34,7 @@ class Report:
     On a busy machine ratios look better than they are, because a peer that uses more processor time loses more.
     """
 
+    file: Path
     figures: list[Figure] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -61,8 +63,10 @@ class Report:
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
+    if wrong := _contradiction(options):
+        _parser().error(wrong)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is torn down
-    if options.against:
+    if options.against is not None:
         from bench.against import run_against  # it builds the other side
 
         return run_against(options.against, options.repetitions, options.json)
@@ -74,18 +78,26 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if report.failed else 0
 
 
+def _contradiction(options: argparse.Namespace) -> str:
+    """Return which options do not go together; empty if all do."""
+    if options.against is not None and (options.only or options.quick or options.rounds):
+        return "--against makes calls of its own: leave out --only, --quick and --rounds, and choose --repetitions"
+    most = _PODS_OF_A_NODE * options.nodes
+    if "scale" in (options.only or ()) and options.pods > most:
+        return f"--pods {options.pods}: {options.nodes} nodes have at most {most}: set fewer, or more --nodes"
+    return ""
+
+
 def run_cases(names: Sequence[str], sizes: Options, patience: float, file: Path | None = None) -> Report:
     """Measure, and write the results to standard output and to a file; without a name to one in the folder of results."""
     found = environment()
-    file = file or new_file(found)
-    report = Report()
-    with ExitStack() as stack:
-        sinks = [stack.enter_context(file.open("w"))]
+    with create(file, found) as sink:
+        report, sinks = Report(Path(sink.name)), [sink]
         print(words(found), flush=True)
         write_line(sinks, {"environment": found, "options": sizes.to_json()})
         for name in names:
             _run_case(name, sizes, patience, report, sinks)
-    print(f"\nresults: {file}")
+    print(f"\nresults: {report.file}")
     return report
 
 
@@ -139,15 +151,17 @@ def _parser() -> argparse.ArgumentParser:
         "--only", nargs="+", choices=CASES, metavar="NAME", help=f"of {', '.join(CASES)}; {on_request} run only so"
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds and pods: a first impression")
-    parser.add_argument("--rounds", type=int, help="of one call each (60, or 15 with --quick)")
-    parser.add_argument("--nodes", type=int, default=1000, help="of the measurement `scale` (1000)")
-    parser.add_argument("--pods", type=int, default=30_000, help="of the measurement `scale`, at most 60 a node (30000)")
+    parser.add_argument("--rounds", type=whole(1), help="of one call each (60, or 15 with --quick)")
+    parser.add_argument("--nodes", type=whole(1), default=1000, help="of the measurement `scale` (1000)")
+    parser.add_argument("--pods", type=whole(1), default=30_000, help="of the measurement `scale`, at most 60 a node (30000)")
     parser.add_argument(
-        "--wait", type=float, default=20.0, metavar="SECONDS", help="for an idle machine, before each measurement (20)"
+        "--wait", type=number(0), default=20.0, metavar="SECONDS", help="for an idle machine, before each measurement (20)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, and not to bench-results/")
     parser.add_argument(
         "--against", metavar="COMMIT", help="build this commit beside, and compare both builds in one interleaved run instead"
     )
-    parser.add_argument("--repetitions", type=int, default=20, metavar="N", help="of --against: new agents of each build (20)")
+    parser.add_argument(
+        "--repetitions", type=whole(1), default=20, metavar="N", help="of --against: new agents of each build (20)"
+    )
     return parser

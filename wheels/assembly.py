@@ -49,6 +49,11 @@ def version_in(information: str) -> str:
     return information.removesuffix(".dist-info").rpartition("-")[2]
 
 
+def wheel_name(information: str, target: Target) -> str:
+    """Return the name of the file of a wheel, whose metadata is in a folder of a name."""
+    return f"{information.removesuffix('.dist-info')}-{_tag(target)}.whl"
+
+
 def compiled_part(stage: Path, information: str) -> Iterator[tuple[str, Member]]:
     """Yield the files that were compiled for a target, by their names in the wheel."""
     for path in (stage / EXTENSIONS).glob("*.so"):
@@ -67,7 +72,7 @@ def write_wheel(members: Mapping[str, Member], target: Target, folder: Path, epo
     members = {**members, f"{information}/WHEEL": Member("".join(f"{line}\n" for line in lines).encode())}
     record = "".join(_row(name, member) for name, member in sorted(members.items())) + f"{information}/RECORD,,\n"
     members = {**members, f"{information}/RECORD": Member(record.encode())}
-    path = folder / f"{information.removesuffix('.dist-info')}-{_tag(target)}.whl"
+    path = folder / wheel_name(information, target)
     date = time.gmtime(max(epoch, _EARLIEST))[:6]
     with zipfile.ZipFile(path, "w") as archive:
         for name, member in sorted(members.items(), key=lambda each: (".dist-info/" in each[0], each[0])):

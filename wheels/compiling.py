@@ -10,7 +10,18 @@ from wheels.headers import Unavailable
 from wheels.targets import GLIBC, Target
 
 ROOT: Final = Path(__file__).parent.parent
+_OF_COMPILERS: Final = {"CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH"}
 EXTENSIONS, SCRIPTS, METADATA = "svc/_core", "scripts", "metadata"
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of builds: what a shell says to compilers and CMake would change the bytes of wheels."""
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OF_COMPILERS and not name.startswith(("CMAKE_", "SKBUILD_"))
+    }
+    return found | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 def zig_folder() -> Path:
@@ -53,10 +64,9 @@ def compile_target(target: Target, include: Path, generated: Path, version: str,
         "SVC_SHIM_CC": f"{zig};cc;-target;{target.zig_static}",
     }
     options = [f"-D{name}={value}" for name, value in settings.items()]
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     configure = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(build), *options]
     for command in (configure, ["cmake", "--build", str(build)], ["cmake", "--install", str(build)]):
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
         if done.returncode:
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
     return stage

@@ -24,8 +24,11 @@ class Kept:
             return path.read_bytes()
         stream = self._deflate(data)
         draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-        draft.write_bytes(stream)
-        draft.rename(path)  # a build that is interrupted leaves no part of a stream under this name
+        try:
+            draft.write_bytes(stream)
+            draft.rename(path)  # a build that is interrupted leaves no part of a stream under this name
+        finally:
+            draft.unlink(missing_ok=True)  # and on a full disk nothing that takes room
         return stream
 
     def prepare(self, files: Iterable[bytes]) -> None:

@@ -3,7 +3,8 @@
 The executables of every wheel answer a VERSION, and say that they have the version of the wheel; under qemu-user where they are
 for another machine. The extensions of manylinux wheels for another machine are imported by a Python of that machine. Those of
 musllinux wheels are inspected, because no distribution with musl is at hand: each symbol that they need must be one of Python
-or of musl. Exit status: 0 all is well, 1 a wheel is wrong, or one whose name was given could not be tried.
+or of musl. Exit status: 0 all is well, 1 a wheel is wrong, or one whose name was given could not be tried, 2 wrong
+use.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from elftools.elf.elffile import ELFFile
 from wheels.compiling import ROOT
 from wheels.headers import Unavailable
 from wheels.roots import root_with, run_in
-from wheels.targets import MUSL, Target, targets_of
+from wheels.targets import MUSL, Target, add_targets, targets_of
 from wheels.trial import wheel_of
 
 _IMPORTS: Final = """
@@ -43,7 +44,7 @@ _PROGRAMS: Final = ("svc", "svc-ipam")
 def main() -> int:
     """Try the wheels that the command line asks for. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m wheels.emulation", description=__doc__)
-    parser.add_argument("targets", nargs="*", metavar="TARGET")
+    add_targets(parser)
     parser.add_argument("--wheels", type=Path, default=ROOT / "wheelhouse", help="folder of the wheels [wheelhouse]")
     parser.add_argument("--cache", type=Path, default=ROOT / "build/roots", help="folder of root file systems [build/roots]")
     given = parser.parse_args()

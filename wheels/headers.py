@@ -19,6 +19,7 @@ _UBUNTU: Final = "http://archive.ubuntu.com/ubuntu/pool/main/p"
 _SECONDS: Final = 120
 _MULTIARCH: Final = "x86_64-linux-gnu"
 _FETCHING: Final = Lock()  # wheels of one Python are built at the same time
+_FAILED: Final[dict[str, "Unavailable"]] = {}  # a host that does not answer is asked once for all wheels of a Python
 
 
 class Unavailable(Exception):
@@ -64,8 +65,18 @@ def headers_of(python: str, cache: Path) -> Path:
     folder = cache / f"python{python}-{package.sha256[:12]}"
     with _FETCHING:
         if not folder.exists():
-            _unpack(python, package, folder)
+            _unpack_once(python, package, folder)
     return folder / f"usr/include/python{python}"
+
+
+def _unpack_once(python: str, package: Package, folder: Path) -> None:
+    if python in _FAILED:
+        raise _FAILED[python]
+    try:
+        _unpack(python, package, folder)
+    except Unavailable as error:
+        _FAILED[python] = error
+        raise
 
 
 def _unpack(python: str, package: Package, folder: Path) -> None:

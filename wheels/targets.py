@@ -1,5 +1,6 @@
 """The wheels that are built: one for each Python, C library and machine."""
 
+import argparse
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -52,6 +53,21 @@ class Target:
 
 
 ALL: Final = tuple(Target(*each) for each in product(PYTHONS, LIBRARIES, MACHINES))
+
+
+def add_targets(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose targets. One that no name contains is wrong use, before anything is built."""
+    parser.add_argument(
+        "targets", nargs="*", type=_pattern, metavar="TARGET", help="a part of the names of wheels [all wheels]"
+    )
+
+
+def _pattern(text: str) -> str:
+    try:
+        targets_of([text])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def targets_of(patterns: list[str]) -> list[Target]:

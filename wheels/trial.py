@@ -2,7 +2,7 @@
 
 Each manylinux wheel for this machine is installed into a fresh environment of its Python, in a root file system of its own
 (wheels/roots.py), and tests/unit and tests/netns run from it. The sources are not in that root. Exit status: 0 all passed, 1 a
-test failed, or a Python whose name was given cannot be had.
+test failed, or a Python whose name was given cannot be had, 2 wrong use.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Final
 from wheels.compiling import ROOT
 from wheels.headers import Unavailable
 from wheels.roots import root_with, run_in
-from wheels.targets import GLIBC, Target, targets_of
+from wheels.targets import GLIBC, Target, add_targets, targets_of
 
 OF_SOURCES: Final = (  # they read the sources, their documents or their repository
     "unit/test_declared.py",
@@ -56,7 +56,7 @@ _EXTRAS: Final = "etcd,orch,routes"
 def main() -> int:
     """Try the wheels that the command line asks for. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m wheels.trial", description=__doc__)
-    parser.add_argument("targets", nargs="*", metavar="TARGET")
+    add_targets(parser)
     parser.add_argument("--wheels", type=Path, default=ROOT / "wheelhouse", help="folder of the wheels [wheelhouse]")
     parser.add_argument("--cache", type=Path, default=ROOT / "build/roots", help="folder of root file systems [build/roots]")
     given = parser.parse_args()

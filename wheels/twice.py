@@ -1,9 +1,10 @@
 """Build twice and compare: python -m wheels.twice [TARGET ...].
 
 The commit of this repository is cloned into two folders whose paths differ in length, and built in each with caches of its own.
-Exit status: 0 both have the same files with the same bytes, 1 they have not, or a build failed.
+Exit status: 0 both have the same files with the same bytes, 1 they have not, or a build failed, 2 wrong use.
 """
 
+import argparse
 import hashlib
 import os
 import subprocess
@@ -13,16 +14,22 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from wheels.targets import add_targets
+
 ROOT = Path(__file__).parent.parent
 
 
 def main() -> int:
     """Build what the command line asks for twice. Return the exit status."""
-    if set(sys.argv[1:]) & {"-h", "--help"}:
-        print(__doc__)
-        return 0
+    parser = argparse.ArgumentParser(prog="python -m wheels.twice", description=__doc__)
+    add_targets(parser)
+    targets = parser.parse_args().targets
     with tempfile.TemporaryDirectory() as name:
-        first, second = (_build(Path(name) / place, sys.argv[1:]) for place in ("one", "another/folder"))
+        try:
+            first, second = (_build(Path(name) / place, targets) for place in ("one", "another/folder"))
+        except subprocess.CalledProcessError as error:
+            print(f"{error.cmd[0]} failed with status {error.returncode}: its reason is above", file=sys.stderr)
+            return 1
         found = list(differences(first, second))
         for path in sorted(first.iterdir()):
             print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")

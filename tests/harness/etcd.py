@@ -271,7 +271,11 @@ def _ports_of_this_process() -> Iterator[int]:
 
 def _lock(number: int) -> bool:
     """Return whether this process has this range now. The lock ends with the process."""
-    descriptor = os.open(Path(tempfile.gettempdir()) / f"svc-test-ports-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = Path(tempfile.gettempdir()) / f"svc-test-ports-{number}"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except PermissionError:  # of another user, such as root, whose range it stays
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

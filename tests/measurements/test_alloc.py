@@ -1,11 +1,15 @@
 """The profiler of allocations, on the embedded store."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from harness.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """\
@@ -24,6 +28,16 @@ def test_release_patterns(bench: Any, release: str, left: int) -> None:
     with work.work_on(work.Load(release=release, held=3, rounds=30)) as running:
         list(work.VIEWS["time"](running, Path()))
         assert sum(map(len, running._held)) == left
+
+
+def test_work_for_a_time_does_not_exhaust_the_pool(bench: Any) -> None:
+    """Such as that for a flame graph, whose seconds are more than the addresses of a pool."""
+    work = bench("alloc_work")
+    with work.work_on(work.Load(release="none", blocks=510)) as running:
+        assert running.load.room == 64 + 32
+        while len(running.meter.times("assign")) < 150:
+            running.run_for(0.1)
+            assert sum(map(len, running._held)) <= 96
 
 
 def test_phases_add_up_to_the_calls(bench: Any) -> None:
@@ -52,10 +66,31 @@ def test_impossible_loads_are_refused(bench: Any, capsys: pytest.CaptureFixture[
         (["--nodes", "2"], "the embedded store is of one node"),
         (["--blocks", "600"], "a pool has 512 blocks of this size"),
         (["--release", "none", "--rounds", "100000"], "without releases the pool is exhausted"),
+        (["--held", "100000"], "the threads hold more addresses than the pool has"),
+        (["--pools", "513"], "argument --pools: '513' is not a whole number from 1 to 512"),
+        (["--threads", "0"], "argument --threads: '0' is not a whole number from 1 on"),
+        (["--fill", "nan"], "argument --fill: 'nan' is not a number from 0 to 1"),
+        (["--block-size", "31"], "argument --block-size: '31' is not a whole number from 20 to 30"),
+        (["--output", "/proc/version"], "argument --output: [Errno 17] File exists: '/proc/version': name a folder"),
     ):
         with pytest.raises(SystemExit):
             alloc.main(["--store", "embedded", *arguments])
         assert reason in capsys.readouterr().err
+
+
+def test_interrupted_profile_leaves_nothing(tmp_path: Path) -> None:
+    """A terminal signals the command and its parts at once, and the command then ends the parts once more."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [sys.executable, "-m", "bench", "alloc", "--store", "embedded", "--parts", "time", "--rounds", "100000000"]
+    command += ["--output", str(tmp_path), "--json", str(tmp_path / "a.jsonl")]
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, start_new_session=True)
+    try:
+        wait_until(lambda: any(folder.glob("svc-bench-*/*")))
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 143
+    wait_until(lambda: not any(folder.glob("svc-bench-*")))
 
 
 def test_allocations_are_counted_by_place(bench: Any, tmp_path: Path) -> None:

@@ -138,6 +138,22 @@ def test_different_machines_are_named(bench: Any, tmp_path: Path) -> None:
     assert "DOUBTFUL: processors: 2, then 8" in report(bench, tmp_path)
 
 
+def test_files_without_a_common_figure_are_refused(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as those of --against, which have ratios."""
+    write(tmp_path / "a.jsonl", bench, calls(1, 3.0), calls(3, 20.0))
+    lines = [{"environment": ENVIRONMENT}, {"against": "ADD", "ratios": [1.0]}]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(SystemExit):
+        bench("compare").main([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
+    assert "b.jsonl have no figure in common: compare runs of the same cases" in capsys.readouterr().err
+
+
+def test_noise_is_a_share(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench("compare").main([str(tmp_path), str(tmp_path), "--noise", "nan"])
+    assert "argument --noise: 'nan' is not a number from 0 to 1" in capsys.readouterr().err
+
+
 def test_command_prints_the_report(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "a.jsonl", bench, calls(1, 3.0), calls(3, 20.0))
     assert bench("compare").main([str(tmp_path / "a.jsonl"), str(tmp_path / "a.jsonl")]) == 0

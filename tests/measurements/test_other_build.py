@@ -43,5 +43,12 @@ def test_lines_of_the_core_are_profiled(bench: Any, tmp_path: Path) -> None:
 
 
 def test_unknown_commit_is_refused(bench: Any) -> None:
-    with pytest.raises(SystemExit, match="no-such-commit is not a commit"):
+    with pytest.raises(SystemExit, match="'no-such-commit' is not a commit"):
         bench("other_build").built("no-such-commit")
+
+
+def test_sources_that_cannot_be_built_are_named(bench: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "source").mkdir()
+    with pytest.raises(SystemExit, match=f"{tmp_path}/source cannot be built with the packages of this environment"):
+        bench("other_build")._build(tmp_path, tmp_path / "source")
+    assert "ERROR: " in capfd.readouterr().err

@@ -1,6 +1,7 @@
 """Figures, files of results, and the cases."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,46 @@ def test_file_of_something_else_is_refused(bench: Any, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(ValueError, match=r"a\.jsonl does not have the results of a run"):
         bench("results").read_all(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"ours": 3}', "line 2: KeyError: 'peer'"),
+        ('{"ours": 3', "line 2: JSONDecodeError"),
+        ("7", "line 2: TypeError: it is not an object"),
+        ('{"against": "ADD"}', "line 2: LookupError: it has no ratios"),
+    ],
+)
+def test_line_that_no_run_writes_is_named(bench: Any, tmp_path: Path, line: str, reason: str) -> None:
+    """Such as the last one of a run that was ended."""
+    first = json.dumps({"environment": bench("environment").environment()})
+    (tmp_path / "a.jsonl").write_text(f"{first}\n{line}\n")
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        bench("results").read(tmp_path / "a.jsonl")
+
+
+def test_empty_file_is_named_as_such(bench: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(ValueError, match="it is empty"):
+        bench("results").read(tmp_path / "a.jsonl")
+
+
+def test_file_that_cannot_be_written_ends_a_run_before_it_measures(bench: Any) -> None:
+    with pytest.raises(SystemExit, match=r"'/proc/no': name another file by --json"):
+        bench("runs").run_cases(["verbs"], bench("options").Options(), 0.0, Path("/proc/no"))
+
+
+def test_joined_runs_are_joined_again_with_all_their_commits(bench: Any, tmp_path: Path) -> None:
+    """The page's results are drawn again from their own file."""
+    machine = bench("environment").environment()
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(json.dumps({"environment": {**machine, "commit": name}}) + "\n")
+    plots, results = bench("plots"), bench("results")
+    plots.join([tmp_path / "b", tmp_path / "a"], tmp_path / "joined")
+    plots.join([tmp_path / "joined"], tmp_path / "again")
+    environment = results.read(tmp_path / "again").environment
+    assert (environment["commit"], environment["joined"]) == ("b", ["a", "b"])
 
 
 def test_folder_without_results_is_refused(bench: Any, tmp_path: Path) -> None:

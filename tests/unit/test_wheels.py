@@ -1,6 +1,10 @@
 """The matrix of wheels, and how they are put together."""
 
+import argparse
+import errno
 import importlib
+import os
+import subprocess
 import sys
 import zipfile
 import zlib
@@ -37,6 +41,99 @@ def test_tags_of_a_target(wheels: Any) -> None:
 def test_unknown_target_is_refused_with_the_known_ones(wheels: Any) -> None:
     with pytest.raises(ValueError, match=r"'cp39' .*cp310-manylinux-x86_64"):
         wheels("targets").targets_of(["cp39"])
+
+
+def test_wrong_target_is_wrong_use(wheels: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of each command, before it clones or builds."""
+    parser = argparse.ArgumentParser()
+    wheels("targets").add_targets(parser)
+    assert parser.parse_args(["cp312", "musllinux"]).targets == ["cp312", "musllinux"]
+    with pytest.raises(SystemExit) as raised:
+        parser.parse_args(["cp312", "cp39"])
+    assert raised.value.code == 2
+    assert "argument TARGET: 'cp39' is" in capsys.readouterr().err
+
+
+def test_two_builds_are_not_begun_for_a_wrong_target(wheels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = wheels("twice")
+    monkeypatch.setattr(sys, "argv", ["twice", "cp39"])
+    monkeypatch.setattr(twice, "_build", pytest.fail)
+    with pytest.raises(SystemExit):
+        twice.main()
+
+
+@pytest.mark.parametrize("value", ["abc", "-5", "1.5", "4354819200"])
+def test_date_that_no_file_can_have_is_refused(wheels: Any, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", value)
+    with pytest.raises(ValueError, match=f"SOURCE_DATE_EPOCH is '{value}': set it to seconds since 1970"):
+        wheels("dates").epoch(ROOT)
+
+
+def test_date_without_a_given_one_is_given_to_other_tools(wheels: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither git nor a commit is needed. An empty variable is an unset one."""
+    for path in (os.environ["PATH"], str(tmp_path)):
+        monkeypatch.setenv("PATH", path)
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "")
+        assert wheels("dates").epoch(tmp_path) == 315532800
+        assert os.environ["SOURCE_DATE_EPOCH"] == "315532800"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert wheels("dates").epoch(tmp_path) == 1700000000
+
+
+def test_shell_says_nothing_to_compilers(wheels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CC", "CFLAGS", "CPATH", "CMAKE_ARGS", "SKBUILD_BUILD_DIR"):
+        monkeypatch.setenv(name, "odd")
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", "kept")
+    found = wheels("compiling").environment()
+    assert "odd" not in found.values()
+    assert found["ZIG_GLOBAL_CACHE_DIR"] == "kept"
+
+
+def test_second_build_waits_for_the_first(wheels: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import sys, pathlib; from wheels.folders import alone_in\nwith alone_in(pathlib.Path(sys.argv[1])): print('second')"
+    with wheels("folders").alone_in(tmp_path):
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        assert process.stdout.readline().startswith(f"another build of wheels is at work in {tmp_path}")
+        assert process.poll() is None
+    assert process.communicate(timeout=60)[0] == "second\n"
+
+
+def test_interrupted_copy_is_no_wheel(wheels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = wheels("folders")
+    wheel, final = tmp_path / "one.whl", tmp_path / "out/one.whl"
+    final.parent.mkdir()
+    wheel.write_text("a wheel")
+
+    def interrupted(_: Path, target: Path) -> None:
+        target.write_text("a wh")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folders.shutil, "copyfile", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            folders.publish(wheel, final)
+    assert list(final.parent.iterdir()) == []
+    folders.publish(wheel, final)
+    assert final.read_text() == "a wheel"
+
+
+def test_host_without_an_answer_is_asked_once_for_a_python(
+    wheels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = wheels("headers")
+    asked: list[Any] = []
+
+    def fail(package: Any) -> bytes:
+        asked.append(package)
+        raise headers.Unavailable("no answer")
+
+    monkeypatch.setattr(headers, "fetch", fail)
+    monkeypatch.setattr(headers.shutil, "which", lambda _: "/usr/bin/dpkg-deb")
+    for _ in range(2):
+        with pytest.raises(headers.Unavailable, match="no answer"):
+            headers.headers_of("3.12", tmp_path)
+    assert len(asked) == 1
 
 
 def test_equal_parts_make_equal_wheels(wheels: Any, tmp_path: Path) -> None:
@@ -107,6 +204,17 @@ def test_compressed_files_are_kept_for_the_next_build(wheels: Any, tmp_path: Pat
     again = wheels("deflation").Kept(tmp_path / "kept", deflate)
     assert [zlib.decompress(again(data)) for data in (b"one", b"other", b"new")] == [b"one", b"other", b"new"]
     assert asked[2:] == [b"new"]
+
+
+def test_full_disk_keeps_nothing(wheels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path, data: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match="No space left"):
+        wheels("deflation").Kept(tmp_path, lambda data: data)(b"one")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_interrupted_compression_keeps_nothing(wheels: Any, tmp_path: Path) -> None:
