@@ -78,5 +78,5 @@ def targets_of(patterns: list[str]) -> list[Target]:
         return list(ALL)
     for pattern in patterns:
         if not any(pattern in str(each) for each in ALL):
-            raise ValueError(f"{pattern!r} is no part of a wheel's name: {', '.join(map(str, ALL))}")
+            raise ValueError(f"{pattern!r} is not part of a wheel's name: {', '.join(map(str, ALL))}")
     return [each for each in ALL if any(pattern in str(each) for pattern in patterns)]
