@@ -11,7 +11,7 @@ import click
 import svc
 from svc.ctl.file_completion import complete_profiles
 from svc.ctl.interrupts import INTERRUPTED, import_interrupts
-from svc.ctl.output import OutputError, checked_output, discard
+from svc.ctl.output import OutputError, checked_output, discard, discard_unread
 from svc.ctl.path_option import PATH
 from svc.ctl.terminal import visible_lines
 from svc.model.errors import SvcError, reason_of
@@ -66,6 +66,7 @@ class _Commands(click.Group):
         except SvcError as error:
             raise click.ClickException(visible_lines(error.as_text())) from error
         except KeyboardInterrupt:
+            discard_unread(sys.stdout)
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except click.Abort as error:  # the end of the input, or Ctrl-C, in place of an answer to a question
