@@ -24,6 +24,8 @@ from bench.server_counts import Counts
 from svc.model.keys import BlockQuery
 
 HUNGRY = 20  # one of so many nodes borrows
+MOST_HUNGRY = 20  # nodes
+AT_ONCE = 4  # of the nodes that borrow: each lists all blocks, so that more of them measure how long the server makes them wait
 BORROWED = 6  # addresses of such a node in the blocks of others
 REFUSED = 20  # requests after the exhaustion
 KEPT = 500  # single values of a long measurement in the results
@@ -104,11 +106,11 @@ class _Cluster:
 
     def _borrow(self, workers: Fleet) -> Iterator[Figure]:
         numbers = range(self._pods, BLOCK_SIZE + BORROWED)
-        hungry = range(max(2, self._nodes // HUNGRY))
-        done, requests, sent, _ = self._measured(workers, dict.fromkeys(hungry, numbers))
+        hungry = range(min(max(2, self._nodes // HUNGRY), MOST_HUNGRY))
+        done, requests, sent, _ = self._measured(workers, dict.fromkeys(hungry, numbers), AT_ONCE)
         borrowed = sorted(done.ms)[-len(hungry) * BORROWED :]  # the others come from the nodes' own blocks
         self._note(borrow_ms=Sample.of(borrowed).p50)
-        note = f"{len(borrowed)} addresses of {len(hungry)} nodes; {done.costs['conflicts']} conflicts"
+        note = f"{len(borrowed)} addresses of {len(hungry)} nodes, {AT_ONCE} at once; {done.costs['conflicts']} conflicts"
         yield self._figure("borrow", "ms", 0, note, samples=Sample.of(borrowed))
         yield self._figure("borrow_requests", "requests an address", requests / len(borrowed))
         yield self._figure("borrow_sent", "KiB an address", sent / 1024 / len(borrowed))
@@ -146,11 +148,17 @@ class _Cluster:
             "wave_requests", "requests a pod", done.requests.total() / done.pods, _named(done.requests, done.pods)
         )
 
-    def _measured(self, workers: Fleet, pods: Mapping[int, range]) -> tuple[Tally, int, float, float]:
-        """Return what the nodes did, and the requests, bytes sent and processor seconds of the servers."""
-        site = self._site
+    def _measured(
+        self, workers: Fleet, pods: Mapping[int, range], at_once: int | None = None
+    ) -> tuple[Tally, int, float, float]:
+        """Return what the nodes did, so many at once, and the requests, bytes sent and processor seconds of the servers."""
+        site, done, nodes = self._site, Tally(), [*pods]
         requests, sent, used = site.requests(), site.sent(), site.processor_seconds()
-        done = workers.carry_out(Order(pods))
+        step = at_once or max(1, len(nodes))
+        for first in range(0, len(nodes), step):
+            part = workers.carry_out(Order({node: pods[node] for node in nodes[first : first + step]}))
+            done.add(part)
+            done.seconds += part.seconds
         self._taken |= done.addresses
         return done, (site.requests() - requests).total(), site.sent() - sent, site.processor_seconds() - used
 
