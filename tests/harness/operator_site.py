@@ -38,6 +38,7 @@ class OperatorSite(UpgradeSite):
     def __init__(self, kube: Kube, folder: Path) -> None:
         super().__init__(kube, folder)
         self.starts = True
+        self.running = ""  # the version of the operator's process
 
     def install_release(self, documents: Sequence[Json]) -> None:
         """Apply documents as `kubectl apply --server-side` does."""
@@ -54,6 +55,7 @@ class OperatorSite(UpgradeSite):
             self.kube.call("POST", INFORMATION, body | {"spec": {"svcVersion": "0.1.0", "datastoreReady": True}})
         with suppress(Refused):
             self.kube.call("POST", INSTALLATIONS, document({"ipPools": [{"cidr": "10.65.0.0/16"}]}))
+        eventually(lambda: self.running, lambda version: version == "0.1.0")  # the Installation may be of a test before
         eventually(self.version, lambda version: version == "0.1.0")
 
     def version(self) -> str:
@@ -82,18 +84,17 @@ class OperatorSite(UpgradeSite):
 
     def _operate(self, start: Any, kube: Kube, ended: threading.Event) -> None:
         process: Process | None = None
-        running = ""
         while not ended.wait(0.1):
             try:
                 image = kube.call("GET", DEPLOYMENT)["spec"]["template"]["spec"]["containers"][0]["image"]
             except Refused:
                 continue
             version = image.rpartition(":")[2]
-            if version == running or not self.starts:
+            if version == self.running or not self.starts:
                 continue
             if process is not None:
                 process.kill()
                 kube.uproot(f"leases/{SYSTEM}/svc-controllers")
             with suppress(Refused):  # an agent writes the version when it starts
                 kube.call("PATCH", f"{INFORMATION}/default", {"spec": {"svcVersion": version}}, MERGE)
-            process, running = start(program=(sys.executable, "-c", _PROGRAM, version, "run")), version
+            process, self.running = start(program=(sys.executable, "-c", _PROGRAM, version, "run")), version
