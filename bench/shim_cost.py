@@ -36,9 +36,13 @@ SPARE_ROUNDS = 20  # rounds that fill caches and page cache
 
 def compiler_and_flags() -> list[str]:
     """Return the compiler and flags of the build's command line, with musl if it is installed."""
-    recipe = re.search(r"COMMAND \$\{shim_cc\}(.*?)-o svc\b", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
+    text = (ROOT / "CMakeLists.txt").read_text()
+    recipe = re.search(r"COMMAND \$\{shim_cc\}(.*?)-o svc\b", text, re.DOTALL)
+    links = re.findall(r"(?:set\(|APPEND )shim_links \"(\S+)\"\)", text)[:2]  # of all compilers, and of musl-gcc and gcc
     assert recipe, "CMakeLists.txt does not contain the command line of the build any more"
-    return [shutil.which("musl-gcc") or "gcc", *shlex.split(recipe[1].replace("${SKBUILD_PROJECT_VERSION}", "bench"))]
+    assert len(links) == 2, "CMakeLists.txt does not set shim_links as before"
+    command = recipe[1].replace("${SKBUILD_PROJECT_VERSION}", "bench").replace("${shim_links}", "".join(links))
+    return [shutil.which("musl-gcc") or "gcc", *shlex.split(command)]
 
 
 def build(directory: Path, shim: Path | None) -> tuple[Path, Path]:
