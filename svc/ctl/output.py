@@ -51,7 +51,7 @@ def discard(stream: Any) -> None:
 
 
 def discard_unread(stream: Any) -> None:
-    """Discard what a stream has buffered if its pipe is full: Python would wait at exit until somebody reads it."""
+    """Discard what a stream has buffered if its pipe is full: Python would wait at exit for a reader."""
     with suppress(ValueError):  # a stream of a test has no descriptor
         if not select.select([], [stream], [], 0)[1]:
             discard(stream)
