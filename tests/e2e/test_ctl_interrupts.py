@@ -141,7 +141,8 @@ def start(folder: Path, words: list[str], **options: Any) -> "subprocess.Popen[b
     directories = ["--state-dir", str(folder / "state"), "--run-dir", str(folder / "run")]
     command = [sys.executable, "-c", MAIN, *directories, *words]
     given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.Popen(command, cwd=folder, start_new_session=True, **given)
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as users have it
+    return subprocess.Popen(command, cwd=folder, start_new_session=True, env=environment, **given)
 
 
 def interrupt(process: "subprocess.Popen[bytes]") -> str:
