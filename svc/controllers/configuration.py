@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from threading import Lock
+from typing import Any
 
 from svc.values import dataclass, field
 
@@ -43,14 +44,15 @@ class Configuration:
 
 
 class Live:
-    """The present configuration. Any thread may read `now`; one thread replaces it.
+    """The present configuration. Any thread may read it; one thread replaces it.
 
     Before `is_known`, it is the one of the environment alone. Nothing may be decided by it then: an absent setting may be one
     that the datastore has.
     """
 
     def __init__(self, configuration: Configuration, *, is_known: bool = True) -> None:
-        self.now = configuration
+        self.state: tuple[Configuration, Mapping[str, Any] | None] = configuration, None
+        """The configuration, and the spec in the datastore that it was made of; None if it was made of none."""
         self.is_known = is_known
         self._lock = Lock()
         self._listeners: list[Callable[[Configuration], None]] = []
@@ -60,9 +62,14 @@ class Live:
         with self._lock:
             self._listeners.append(listener)
 
-    def replace(self, configuration: Configuration) -> None:
+    @property
+    def now(self) -> Configuration:
+        """The configuration in force."""
+        return self.state[0]
+
+    def replace(self, configuration: Configuration, spec: Mapping[str, Any] | None = None) -> None:
         """Put another configuration into force, and call the listeners if it differs."""
-        is_same, self.now = configuration == self.now, configuration
+        is_same, self.state = configuration == self.now, (configuration, spec)
         self.is_known = True
         if is_same:
             return

@@ -99,7 +99,7 @@ class ConfigurationResource(Controller[ResourceKey]):
         decision = decide(resource, last, self._settings.overrides, has_copies=has_copies)
         self._decision = decision
         self._report(decision)
-        self.shared.live.replace(configuration_of(decision.settings, has_copies=has_copies))
+        self.shared.live.replace(configuration_of(decision.settings, has_copies=has_copies), resource.spec)
 
     def _report(self, decision: Decision) -> None:
         lines = [error.line for error in decision.errors]

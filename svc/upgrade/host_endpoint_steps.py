@@ -9,7 +9,6 @@ from svc.upgrade.field_sets import Path
 from svc.upgrade.former_managers import giving_back_at, managers_at
 from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.object_states import digest
-from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place, place_of
 from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Changed, Writer
@@ -128,7 +127,7 @@ class Switch(_HostEndpointStep):
 
     def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
         """Return which former host endpoints have no successor yet."""
-        reasons = tuple(self._view.unreplaced().values())
+        reasons = tuple(each.reason for each in self._view.successors().values() if each.reason)
         return Progress(not reasons, reasons)
 
     def look_back(self, saved: Sequence[Json]) -> Look:
@@ -169,7 +168,12 @@ class Switch(_HostEndpointStep):
 
 
 class FormerEndpoints(_HostEndpointStep):
-    """Delete the former host endpoints, each only when its node has an automatic one that can stand in for it."""
+    """Delete the former host endpoints, each only when its node has an automatic one that can stand in for it.
+
+    Just before, the automatic one gets an annotation. The controllers read a host endpoint, then the switch, and delete the
+    host endpoint only if it is still what they have read. So a deletion that they decided before the switch was on comes
+    either before the annotation, whose write fails then, or it fails itself.
+    """
 
     name = FORMER
     destroys = "the host endpoints that were made by hand; the run keeps copies"
@@ -187,12 +191,25 @@ class FormerEndpoints(_HostEndpointStep):
         return {"documents": new} if new else None
 
     def act(self, look: Look) -> None:
-        """Delete those that are replaced. Raise Blocked with what is missing if one is not."""
-        unreplaced = self._view.unreplaced()
+        """Delete those that are replaced. Raise Changed with what is missing if one is not."""
+        successors, kept = self._view.successors(), set[str]()
         for name, document in look.content["documents"].items():
-            if name in unreplaced:
-                raise Blocked([f"host endpoint {name} stays: {unreplaced[name]}"], details="see the log of svc-controllers")
+            if (found := successors.get(name)) is None:
+                raise Changed(f"host endpoint {name} is gone")
+            if found.reason or found.document is None:
+                raise Changed(f"host endpoint {name} stays: {found.reason}: see the log of svc-controllers")
+            if found.document["metadata"]["uid"] not in kept:
+                self._keep(found.document)
+                kept.add(found.document["metadata"]["uid"])
             self._writer.delete(place_of(document), document)
+
+    def _keep(self, automatic: Json) -> None:
+        """Change an automatic host endpoint, so that whoever has read it before cannot delete it. Each value differs."""
+        metadata = automatic["metadata"]
+        notes = (metadata.get("annotations") or {}) | {
+            f"{self._writer.names.label_prefix}/stands-in-since": metadata["resourceVersion"]
+        }
+        self._writer.patch(place_of(automatic), automatic, [{"op": "add", "path": "/metadata/annotations", "value": notes}])
 
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Look for deleted host endpoints."""

@@ -5,13 +5,14 @@ from typing import Any, Final
 from svc.datastore.orch.nodes import node_resource
 from svc.model import controllers_configuration
 from svc.model.custom_resources import CustomResourceCodec
-from svc.model.host_endpoint import KIND
+from svc.model.host_endpoint import KIND, endpoint_name
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
 from svc.upgrade.host_endpoint_rules import Findings, examine, former_endpoints, why_not_replaced
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
+from svc.values import dataclass
 
 Json = dict[str, Any]
 
@@ -20,6 +21,14 @@ TEMPORARY_POLICIES: Final = (TEMPORARY_POLICY, f"default.{TEMPORARY_POLICY}")
 """Names of the policy: behind the API, a policy begins with its tier."""
 
 _POLICY_KIND: Final = "GlobalNetworkPolicy"
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The automatic host endpoint of the node of a former one, as it is stored. The reason is why it cannot stand in yet."""
+
+    document: Json | None
+    reason: str
 
 
 class HostEndpointView:
@@ -57,15 +66,16 @@ class HostEndpointView:
         found = former_endpoints(self._decoded(documents).values(), self._cluster.names)
         return {each.name: documents[each.name] for each in found}
 
-    def unreplaced(self) -> dict[str, str]:
-        """Return why the automatic host endpoint of the node cannot stand in yet, by name of the former one."""
-        endpoints, nodes = self._resources(), self._nodes()
-        names = self._cluster.names
-        reasons = {
-            each.name: why_not_replaced(each, endpoints, nodes.get(str(each.spec.get("node") or "")), names)
-            for each in former_endpoints(endpoints.values(), names)
-        }
-        return {name: reason for name, reason in reasons.items() if reason}
+    def successors(self) -> dict[str, Successor]:
+        """Return the automatic host endpoint that stands in for a former one, by name of the former one."""
+        documents, nodes = self._documents(), self._nodes()
+        endpoints, names = self._decoded(documents), self._cluster.names
+        found = {}
+        for each in former_endpoints(endpoints.values(), names):
+            host = str(each.spec.get("node") or "")
+            reason = why_not_replaced(each, endpoints, nodes.get(host), names)
+            found[each.name] = Successor(documents.get(endpoint_name([host])), reason)
+        return found
 
     def _documents(self) -> dict[str, Json]:
         place = self._place(KIND)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.datastores import Site, session, set_ready
+from harness.datastores import EtcdSite, Site, session, set_ready
 from harness.ipam import put
 from harness.orch import NODES, put_core_node
 from harness.polling import eventually, wait_until
@@ -18,7 +18,10 @@ from svc.controllers.configuration import Configuration, HostEndpointTemplate
 from svc.controllers.node.host_endpoint_controller import CLASH, INVALID, HostEndpoints
 from svc.datastore.api import Backend, Create, Delete, Update
 from svc.datastore.orch.client import Client
+from svc.model.controllers_configuration import KEY as CONFIGURATION
+from svc.model.controllers_configuration import defaults
 from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.kv_codec import Codec
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
@@ -217,6 +220,38 @@ def test_disabling_deletes_all_with_the_label_and_only_those(run: Callable[..., 
     wait_until(lambda: names(store) == ["a", "b-auto-hep", "n1-auto-hep", "n1-t-auto-hep", "n1-u-eth0-auto-hep"])
     part.live.replace(Configuration(host_endpoint_templates=TEMPLATES))
     wait_until(lambda: names(store) == ["a", "b-auto-hep"])
+
+
+def test_former_configuration_deletes_nothing(run: Callable[..., Running], site: Site, store: Backend) -> None:
+    """Host endpoints were switched off and on again, and the part knows only of the first."""
+    put_node(site, store, "n1")
+    part = run()
+    wait_until(lambda: bool(find(store)))
+    on, off = defaults(), defaults()
+    on["controllers"]["node"]["hostEndpoint"]["autoCreate"] = "Enabled"
+    put(store, CONFIGURATION, Resource(CONFIGURATION.kind, {"name": CONFIGURATION.name}, on))
+    part.live.replace(Configuration(), off)
+    wait_until(lambda: part.part.tally.failed > 1)
+    assert find(store)
+    part.live.replace(ENABLED, on)
+    wait_until(lambda: part.part.waiting == 0)
+    assert find(store)
+    store.update(CONFIGURATION, lambda found: found and replace(found, spec=off))
+    part.live.replace(Configuration(), off)
+    wait_until(lambda: names(store) == [])
+
+
+def test_configuration_that_cannot_be_decoded_or_is_gone_changes_nothing(
+    run: Callable[..., Running], site: Site, store: Backend
+) -> None:
+    """The last one stays in force, also for deletions. It is gone from the API server, and damaged in etcd."""
+    put_node(site, store, "n1")
+    part = run()
+    wait_until(lambda: bool(find(store)))
+    if isinstance(site, EtcdSite):
+        site.running.put(Codec(DEFAULT).path(CONFIGURATION), "[]")
+    part.live.replace(Configuration(), defaults())
+    wait_until(lambda: names(store) == [])
 
 
 def test_templates(run: Callable[..., Running], site: Site, store: Backend) -> None:

@@ -15,7 +15,7 @@ from harness.controllers import Cluster, cluster, variables_of
 from harness.datastores import OrchSite, Site, session, set_ready
 from harness.guarded_writes import nothing_written, raced_writes, require_guards, watched_writes
 from harness.ipam import put
-from harness.kube import Kube
+from harness.kube import Kube, Refused
 from harness.orch import NODES
 from harness.upgrade_faults import FAULTS, Killer, fault_at, killing, turn_round
 from svc.ctl.main import main
@@ -25,6 +25,9 @@ from svc.model.host_endpoint import ALL_INTERFACES, KIND, endpoint_name, is_auto
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT
+from svc.upgrade.host_endpoint_view import HostEndpointView, Successor
+from svc.upgrade.places import Place
+from svc.upgrade.writer import Writer
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -200,6 +203,38 @@ def test_controllers_that_do_not_run_are_named_and_nothing_is_deleted(hosts: Hos
     hosts.controllers.start().await_lead()
     done = hosts.run("apply")
     assert done.exit_code == 0, done.output
+    assert hosts.content() == {}
+
+
+def test_late_deletions_of_the_controllers_fail(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have decided while the switch was off does not leave a node without a host endpoint."""
+    hosts.controllers.start().await_lead()
+    seen: dict[str, Successor] = {}
+    statuses = list[int]()
+    read, delete = HostEndpointView.successors, Writer.delete
+
+    def reading(view: HostEndpointView) -> dict[str, Successor]:
+        found = read(view)
+        seen.update(found)
+        return found
+
+    def deleting(writer: Writer, place: Place, live: dict[str, Any]) -> None:
+        if place.name in seen:
+            automatic = seen.pop(place.name).document
+            assert automatic is not None
+            metadata = automatic["metadata"]
+            body = {"preconditions": {"resourceVersion": metadata["resourceVersion"]}}
+            with pytest.raises(Refused) as refused:
+                hosts.site.kube.call("DELETE", f"{WATCHED}/{metadata['name']}", body)
+            statuses.append(refused.value.status)
+        delete(writer, place, live)
+
+    monkeypatch.setattr(HostEndpointView, "successors", reading)
+    monkeypatch.setattr(Writer, "delete", deleting)
+    with hosts.never_without():
+        done = hosts.run("apply")
+    assert done.exit_code == 0, done.output
+    assert statuses == [409] * len(HOSTS)
     assert hosts.content() == {}
 
 

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from svc.controllers.conditions import TRUE, Condition
 from svc.controllers.configuration import Configuration
-from svc.controllers.controller import Controller, Shared
+from svc.controllers.controller import Controller, Shared, Unsettled
 from svc.controllers.node.host_endpoint_names import HostEndpointNames
 from svc.controllers.node.host_endpoints import Translation, Wanted, differs
 from svc.controllers.settings import NODE
-from svc.datastore.api import Conflict, Create, Delete, Entry, Update
+from svc.datastore.api import Conflict, Create, Delete, Entry, UndecodableEntry, Update
 from svc.ipam.errors import shortened
+from svc.model.controllers_configuration import KEY as CONFIGURATION
 from svc.model.host_endpoint import KIND, endpoint_name
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, new_uid, ordered, set_identity
@@ -32,7 +33,9 @@ log = logging.getLogger("svc.controllers")
 class HostEndpoints(Controller[str]):
     """Creates, corrects and deletes host endpoints. The items are their names.
 
-    It changes only those with its label. Each change is a compare-and-swap after its node was read again.
+    It changes only those with its label. Each change is a compare-and-swap after its node was read again. Before a deletion,
+    the configuration is read again as well: if another program switches host endpoints on, and changes one afterwards, that
+    one is not deleted by the configuration of before.
     """
 
     name = NODE
@@ -68,10 +71,13 @@ class HostEndpoints(Controller[str]):
     def _correct(self, key: ResourceKey, entry: Entry[Any] | None) -> None:
         if entry is not None and not self._translation.owns(entry.value):
             return
-        wanted = self._wanted(key.name, self._node(self._names.node(key.name)))
+        translation = self._translation
+        wanted = _wanted(translation, key.name, self._node(self._names.node(key.name)))
         if entry is not None and wanted is None:  # the tables may be late: ask the node that the host endpoint names
-            wanted = self._wanted(key.name, self._node(entry.value.spec.get("node")))
+            wanted = _wanted(translation, key.name, self._node(entry.value.spec.get("node")))
         write = _write(key, entry, wanted)
+        if isinstance(write, Delete) and not self._is_current(translation.configuration):
+            raise Unsettled("the configuration has changed since")
         if write is not None:
             self._store.write([write], durable=True)
             log.info("controller %s: %s %s", self.name, _DONE[type(write)], self.shown(key.name))
@@ -83,8 +89,14 @@ class HostEndpoints(Controller[str]):
         """Return a node as it is now."""
         return self._store.find(ResourceKey(_NODE, name)) if name and isinstance(name, str) else None
 
-    def _wanted(self, name: str, node: Entry[Any] | None) -> Wanted | None:
-        return None if node is None else self._translation.endpoints_of(node.value).get(name)
+    def _is_current(self, configuration: Configuration) -> bool:
+        """Return whether the datastore still has a configuration. Without a readable one there, the last one stays in force."""
+        now, spec = self.shared.live.state
+        try:
+            stored = self._store.find(CONFIGURATION)
+        except UndecodableEntry:
+            stored = None
+        return configuration == now and (spec is None or stored is None or stored.value.spec == spec)
 
     def _configure(self, configuration: Configuration) -> None:
         self._compare(self._plan(Translation(self.shared.names, configuration)))
@@ -123,7 +135,7 @@ class HostEndpoints(Controller[str]):
         differing, taken = [], set()
         for name in names:
             entry = self._stored.get(ResourceKey(KIND, name))
-            wanted = self._wanted(name, self._nodes.get(ResourceKey(_NODE, self._names.node(name))))
+            wanted = _wanted(self._translation, name, self._nodes.get(ResourceKey(_NODE, self._names.node(name))))
             if entry is not None and not self._translation.owns(entry.value):
                 taken |= set() if wanted is None else {name}
             elif (entry is None) != (wanted is None) or (entry and wanted and differs(entry.value, wanted)):
@@ -152,6 +164,10 @@ class HostEndpoints(Controller[str]):
         for name, nodes in sorted(self._names.shared().items()):
             first, *others = nodes
             yield f"host endpoint {name} is that of node {first}, and {', '.join(others)} have none: rename the template"
+
+
+def _wanted(translation: Translation, name: str, node: Entry[Any] | None) -> Wanted | None:
+    return None if node is None else translation.endpoints_of(node.value).get(name)
 
 
 def _write(key: ResourceKey, entry: Entry[Any] | None, wanted: Wanted | None) -> Create | Update | Delete | None:

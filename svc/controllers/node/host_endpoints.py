@@ -49,6 +49,7 @@ class Translation:
     """The translation of nodes with one configuration. `errors` says what is wrong with templates, which are left out."""
 
     def __init__(self, names: Names, configuration: Configuration) -> None:
+        self.configuration = configuration
         self._names = names
         self._label = owner_label(names)
         self._profiles = [names.default_allow_profile]
