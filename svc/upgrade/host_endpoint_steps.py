@@ -204,7 +204,7 @@ class FormerEndpoints(_HostEndpointStep):
             self._writer.delete(place_of(document), document)
 
     def _keep(self, automatic: Json) -> None:
-        """Change an automatic host endpoint, so that whoever has read it before cannot delete it. Each value differs."""
+        """Change an automatic host endpoint: programs that have read it before cannot delete it then. Each value differs."""
         metadata = automatic["metadata"]
         notes = (metadata.get("annotations") or {}) | {
             f"{self._writer.names.label_prefix}/stands-in-since": metadata["resourceVersion"]
