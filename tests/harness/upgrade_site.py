@@ -23,6 +23,9 @@ _numbers = itertools.count()
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 DAEMON_SET = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/svc-node"
 CONFIG = f"/api/v1/namespaces/{SYSTEM}/configmaps/svc-settings"
+PATIENCE = "400s"
+"""The default of `--timeout`. The controller of DaemonSets may wait 300 s for pods of a deleted one of the same name."""
+
 DAEMON_SET_STEP, CONFIG_STEP = f"DaemonSet/{SYSTEM}/svc-node", f"ConfigMap/{SYSTEM}/svc-settings"
 
 
@@ -119,7 +122,7 @@ class UpgradeSite:
             kubeconfig.write_text(text)
         words = ["--state-dir", str(self.state_dir), "upgrade", verb, "--kubeconfig", str(kubeconfig), *arguments]
         if verb in ("apply", "undo") and "--timeout" not in arguments:
-            words += ["--timeout", "60s"]
+            words += ["--timeout", PATIENCE]
         return words if verb in ("undo", "status") else [*words, "--manifest", str(self.manifest(documents or new()))]
 
     def state(self, documents: Sequence[Json]) -> dict[str, Json | None]:
