@@ -83,7 +83,7 @@ faults: $(VENV)/.installed kube-programs ## kill nodes at random and controllers
 	    PYTHONPATH=tests $(BIN)/python -m faults --store $$store --kills $$(($(KILLS) / 8)) --seed $(SEED) $$troubles \
 	        || [ $$? -eq 77 ] || exit 1; \
 	done; done
-	$(BIN)/pytest -m long tests/e2e tests/contract tests/measurements
+	$(BIN)/pytest -o faulthandler_timeout=1800 -m long tests/e2e tests/contract tests/measurements
 
 fuzz: $(VENV)/.installed ## read mutated inputs with every parser; the compiled core and the executable with the address sanitizer
 	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --seed $(SEED)
