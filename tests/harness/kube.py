@@ -413,7 +413,7 @@ def why_not_running() -> str:
 
 @contextmanager
 def running(folder: Path, *, has_workloads: bool = False, audits: bool = False, is_small: bool = False) -> Iterator[Kube]:
-    """Run an empty API server. Skip the test if its programs are missing."""
+    """Run an empty API server. Skip the test if its programs are missing. At the end remove the data of its etcd."""
     if reason := why_not_running():
         pytest.skip(reason)
     port, etcd_port = free_ports(2)
@@ -423,3 +423,4 @@ def running(folder: Path, *, has_workloads: bool = False, audits: bool = False, 
         yield kube
     finally:
         kube.stop()
+        shutil.rmtree(folder / "etcd", ignore_errors=True)
