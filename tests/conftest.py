@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
@@ -11,7 +12,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
-from harness import second_run, suite_rights
+from harness import room, second_run, suite_rights
 from harness.kube import Kube, running
 from harness.leaks import Footprint, adopt_orphans, require_nothing_since
 from harness.skips import unexpected
@@ -27,7 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     second_run.add_option(parser)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    is_whole = config.getoption(second_run.OPTION) and "PYTEST_XDIST_WORKER" not in os.environ
+    if is_whole and (reason := room.why_too_small(Path(tempfile.gettempdir()))):
+        raise pytest.UsageError(reason)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets the programs that it runs beside ignore it
     # On a busy machine the first random text takes seconds, which is not a fault of the tested code.
