@@ -79,13 +79,16 @@ class TokenKeeper:
         mounted, present = decode(self._access.own_token()), read_installed(self._access)
         if self._held is None:
             self._adopt(mounted, present)
-        if self._held is None or self._is_outdated(self._held, mounted):
+        is_new = self._held is None or self._is_outdated(self._held, mounted)
+        if self._held is None or is_new:
             self._held = self._obtained_from(mounted)
         elif self._is_better(present):
             self._adopt(mounted, present)
-        elif present.text != self._held.text:  # a user asks for another token, or a program has damaged this one
+        files = self._access.files(self._held.text)
+        # A user asks for another token, or a program has damaged this one. A removal before this line was not seen above.
+        if not is_new and read_installed(self._access).text != self._held.text:
             self._renewal = min(self._renewal, max(self._clock(), self._obtained + SHORTEST_SECONDS))
-        for file in self._access.files(self._held.text):
+        for file in files:
             self._write(file)
         return self._renewal - self._clock()
 

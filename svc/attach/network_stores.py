@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import orjson
 
+from svc import deadline
 from svc.attach.journal import Journal
 from svc.attach.record import SessionKey
 from svc.attach.token_cache import without_secrets
@@ -40,6 +41,7 @@ class NetworkStores:
         self.present: dict[Network, SessionKey] = {}
         self.former: dict[Network, Former] = {}
         self._called: dict[Network, float] = {}  # monotonic time of the last `note`
+        self._unwritten: set[Network] = set()  # the journal lacks their present datastore
 
     def called_within(self, seconds: float) -> set[SessionKey]:
         """Return the datastores of the networks that had an ADD, STATUS or GC within this time."""
@@ -62,8 +64,9 @@ class NetworkStores:
         self._called[network] = time.monotonic()
         if self.present.get(network) != where:
             self._set(network, where, _decoded(self._journal.note(_note_of(network))))
-            if network not in self.former:
-                self.settle(network)
+            self._unwritten.add(network)
+        if network in self._unwritten and network not in self.former:
+            self.settle(network)
 
     def note_listed(self, network: Network, where: SessionKey) -> None:
         """Do as `note` for an installed network list, if it has changed since this was called. Raise StoreError."""
@@ -73,12 +76,17 @@ class NetworkStores:
             self.note(network, where)
 
     def settle(self, network: Network) -> None:
-        """Store the present datastore of a network, after its former ones were compared with it."""
+        """Store the present datastore of a network, after its former ones were compared with it.
+
+        Do not wait for a locked journal: a STATUS has 1 s, and reports it. The next call, or the next process, tries again.
+        """
         self.former.pop(network, None)
         name, text = _note_of(network), _encoded(self.present[network])
-        with suppress(StoreError):  # the disk is full: the next process compares again
+        with suppress(StoreError):  # it is locked, or the disk is full
             if self._journal.note(name) != text:
-                self._journal.put_note(name, text)
+                with deadline.limit(0):
+                    self._journal.put_note(name, text)
+            self._unwritten.discard(network)
 
     def _set(self, network: Network, where: SessionKey, before: SessionKey | None) -> None:
         rows = {*self._journal.datastores(), *([(network[1], before)] if before else ())}

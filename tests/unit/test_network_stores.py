@@ -1,13 +1,18 @@
 """The datastores that networks name, and the former ones of rows."""
 
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from svc import deadline
 from svc.attach.journal import Journal
 from svc.attach.network_stores import Former, NetworkStores
 from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
+from svc.datastore import sqlite
 from svc.model.endpoint import Workload
 from svc.names import DEFAULT
 
@@ -85,3 +90,19 @@ def test_list_counts_when_it_has_changed(journal: Journal) -> None:
     assert stores.present == {NET: NEW}
     stores.note_listed(NET, OTHER)
     assert stores.present == {NET: OTHER}
+
+
+def test_locked_journal_is_not_waited_for(journal: Journal, tmp_path: Path) -> None:
+    """A STATUS reports the lock within its second. A later call writes what is missing."""
+    stores = NetworkStores(journal)
+    with closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with deadline.limit(60):  # the writes of an ADD wait for less time than this
+            before = time.monotonic()
+            stores.note(NET, OLD)
+            stores.note(NET, OLD)
+        assert time.monotonic() - before < sqlite.BUSY_SECONDS / 2
+        other.execute("ROLLBACK")
+    assert journal.notes("network *") == {}
+    stores.note(NET, OLD)
+    assert NetworkStores(journal).last(NET) == OLD

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.account_tokens import NAMESPACE, NODE, PLUGIN, MountedAccount, access_of, jwt
+from svc.admin import token_keeper
 from svc.admin.account_access import Access
-from svc.admin.account_token import Token, decode, obtain
+from svc.admin.account_token import Token, decode, obtain, read_installed
 from svc.admin.token_keeper import TokenKeeper
 from svc.datastore.api import StoreError
 
@@ -132,6 +133,24 @@ def test_pod_with_a_token_of_the_older_key_does_not_renew_again_and_again(pod: P
     os.unlink(pod.access.token_file)
     pod.pass_time(100.0)
     pod.expect(3)
+
+
+def test_token_is_renewed_if_it_is_removed_during_a_look(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look that puts the file back has read it before."""
+
+    def removed_after_it_was_read(access: Access) -> Token:
+        found = read_installed(access)
+        access.token_file.unlink(missing_ok=True)
+        return found
+
+    pod.pass_time(10.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(token_keeper, "read_installed", removed_after_it_was_read)
+        pod.access.kubeconfig.unlink()
+        pod.keeper.look()
+    pod.expect(1)
+    pod.pass_time(2.0)
+    pod.expect(2)
 
 
 @pytest.mark.parametrize("name", ["svc-token", "svc-kubeconfig"])
