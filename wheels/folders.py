@@ -1,7 +1,8 @@
-"""Folders that builds share: one build at a time, and files that are whole."""
+"""Folders that builds share: one build at a time, files that are whole, and what earlier builds have left."""
 
 import fcntl
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,3 +29,16 @@ def publish(wheel: Path, final: Path) -> None:
         draft.replace(final)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def of_other_commits(folder: Path, commit: str) -> Iterator[str]:
+    """Yield what a user should know of each wheel in a folder that was not built of this commit."""
+    for wheel in sorted(folder.glob("*.whl")):
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                names = [name for name in archive.namelist() if name.endswith(".dist-info/commit")]
+                found = archive.read(names[0]).decode().strip() if names else "not known"
+        except (zipfile.BadZipFile, UnicodeDecodeError) as error:
+            found = f"cannot be read: {error}"
+        if found != commit:
+            yield f"{wheel.name} is not of this commit ({found}): build it again or remove it"

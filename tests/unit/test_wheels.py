@@ -118,6 +118,21 @@ def test_interrupted_copy_is_no_wheel(wheels: Any, tmp_path: Path, monkeypatch: 
     assert final.read_text() == "a wheel"
 
 
+def test_wheels_of_other_commits_are_named(wheels: Any, tmp_path: Path) -> None:
+    for name, commit in (("one", "a1"), ("two", "a1-dirty"), ("three", None)):
+        with zipfile.ZipFile(tmp_path / f"{name}.whl", "w") as archive:
+            archive.writestr("svc.dist-info/METADATA", "")
+            if commit:
+                archive.writestr("svc.dist-info/commit", f"{commit}\n")
+    (tmp_path / "zero.whl").write_bytes(b"")
+    found = list(wheels("folders").of_other_commits(tmp_path, "a1"))
+    assert [line.partition(":")[0] for line in found] == [
+        "three.whl is not of this commit (not known)",
+        "two.whl is not of this commit (a1-dirty)",
+        "zero.whl is not of this commit (cannot be read",
+    ]
+
+
 def test_host_without_an_answer_is_asked_once_for_a_python(
     wheels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
