@@ -14,13 +14,18 @@ def main() -> int:
         sys.argv.remove(OPTION)
         sys.stdout.buffer.write(SIGN)
         sys.stdout.flush()
+    prepare_imports()
+    from svc.cni.oneshot import main as carry_out
+
+    return carry_out()
+
+
+def prepare_imports() -> None:
+    """Make the imports of a short process cheaper: without garbage collection, and without modules that few calls use."""
     from svc.lazy_modules import postpone
 
     gc.disable()  # it would look through the same modules again and again: a tenth of the time
     postpone("hashlib", "inspect", "ipaddress", "traceback")
-    from svc.cni.oneshot import main as carry_out
-
-    return carry_out()
 
 
 if __name__ == "__main__":
