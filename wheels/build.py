@@ -73,8 +73,8 @@ def _build_wanted(given: argparse.Namespace, epoch: int) -> int:
         results = _build_all(targets_of(given.targets), base, given, Path(name), epoch)
     missing = [text for text in results if text]
     print(f"{len(results) - len(missing)} of {len(results)} wheels are in {given.out}")
-    if commit := base.get(f"{information_folder(base)}/commit"):
-        print("".join(f"{line}\n" for line in of_other_commits(given.out, commit.data.decode().strip())), end="", flush=True)
+    built = [wheel_name(information_folder(base), target) for target in targets_of(given.targets)]
+    print("".join(f"{line}\n" for line in of_other_commits(given.out, built)), end="", flush=True)
     is_listed = add_sbom(information_folder(base), given.out, epoch)
     is_failed = bool(wrong_sdist) or not is_listed or any("cannot be built here" not in text for text in missing)
     return 1 if is_failed or (missing and given.targets) or len(missing) == len(results) else 0

@@ -3,7 +3,7 @@
 import fcntl
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,14 +31,19 @@ def publish(wheel: Path, final: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def of_other_commits(folder: Path, commit: str) -> Iterator[str]:
-    """Yield what a user should know of each wheel in a folder that was not built of this commit."""
-    for wheel in sorted(folder.glob("*.whl")):
-        try:
-            with zipfile.ZipFile(wheel) as archive:
-                names = [name for name in archive.namelist() if name.endswith(".dist-info/commit")]
-                found = archive.read(names[0]).decode().strip() if names else "not known"
-        except (zipfile.BadZipFile, UnicodeDecodeError) as error:
-            found = f"cannot be read: {error}"
-        if found != commit:
-            yield f"{wheel.name} is not of this commit ({found}): build it again or remove it"
+def of_other_commits(folder: Path, built: Container[str]) -> Iterator[str]:
+    """Yield a line for each wheel in a folder that is not of the commit of those just `built`, which are given by their names."""
+    found = {wheel.name: _commit_in(wheel) for wheel in sorted(folder.glob("*.whl"))}
+    commits = {commit for name, commit in found.items() if name in built}
+    for name, commit in found.items():
+        if commits and commit not in commits:
+            yield f"{name} is not of the commit of this build ({commit}): build it again or remove it"
+
+
+def _commit_in(wheel: Path) -> str:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".dist-info/commit")]
+            return archive.read(names[0]).decode().strip() if names else "not known"
+    except (zipfile.BadZipFile, UnicodeDecodeError) as error:
+        return f"cannot be read: {error}"

@@ -125,12 +125,13 @@ def test_wheels_of_other_commits_are_named(wheels: Any, tmp_path: Path) -> None:
             if commit:
                 archive.writestr("svc.dist-info/commit", f"{commit}\n")
     (tmp_path / "zero.whl").write_bytes(b"")
-    found = list(wheels("folders").of_other_commits(tmp_path, "a1"))
-    assert [line.partition(":")[0] for line in found] == [
-        "three.whl is not of this commit (not known)",
-        "two.whl is not of this commit (a1-dirty)",
-        "zero.whl is not of this commit (cannot be read",
+    named = wheels("folders").of_other_commits
+    assert [line.partition(":")[0] for line in named(tmp_path, ["one.whl"])] == [
+        "three.whl is not of the commit of this build (not known)",
+        "two.whl is not of the commit of this build (a1-dirty)",
+        "zero.whl is not of the commit of this build (cannot be read",
     ]
+    assert list(named(tmp_path, ["none.whl"])) == []
 
 
 def test_host_without_an_answer_is_asked_once_for_a_python(
