@@ -32,7 +32,7 @@ def publish(wheel: Path, final: Path) -> None:
 
 
 def of_other_commits(folder: Path, built: Container[str]) -> Iterator[str]:
-    """Yield a line for each wheel in a folder that is not of the commit of those just `built`, which are given by their names."""
+    """Yield a line for each wheel in a folder that is not of the commit of those just built, whose names are given."""
     found = {wheel.name: _commit_in(wheel) for wheel in sorted(folder.glob("*.whl"))}
     commits = {commit for name, commit in found.items() if name in built}
     for name, commit in found.items():
