@@ -10,7 +10,8 @@ from svc.upgrade.agent_pods import agent_versions
 from svc.upgrade.bundle import container_of
 from svc.upgrade.client_versions import listed
 from svc.upgrade.cluster_state import read_state
-from svc.upgrade.host_endpoint_steps import FormerEndpoints, NodeLabels, Switch, not_served
+from svc.upgrade.former_host_endpoints import FormerEndpoints
+from svc.upgrade.host_endpoint_steps import NodeLabels, Switch, not_served
 from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.object_step import Former
 from svc.upgrade.places import Place

@@ -58,8 +58,8 @@ def why_not_replaced(former: Resource, endpoints: Mapping[str, Resource], node: 
         return f"node {host!r} does not exist"
     name = endpoint_name([host])
     automatic = endpoints.get(name)
-    if automatic is None or not is_automatic(names, automatic):
-        return f"host endpoint {name!r} does not exist yet"
+    if (reason := why_not_covered(host, endpoints, names)) or automatic is None:
+        return reason
     missing = [
         key for key, value in _copied(former, {owner_label(names), TEMPORARY_LABEL}) if automatic.labels.get(key) != value
     ]
@@ -69,6 +69,18 @@ def why_not_replaced(former: Resource, endpoints: Mapping[str, Resource], node: 
         return f"host endpoint {name!r} lacks the addresses {', '.join(lacking)}"
     if names.default_allow_profile not in (automatic.spec.get("profiles") or ()):
         return f"host endpoint {name!r} lacks the profile {names.default_allow_profile}"
+    return ""
+
+
+def why_not_covered(host: str, endpoints: Mapping[str, Resource], names: Names) -> str:
+    """Return why a node has no automatic host endpoint for all its interfaces; empty if it has one."""
+    name = endpoint_name([host])
+    automatic = endpoints.get(name)
+    if automatic is None or not is_automatic(names, automatic):
+        return f"host endpoint {name!r} does not exist yet"
+    covered = automatic.spec.get("node"), automatic.spec.get("interfaceName")
+    if covered != (host, ALL_INTERFACES):
+        return f"host endpoint {name!r} is that of interface {covered[1]!r} of node {covered[0]!r}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The steps of the move to automatic host endpoints (specification, 9.7): labels, the switch, and the former endpoints."""
+"""The first steps of the move to automatic host endpoints (specification, 9.7): labels, and the switch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -7,20 +7,20 @@ from svc.model.controllers_configuration import DISABLED, ENABLED, defaults
 from svc.model.controllers_configuration import KIND as CONFIGURATION
 from svc.upgrade.field_sets import Path
 from svc.upgrade.former_managers import giving_back_at, managers_at
-from svc.upgrade.host_endpoint_view import HostEndpointView
+from svc.upgrade.host_endpoint_view import DEFAULT_ENDPOINT, HostEndpointView, value_at
+from svc.upgrade.host_endpoint_view import SWITCH as SWITCHED
 from svc.upgrade.object_states import digest
-from svc.upgrade.places import Place, place_of
+from svc.upgrade.places import Place
 from svc.upgrade.step import PARTS, REACHED, Look, Progress
 from svc.upgrade.writer import Changed, Writer
 
 Json = dict[str, Any]
 
-LABELS, SWITCH, FORMER = "node-labels", "automatic-host-endpoints", "former-host-endpoints"
-_PATH: Final = ("controllers", "node", "hostEndpoint", "autoCreate")
-_FIELD: Final[Path] = ("f:spec", *(f"f:{name}" for name in _PATH))
+LABELS, SWITCH = "node-labels", "automatic-host-endpoints"
+_FIELD: Final[Path] = ("f:spec", *(f"f:{name}" for name in SWITCHED))
 
 
-class _HostEndpointStep:
+class HostEndpointStep:
     """What the steps have in common."""
 
     name = ""
@@ -45,7 +45,7 @@ class _HostEndpointStep:
         return REACHED
 
 
-class NodeLabels(_HostEndpointStep):
+class NodeLabels(HostEndpointStep):
     """Copy the labels of former host endpoints to their nodes. Labels that a node has stay."""
 
     name = LABELS
@@ -99,7 +99,7 @@ class NodeLabels(_HostEndpointStep):
         self._writer.patch(_node(node), live, [{"op": "add", "path": "/metadata/labels", "value": labels}])
 
 
-class Switch(_HostEndpointStep):
+class Switch(HostEndpointStep):
     """Switch automatic host endpoints on, and wait until each former one has its successor."""
 
     name = SWITCH
@@ -108,8 +108,8 @@ class Switch(_HostEndpointStep):
         """Look at the configuration of the controllers."""
         live = self._live()
         value = _at(live)
-        changes = () if value == ENABLED else ((f"{CONFIGURATION}/default: spec.{'.'.join(_PATH)}", value, ENABLED),)
-        blockers = (not_served(self._view),) if not self._view.is_configurable else ()
+        changes = () if value == ENABLED else ((f"{CONFIGURATION}/default: spec.{'.'.join(SWITCHED)}", value, ENABLED),)
+        blockers = (not_served(self._view),) if not self._view.is_configurable else _template_blockers(live)
         return Look(
             value == ENABLED, blockers, changes=changes, before=digest({"value": value}), after=digest({"value": ENABLED}),
             content={"live": live},
@@ -126,9 +126,11 @@ class Switch(_HostEndpointStep):
         self._write(look.content["live"], ENABLED)
 
     def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
-        """Return which former host endpoints have no successor yet."""
-        reasons = tuple(each.reason for each in self._view.successors().values() if each.reason)
-        return Progress(not reasons, reasons)
+        """Return whether the controllers follow the switch, and which former host endpoints have no successor yet."""
+        reasons = [each.reason for each in self._view.successors().values() if each.reason]
+        if reason := self._view.why_not_followed():
+            reasons.insert(0, f"svc-controllers do not follow the switch: {reason}")
+        return Progress(not reasons, tuple(reasons))
 
     def look_back(self, saved: Sequence[Json]) -> Look:
         """Look whether the value is that of before."""
@@ -139,7 +141,7 @@ class Switch(_HostEndpointStep):
         content = {"live": live, "value": value, "managers": managers}
         if _at(live) != ENABLED:
             return Look(_at(live) != value or not giving_back_at(live, managers, [_FIELD]), content=content)
-        return Look(False, changes=((".".join(_PATH), ENABLED, value),), content=content)
+        return Look(False, changes=((".".join(SWITCHED), ENABLED, value),), content=content)
 
     def undo(self, look: Look) -> None:
         """Write the value of before, else switch automatic host endpoints off. Give the field back to its managers."""
@@ -167,68 +169,18 @@ class Switch(_HostEndpointStep):
         return self._writer.patch(place, live, [{"op": "add", "path": "/spec", "value": spec}])
 
 
-class FormerEndpoints(_HostEndpointStep):
-    """Delete the former host endpoints, each only when its node has an automatic one that can stand in for it.
-
-    Just before, the automatic one gets an annotation. The controllers read a host endpoint, then the switch, and delete the
-    host endpoint only if it is still what they have read. So a deletion that they decided before the switch was on comes
-    either before the annotation, whose write fails then, or it fails itself.
-    """
-
-    name = FORMER
-    destroys = "the host endpoints that were made by hand; the run keeps copies"
-
-    def look(self, saved: Sequence[Json]) -> Look:  # noqa: ARG002
-        """Look for former host endpoints."""
-        found = self._view.former()
-        changes = tuple((f"HostEndpoint/{name}", "present", None) for name in sorted(found))
-        return Look(not found, changes=changes, before=PARTS, content={"documents": found})
-
-    def unsaved(self, look: Look, saved: Sequence[Json]) -> Json | None:
-        """Return the documents that are not saved as they are."""
-        known = {name: document for each in saved for name, document in each["documents"].items()}
-        new = {name: document for name, document in look.content["documents"].items() if known.get(name) != document}
-        return {"documents": new} if new else None
-
-    def act(self, look: Look) -> None:
-        """Delete those that are replaced. Raise Changed with what is missing if one is not."""
-        successors, kept = self._view.successors(), set[str]()
-        for name, document in look.content["documents"].items():
-            if (found := successors.get(name)) is None:
-                raise Changed(f"host endpoint {name} is gone")
-            if found.reason or found.document is None:
-                raise Changed(f"host endpoint {name} stays: {found.reason}: see the log of svc-controllers")
-            if found.document["metadata"]["uid"] not in kept:
-                self._keep(found.document)
-                kept.add(found.document["metadata"]["uid"])
-            self._writer.delete(place_of(document), document)
-
-    def _keep(self, automatic: Json) -> None:
-        """Change an automatic host endpoint: programs that have read it before cannot delete it then. Each value differs."""
-        metadata = automatic["metadata"]
-        notes = (metadata.get("annotations") or {}) | {
-            f"{self._writer.names.label_prefix}/stands-in-since": metadata["resourceVersion"]
-        }
-        self._writer.patch(place_of(automatic), automatic, [{"op": "add", "path": "/metadata/annotations", "value": notes}])
-
-    def look_back(self, saved: Sequence[Json]) -> Look:
-        """Look for deleted host endpoints."""
-        documents = {name: document for each in saved for name, document in each["documents"].items()}
-        missing = {name: document for name, document in documents.items() if self._writer.find(place_of(document)) is None}
-        changes = tuple((f"HostEndpoint/{name}", None, "present") for name in missing)
-        return Look(not missing, changes=changes, content={"missing": missing})
-
-    def undo(self, look: Look) -> None:
-        """Create the host endpoints again."""
-        for document in look.content["missing"].values():
-            metadata = document["metadata"]
-            kept = {name: metadata[name] for name in ("name", "labels", "annotations") if metadata.get(name)}
-            self._writer.create(document | {"metadata": kept})
-
-
 def not_served(view: HostEndpointView) -> str:
     """Return the sentence about a cluster without the configuration of the controllers."""
     return f"the API server does not serve {CONFIGURATION} of {' or '.join(view.versions)}: apply the definitions of svc"
+
+
+def _template_blockers(live: Json | None) -> tuple[str, ...]:
+    """Return the sentence about a configuration whose automatic host endpoints are not for all interfaces."""
+    value = value_at((live or {}).get("spec"), DEFAULT_ENDPOINT)
+    if value in (None, ENABLED):
+        return ()
+    field = f"{CONFIGURATION}/default: spec.{'.'.join(DEFAULT_ENDPOINT)}"
+    return (f"{field} is {value}, so nodes get no automatic host endpoint for all interfaces: set it to {ENABLED}",)
 
 
 def _added(saved: Sequence[Json]) -> dict[str, dict[str, str]]:
@@ -246,19 +198,16 @@ def _node(name: str) -> Place:
 
 def _at(live: Json | None) -> str | None:
     """Return the value of the switch; None without one."""
-    place: Any = (live or {}).get("spec")
-    for name in _PATH:
-        place = place.get(name) if isinstance(place, dict) else None
-    return None if place is None else str(place)
+    return value_at((live or {}).get("spec"), SWITCHED)
 
 
 def _with(spec: Json, value: str) -> Json:
     """Return a spec with the value of the switch. Everything else stays."""
-    head, *rest = _PATH
+    head, *rest = SWITCHED
     result = dict(spec)
     place = result
     for name in (head, *rest[:-1]):
         place[name] = dict(place.get(name) or {})
         place = place[name]
-    place[_PATH[-1]] = value
+    place[SWITCHED[-1]] = value
     return result

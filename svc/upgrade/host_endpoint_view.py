@@ -1,14 +1,16 @@
 """Host endpoints, nodes and the configuration of the controllers, as the Kubernetes API has them."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from svc.datastore.orch.nodes import node_resource
 from svc.model import controllers_configuration
+from svc.model.controllers_configuration import ENABLED
 from svc.model.custom_resources import CustomResourceCodec
 from svc.model.host_endpoint import KIND, endpoint_name
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
-from svc.upgrade.host_endpoint_rules import Findings, examine, former_endpoints, why_not_replaced
+from svc.upgrade.host_endpoint_rules import Findings, examine, former_endpoints, why_not_covered, why_not_replaced
 from svc.upgrade.outcomes import Blocked
 from svc.upgrade.places import Place
 from svc.upgrade.writer import Cluster
@@ -23,12 +25,31 @@ TEMPORARY_POLICIES: Final = (TEMPORARY_POLICY, f"default.{TEMPORARY_POLICY}")
 _POLICY_KIND: Final = "GlobalNetworkPolicy"
 
 
+_SECTION: Final = ("controllers", "node", "hostEndpoint")
+SWITCH: Final = (*_SECTION, "autoCreate")
+DEFAULT_ENDPOINT: Final = (*_SECTION, "createDefaultHostEndpoint")
+"""Paths of fields in the configuration of the controllers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Successor:
     """The automatic host endpoint of the node of a former one, as it is stored. The reason is why it cannot stand in yet."""
 
     document: Json | None
     reason: str
+
+
+def value_at(of: Any, path: Sequence[str]) -> str | None:
+    """Return the value of a field of the configuration of the controllers; None without one."""
+    for name in path:
+        of = of.get(name) if isinstance(of, dict) else None
+    return None if of is None else str(of)
+
+
+def _why_ending(document: Json | None) -> str:
+    """Return that a host endpoint is being deleted; empty if it is not, or does not exist."""
+    metadata = (document or {}).get("metadata") or {}
+    return f"host endpoint {metadata['name']!r} is being deleted" if metadata.get("deletionTimestamp") else ""
 
 
 class HostEndpointView:
@@ -73,9 +94,33 @@ class HostEndpointView:
         found = {}
         for each in former_endpoints(endpoints.values(), names):
             host = str(each.spec.get("node") or "")
-            reason = why_not_replaced(each, endpoints, nodes.get(host), names)
-            found[each.name] = Successor(documents.get(endpoint_name([host])), reason)
+            document = documents.get(endpoint_name([host]))
+            reason = _why_ending(document) or why_not_replaced(each, endpoints, nodes.get(host), names)
+            found[each.name] = Successor(document, reason)
         return found
+
+    def uncovered(self, hosts: Iterable[str]) -> dict[str, str]:
+        """Return why a node has no host endpoint for all interfaces, by name, for those of the nodes that exist."""
+        documents, nodes, names = self._documents(), self._nodes(), self._cluster.names
+        endpoints = self._decoded(documents)
+        former = {str(each.spec.get("node") or "") for each in former_endpoints(endpoints.values(), names)}
+        found = {}
+        for host in sorted({*hosts} & nodes.keys() - former):
+            ending = _why_ending(documents.get(endpoint_name([host])))
+            if reason := ending or why_not_covered(host, endpoints, names):
+                found[host] = reason
+        return found
+
+    def why_not_followed(self) -> str:
+        """Return why the controllers do not create host endpoints for all interfaces; empty if they do."""
+        place = self.configuration
+        live = self._cluster.find(place) if place is not None else None
+        running = ((live or {}).get("status") or {}).get("runningConfig")
+        for part, of in (("spec", (live or {}).get("spec")), ("status.runningConfig", running)):
+            for name in (SWITCH, DEFAULT_ENDPOINT):
+                if (value := value_at(of, name)) != ENABLED and not (name is DEFAULT_ENDPOINT and value is None):
+                    return f"{part}.{'.'.join(name)} of {controllers_configuration.KIND}/default is {value}, not {ENABLED}"
+        return ""
 
     def _documents(self) -> dict[str, Json]:
         place = self._place(KIND)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from svc.admin.version_order import order_of
 from svc.model.errors import CallerError
-from svc.upgrade import chart_steps, datastore_procedure, host_endpoint_steps, release_step
+from svc.upgrade import chart_steps, datastore_procedure, former_host_endpoints, host_endpoint_steps, release_step
 from svc.upgrade.chart_procedure import NAME as CHART
 from svc.upgrade.chart_procedure import chart_procedure
 from svc.upgrade.choice import choose
@@ -58,7 +58,7 @@ def procedure_of(name: str, writer: Writer, request: Request) -> Procedure:
 def special_steps(writer: Writer) -> Mapping[str, Step]:
     """Return the steps that are not about an object of a manifest, by name, to undo them without the inputs of their run."""
     view = HostEndpointView(writer)
-    parts = (host_endpoint_steps.NodeLabels, host_endpoint_steps.Switch, host_endpoint_steps.FormerEndpoints)
+    parts = (host_endpoint_steps.NodeLabels, host_endpoint_steps.Switch, former_host_endpoints.FormerEndpoints)
     own = {part.name: part(writer, view) for part in parts}
     of_charts = (chart_steps.AdoptObjects(writer), release_step.HelmRelease(writer), chart_steps.FormerReleases(writer))
     others = (*of_charts, Template(writer, ""), FormerTemplate(writer), TemporaryPolicy(writer))

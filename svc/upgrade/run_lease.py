@@ -14,7 +14,7 @@ from svc import deadline
 from svc.datastore.api import StoreError
 from svc.datastore.orch.client import ApiError, Client
 from svc.datastore.orch.leases import API_VERSION, NAMESPACE
-from svc.leader.election import LEASE_SECONDS, Election, NotLeading
+from svc.leader.election import LEASE_SECONDS, Election, Holding, NotLeading
 from svc.leader.leader_lease import LeaderLease
 from svc.names import Names
 from svc.upgrade.outcomes import Blocked
@@ -28,6 +28,22 @@ _POLL_SECONDS: Final = 1.0
 _END_SECONDS: Final = 0.5  # for each request at the end of a run that the user stops
 
 
+class _OneLead(Election):
+    """An election in which a process leads once: after a loss, another run may have changed what this one relies on."""
+
+    _has_led = False
+
+    def observe(self, found: Holding | None) -> bool:
+        """Note the content of the Lease. Return whether this process may write it: while it leads, as long as it has it."""
+        may = super().observe(found)
+        return may and (not self._has_led or (found is not None and found.holder == self.identity))
+
+    def renewed(self, began: float) -> None:
+        """Note that this process has written the Lease."""
+        super().renewed(began)
+        self._has_led = True
+
+
 class RunLease:
     """The Lease, renewed by a thread while it is held."""
 
@@ -37,7 +53,7 @@ class RunLease:
 
     def _begin(self) -> None:
         """Take part in the election, without knowledge of former holders."""
-        self.election = Election(own_identity())
+        self.election: Election = _OneLead(own_identity())
         self._lease = LeaderLease(self._client, NAME, self.election)
 
     @contextmanager
@@ -98,7 +114,7 @@ class RunLease:
 
     def _renew(self, ended: threading.Event) -> None:
         while not ended.wait(_RENEWAL_SECONDS):
-            with suppress(StoreError):  # without renewals the run may soon write no more
+            with suppress(StoreError):  # without renewals the run soon writes no more
                 self._lease.attempt()
 
 

@@ -1,5 +1,6 @@
 """Carries out and undoes single steps: look, save, write, look again, wait."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -115,11 +116,13 @@ class StepRunner:
     def _settle(
         self, step: Step, look: Callable[[], Look], act: Callable[[Look], None], details: Callable[[Look], str]
     ) -> bool:
-        """Look and act until the step is done. Return whether anything was written."""
+        """Look and act until the step is done. Return whether anything was written. Attempts that come closer do not count."""
         acted, reason = False, "what it has written does not stay"
-        for _ in range(ATTEMPTS):
+        left, fewest = ATTEMPTS, sys.maxsize
+        while left:
             self._stop.check()
             found = look()
+            left, fewest = (ATTEMPTS if len(found.changes) < fewest else left) - 1, min(fewest, len(found.changes))
             self._tell(found)
             if found.blockers:
                 raise Blocked(found.blockers, details=details(found))
@@ -132,7 +135,9 @@ class StepRunner:
             except Changed as error:
                 reason = str(error)
                 self._stop.pause(PAUSE_SECONDS)
-        raise Blocked([f"{step.name} is not done after {ATTEMPTS} attempts: {reason}"], details="run the command again")
+        raise Blocked(
+            [f"{step.name} is not done after {ATTEMPTS} attempts without progress: {reason}"], details="run the command again"
+        )
 
     def _tell(self, found: Look | Progress) -> None:
         """Say each note once."""

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from svc.ctl.commands.upgrade import _read_plan
+from svc.leader.election import Holding
 from svc.model.errors import CallerError
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
@@ -23,7 +24,7 @@ from svc.upgrade.outcomes import Blocked, Waits
 from svc.upgrade.plan import changes_since
 from svc.upgrade.procedures import procedure_of
 from svc.upgrade.request import Request
-from svc.upgrade.run_lease import is_alive, is_dead, own_identity
+from svc.upgrade.run_lease import _OneLead, is_alive, is_dead, own_identity
 from svc.upgrade.run_record import Run, run_from
 from svc.upgrade.step import PARTS
 from svc.upgrade.writer import Writer
@@ -42,6 +43,21 @@ def test_process_of_this_machine_is_known_to_live_or_not() -> None:
 @pytest.mark.parametrize("holder", ["", "elsewhere/boot/pid:[1]/1/2", "a text"])
 def test_other_holders_neither_live_nor_are_dead(holder: str) -> None:
     assert (is_alive(holder), is_dead(holder)) == (False, False)
+
+
+@pytest.mark.parametrize("found", [None, Holding("", 15, "2"), Holding("another", 15, "2")])
+def test_lost_lease_is_not_taken_again(found: Holding | None) -> None:
+    """Another run may have changed since what this one has looked at."""
+    clock = [1000.0]
+    election = _OneLead("mine", lambda: clock[0])
+    assert election.observe(None)
+    election.renewed(clock[0])
+    assert election.observe(Holding("mine", 15, "1"))
+    clock[0] += 100
+    assert not election.observe(found)
+    clock[0] += 100
+    assert not election.observe(found)
+    assert not election.leads
 
 
 def test_parts_of_a_backup_are_joined_in_the_order_of_their_numbers() -> None:

@@ -15,8 +15,8 @@ from svc.netconf.names_profiles import load_profile
 from svc.upgrade.agent_pods import agent_versions
 from svc.upgrade.backup import Backup, Entry
 from svc.upgrade.engine import _require_backup
+from svc.upgrade.former_host_endpoints import FormerEndpoints
 from svc.upgrade.host_endpoint_procedure import HostEndpointProcedure
-from svc.upgrade.host_endpoint_steps import FormerEndpoints
 from svc.upgrade.host_endpoint_view import HostEndpointView
 from svc.upgrade.manifest_procedure import ManifestProcedure
 from svc.upgrade.outcomes import Blocked

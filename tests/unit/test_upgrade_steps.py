@@ -147,6 +147,22 @@ def test_endless_conflicts_block(runner: Any) -> None:
     assert state(record) == "failed"
 
 
+def test_attempts_that_come_closer_do_not_count(runner: Any) -> None:
+    """Such as those of a step with many objects, of which others change some at any time."""
+
+    class ManyObjects(CountingStep):
+        def look(self, saved: Sequence[Json]) -> Look:
+            return Look(not self.needed, changes=(("object", "present", None),) * self.needed)
+
+        def act(self, look: Look) -> None:
+            super().act(look)
+            raise Changed("one of them was changed")
+
+    run, record, _ = runner()
+    run.carry_out(ManyObjects(5 * ATTEMPTS))
+    assert state(record) == "done"
+
+
 def test_unverified_step_waits_for_its_kind(runner: Any) -> None:
     run, record, backup = runner()
     with pytest.raises(Blocked, match="its kind or namespace is not there yet"):
