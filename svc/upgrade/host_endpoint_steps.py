@@ -126,8 +126,9 @@ class Switch(HostEndpointStep):
         self._write(look.content["live"], ENABLED)
 
     def progress(self, *, detailed: bool = False) -> Progress:  # noqa: ARG002
-        """Return whether the controllers follow the switch, and which former host endpoints have no successor yet."""
+        """Return whether the controllers follow the switch, and which nodes have no automatic host endpoint yet."""
         reasons = [each.reason for each in self._view.successors().values() if each.reason]
+        reasons += self._view.uncovered().values()
         if reason := self._view.why_not_followed():
             reasons.insert(0, f"svc-controllers do not follow the switch: {reason}")
         return Progress(not reasons, tuple(reasons))

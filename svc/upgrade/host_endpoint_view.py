@@ -99,13 +99,13 @@ class HostEndpointView:
             found[each.name] = Successor(document, reason)
         return found
 
-    def uncovered(self, hosts: Iterable[str]) -> dict[str, str]:
-        """Return why a node has no host endpoint for all interfaces, by name, for those of the nodes that exist."""
+    def uncovered(self, hosts: Iterable[str] | None = None) -> dict[str, str]:
+        """Return why a node has no host endpoint for all interfaces, by name, for those of the nodes, or all, that exist."""
         documents, nodes, names = self._documents(), self._nodes(), self._cluster.names
         endpoints = self._decoded(documents)
         former = {str(each.spec.get("node") or "") for each in former_endpoints(endpoints.values(), names)}
         found = {}
-        for host in sorted({*hosts} & nodes.keys() - former):
+        for host in sorted((nodes.keys() if hosts is None else {*hosts} & nodes.keys()) - former):
             ending = _why_ending(documents.get(endpoint_name([host])))
             if reason := ending or why_not_covered(host, endpoints, names):
                 found[host] = reason

@@ -87,6 +87,13 @@ def test_automatic_one_that_does_not_cover_the_node_does_not_stand_in(hosts: Hos
         expect(hosts, "apply", 0)
 
 
+def test_node_that_never_had_one_is_waited_for(hosts: Hosts) -> None:
+    with automatic_beside_former(hosts):
+        hosts.site.add_node("hep-new")
+        expect(hosts, "apply", 5, "host endpoint 'hep-new-auto-hep' does not exist yet", timeout="2s")
+    expect(hosts, "apply", 0)
+
+
 def test_switch_that_a_user_turns_off_during_the_run_keeps_the_former_ones(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
