@@ -7,7 +7,7 @@ from svc.model.controllers_configuration import DISABLED, ENABLED, defaults
 from svc.model.controllers_configuration import KIND as CONFIGURATION
 from svc.upgrade.field_sets import Path
 from svc.upgrade.former_managers import giving_back_at, managers_at
-from svc.upgrade.host_endpoint_view import DEFAULT_ENDPOINT, HostEndpointView, value_at
+from svc.upgrade.host_endpoint_view import DEFAULT_ENDPOINT, HostEndpointView, setting_at
 from svc.upgrade.host_endpoint_view import SWITCH as SWITCHED
 from svc.upgrade.object_states import digest
 from svc.upgrade.places import Place
@@ -177,7 +177,7 @@ def not_served(view: HostEndpointView) -> str:
 
 def _template_blockers(live: Json | None) -> tuple[str, ...]:
     """Return the sentence about a configuration whose automatic host endpoints are not for all interfaces."""
-    value = value_at((live or {}).get("spec"), DEFAULT_ENDPOINT)
+    value = setting_at((live or {}).get("spec"), DEFAULT_ENDPOINT)
     if value in (None, ENABLED):
         return ()
     field = f"{CONFIGURATION}/default: spec.{'.'.join(DEFAULT_ENDPOINT)}"
@@ -199,7 +199,7 @@ def _node(name: str) -> Place:
 
 def _at(live: Json | None) -> str | None:
     """Return the value of the switch; None without one."""
-    return value_at((live or {}).get("spec"), SWITCHED)
+    return setting_at((live or {}).get("spec"), SWITCHED)
 
 
 def _with(spec: Json, value: str) -> Json:

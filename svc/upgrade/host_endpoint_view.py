@@ -39,7 +39,7 @@ class Successor:
     reason: str
 
 
-def value_at(of: Any, path: Sequence[str]) -> str | None:
+def setting_at(of: Any, path: Sequence[str]) -> str | None:
     """Return the value of a field of the configuration of the controllers; None without one."""
     for name in path:
         of = of.get(name) if isinstance(of, dict) else None
@@ -118,7 +118,7 @@ class HostEndpointView:
         running = ((live or {}).get("status") or {}).get("runningConfig")
         for part, of in (("spec", (live or {}).get("spec")), ("status.runningConfig", running)):
             for name in (SWITCH, DEFAULT_ENDPOINT):
-                if (value := value_at(of, name)) != ENABLED and not (name is DEFAULT_ENDPOINT and value is None):
+                if (value := setting_at(of, name)) != ENABLED and not (name is DEFAULT_ENDPOINT and value is None):
                     return f"{part}.{'.'.join(name)} of {controllers_configuration.KIND}/default is {value}, not {ENABLED}"
         return ""
 
